@@ -68,10 +68,11 @@ USES = {
         "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "emulated",
         "registry", "scheduler", "market", "consensus",
     },
-    # The simulator runs the production replica and exchange with no node around them.
-    "testnet": {"node", "roles", "market", "consensus"},
+    # The simulator runs what the roles decide with no node around it.
+    "sim": {"market", "consensus", "memory", "roles"},
+    "testnet": {"node", "roles", "market", "consensus", "sim"},
     "cli": {
-        "node", "testnet", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
+        "node", "testnet", "sim", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
         "host", "cpu", "cuda", "gpu", "registry",
     },
 }
@@ -90,7 +91,8 @@ NEVER = {
     "node": ["souk-testing", "souk-devices-bench"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
-    "roles": ["tokio*", "libp2p*", "rand", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
+    "roles": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
+    "sim": ["tokio*", "libp2p*", "souk-node", "souk-scheduler", "souk-vocabulary"],
 }
 
 # crate -> what its clippy.toml must ban.

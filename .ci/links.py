@@ -1,9 +1,15 @@
-"""Check that every relative link and picture in the committed Markdown files exists.
+"""Check the committed Markdown files: that links lead somewhere, and that pages can be read.
 
     python3 .ci/links.py
 
-A link may end in `#heading`: the heading is then looked for in the file it names, by GitHub's
-rule for anchors. Links to other sites are not followed: the check works offline.
+1. Each relative link and picture exists. A link may end in `#heading`: the heading is then looked
+   for in the file it names, by GitHub's rule for anchors. Links to other sites are not followed:
+   the check works offline.
+2. Prose has at most 100 columns, a row of a table 140; the target of a link does not count, and
+   what stands in a fence may be as long as it likes.
+3. A table has at most five columns, a page at most 300 lines.
+4. No page, and no script beside it, names the host of a package registry: a package is linked to
+   where its source is.
 """
 import pathlib
 import re
@@ -13,6 +19,18 @@ import sys
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
 ELSEWHERE = re.compile(r"^(?:[a-z]+:|//)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+TARGET = re.compile(r"\]\([^)\s]+\)|<?https?://[^\s>)]+>?")
+# A bar that is written \| or stands in `code` parts no columns.
+NO_BAR = re.compile(r"`[^`]*`|\\\|")
+
+PROSE_COLUMNS_MAX = 100
+ROW_COLUMNS_MAX = 140
+TABLE_COLUMNS_MAX = 5
+PAGE_LINES_MAX = 300
+
+# Put together here, so that this file names none.
+HOSTS = [".".join(parts) for parts in (("crates", "io"), ("pypi", "org"), ("npmjs", "com"))]
+PAGES_AND_SCRIPTS = {".md", ".py", ".sh"}
 
 
 def anchors(path):
@@ -38,13 +56,50 @@ def broken(path):
             yield f"{path}: {target}: no such heading"
 
 
+def unreadable(path):
+    """Each line of one page that is too long or too wide, and the page itself if it is."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.count("\n")
+    if lines > PAGE_LINES_MAX:
+        yield f"{path}: {lines} lines, at most {PAGE_LINES_MAX}"
+    # An empty line for each of a fence's keeps the numbers of those after it.
+    prose = FENCE.sub(lambda fence: "\n" * fence.group().count("\n"), text)
+    for number, line in enumerate(prose.split("\n"), 1):
+        is_row = line.startswith("|")
+        columns = len(TARGET.sub("]", line))
+        columns_max = ROW_COLUMNS_MAX if is_row else PROSE_COLUMNS_MAX
+        if columns > columns_max:
+            yield f"{path}:{number}: {columns} columns, at most {columns_max}"
+        cells = NO_BAR.sub("", line).rstrip().removeprefix("|").removesuffix("|").count("|") + 1
+        if is_row and cells > TABLE_COLUMNS_MAX:
+            yield f"{path}:{number}: a table of {cells} columns, at most {TABLE_COLUMNS_MAX}"
+
+
+def registries(path):
+    """The hosts of package registries that one page or script names."""
+    text = path.read_text(encoding="utf-8").lower()
+    for host in HOSTS:
+        if host in text:
+            yield f"{path}: names {host}; link a package to its source, say the registry in words"
+
+
+def is_script(path):
+    """Whether a file without an ending of its own begins as a script does."""
+    with path.open("rb") as file:
+        return not path.suffix and file.read(2) == b"#!"
+
+
 def main():
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"]
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
-    paths = [pathlib.Path(name) for name in names.split("\0") if name]
-    faults = [fault for path in paths if path.exists() for fault in broken(path)]
+    paths = [path for path in map(pathlib.Path, names.split("\0")) if path.is_file()]
+    pages = [path for path in paths if path.suffix == ".md"]
+    faults = [fault for page in pages for check in (broken, unreadable) for fault in check(page)]
+    for path in paths:
+        if path.suffix in PAGES_AND_SCRIPTS or is_script(path):
+            faults += registries(path)
     print(*faults, sep="\n", end="\n" if faults else "")
-    print(f"{len(paths)} Markdown files, {len(faults)} broken links")
+    print(f"{len(pages)} Markdown files, {len(faults)} faults")
     sys.exit(1 if faults else 0)
 
 

@@ -260,10 +260,10 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "BYTES", value_parser = bench::bytes)]
     #[serde(default)]
     pub download_limit: Option<u64>,
-    /// Send and receive over libp2p alone, without the faster lane for large content.
+    /// Send and receive over libp2p alone, without a direct channel for large content.
     #[arg(long)]
     #[serde(default)]
-    pub no_lane: bool,
+    pub no_direct: bool,
     /// Run the model once for each file of a folder, in the order of their names, while several
     /// providers work on different files at once: FOLDER of .safetensors, or NAME=FOLDER of .npy
     /// for the input of that name. Inputs given with -i are the same for all.

@@ -54,7 +54,7 @@ pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failu
         .await
         .map_err(|error| match error {
             JoinError::Reach(error) => from_reach(error),
-            JoinError::Lane(_) => Failure::new(Kind::Network, error, ""),
+            JoinError::Direct(_) => Failure::new(Kind::Network, error, ""),
         })?;
     // The file names the first validators; others may have come, and these may have gone.
     let members = buyer.broker().refresh().await;

@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 use args::{Args, Output};
 
 fn main() -> ExitCode {
-    // Before anything else starts a thread: the walls around a job stand for threads to come.
+    // Before anything else starts a thread: the rules around a job stand for threads to come.
     #[cfg(target_os = "linux")]
     if std::env::args_os()
         .nth(1)

@@ -3,13 +3,15 @@
 //! The oldest snapshot is restored, the log after it is applied by the production replica, and at
 //! each later snapshot the state must come out byte for byte as it was written.
 
-use raft::eraftpb::HardState;
+use raft::eraftpb::{Entry, HardState};
 
+use crate::check::{ForgedCommand, Verdict, batch_of, checks_of};
+use crate::checkpoint::Checkpoint;
 use crate::disk::Disk;
 use crate::history::Digest;
 use crate::ids::{LogIndex, LogTime, ReplicaId};
-use crate::machine::{Forged, StateMachine};
-use crate::replica::{Applied, Checkpoint, InstallError, Replica, ReplicaConfig, StartError};
+use crate::machine::StateMachine;
+use crate::replica::{InstallError, Replica, ReplicaConfig, StartError};
 use crate::snapshot::Snapshot;
 use crate::store::{Recovered, StoreOpenError, read_snapshot, recover, snapshots_of};
 use crate::wal::{Contents, Wal, WalOpenError};
@@ -57,17 +59,18 @@ pub enum AuditError {
     #[error(transparent)]
     Install(#[from] InstallError),
     /// A command in the log was signed by nobody who may command.
-    #[error("command {offset} of entry {index}, taken in by replica {origin}, is forged: {cause}")]
+    #[error(
+        "command {} of entry {index}, taken in by replica {origin}, is forged: {}",
+        forged.offset, forged.cause
+    )]
     Forged {
         /// The entry.
         index: LogIndex,
-        /// The command in it, from zero.
-        offset: usize,
         /// Who took it in, as the entry says.
         origin: ReplicaId,
-        /// What is wrong with it.
+        /// The command.
         #[source]
-        cause: Forged,
+        forged: ForgedCommand,
     },
     /// The log does not reach a snapshot.
     #[error("the log ends at entry {reached}, before the snapshot of entry {wanted}")]
@@ -202,11 +205,11 @@ fn replay<M: StateMachine>(
         snapshot_log_bytes: u64::MAX,
         ..ReplicaConfig::new(auditor, 0)
     };
-    let mut replica = Replica::new(config, recovered, machine)?;
+    let verdicts = verify::<M>(&recovered.entries)?;
+    let mut replica = Replica::new(config, recovered, verdicts, machine)?;
     while let Some(work) = replica.take_work(LogTime(0)) {
         let outcome = replica.persisted(work)?;
         for applied in &outcome.applied {
-            verify::<M>(applied)?;
             audit.commands += applied.results.len() as u64;
         }
         audit.checkpoints.extend(outcome.checkpoints);
@@ -215,16 +218,22 @@ fn replay<M: StateMachine>(
 }
 
 /// An audit takes nobody's word: every signature is checked.
-fn verify<M: StateMachine>(applied: &Applied) -> Result<(), AuditError> {
-    let commands = applied.results.iter().map(|(command, _)| command);
-    for (offset, command) in commands.enumerate().filter(|(_, it)| !it.is_empty()) {
-        let (index, origin) = (applied.index, applied.origin);
-        M::verify(command).map_err(|cause| AuditError::Forged {
-            index,
-            offset,
-            origin,
-            cause,
-        })?;
+fn verify<M: StateMachine>(entries: &[Entry]) -> Result<Vec<Verdict<M::Command>>, AuditError> {
+    let mut verdicts = Vec::new();
+    for check in checks_of(entries) {
+        let verdict = check.run::<M>();
+        if let Err(forged) = &verdict.outcome {
+            let index = LogIndex(check.ticket.0);
+            let entry = entries.iter().find(|entry| entry.index == index.0);
+            let batch = entry.and_then(batch_of).and_then(Result::ok);
+            let origin = batch.map(|batch| batch.id.origin);
+            return Err(AuditError::Forged {
+                index,
+                origin: origin.expect("what was checked is a batch"),
+                forged: forged.clone(),
+            });
+        }
+        verdicts.push(verdict);
     }
-    Ok(())
+    Ok(verdicts)
 }

@@ -57,6 +57,14 @@ pub enum BatchError {
     /// More bytes than the commands it counts.
     #[error("{0} bytes after the last command")]
     Trailing(usize),
+    /// Its origin waits for the batch itself, so it can't have given it up.
+    #[error("batch {sequence} says that everything below {floor} is over")]
+    Floor {
+        /// The batch's number.
+        sequence: u64,
+        /// The floor it names.
+        floor: u64,
+    },
 }
 
 impl Batch {
@@ -84,6 +92,59 @@ impl Batch {
     /// When the bytes are not exactly one batch.
     pub fn decode(bytes: Bytes) -> Result<Self, BatchError> {
         let mut reader = Reader::new(bytes);
+        let Head {
+            time,
+            id,
+            floor,
+            count,
+        } = Head::read(&mut reader)?;
+        let mut commands = Vec::with_capacity(count.min(reader.left() / 4));
+        for _ in 0..count {
+            commands.push(reader.block()?);
+        }
+        match reader.left() {
+            0 => Ok(Self {
+                time,
+                id,
+                floor,
+                commands,
+            }),
+            left => Err(BatchError::Trailing(left)),
+        }
+    }
+}
+
+/// What stands before a batch's commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// See [`Batch::time`].
+    pub time: LogTime,
+    /// See [`Batch::id`].
+    pub id: BatchId,
+    /// See [`Batch::floor`].
+    pub floor: u64,
+    /// How many commands follow.
+    pub count: usize,
+}
+
+impl Head {
+    /// Reads the head of an entry's data, once it is sure that exactly one batch is there.
+    ///
+    /// # Errors
+    /// When [`Batch::decode`] would fail.
+    pub fn of(bytes: &Bytes) -> Result<Self, BatchError> {
+        let mut reader = Reader::new(bytes.clone());
+        let head = Self::read(&mut reader)?;
+        for _ in 0..head.count {
+            reader.skip_block()?;
+        }
+        match reader.left() {
+            0 => Ok(head),
+            left => Err(BatchError::Trailing(left)),
+        }
+    }
+
+    fn read(reader: &mut Reader) -> Result<Self, BatchError> {
         let found = reader.u8()?;
         if found != VERSION {
             return Err(BatchError::Version { found });
@@ -93,24 +154,21 @@ impl Batch {
         let incarnation = Incarnation(reader.u64()?);
         let sequence = reader.u64()?;
         let floor = reader.u64()?;
+        if floor > sequence {
+            return Err(BatchError::Floor { sequence, floor });
+        }
         let count = reader.u32()? as usize;
-        let mut commands = Vec::with_capacity(count.min(reader.left() / 4));
-        for _ in 0..count {
-            commands.push(reader.block()?);
-        }
-        match reader.left() {
-            0 => Ok(Self {
-                time,
-                id: BatchId {
-                    origin,
-                    incarnation,
-                    sequence,
-                },
-                floor,
-                commands,
-            }),
-            left => Err(BatchError::Trailing(left)),
-        }
+        let id = BatchId {
+            origin,
+            incarnation,
+            sequence,
+        };
+        Ok(Self {
+            time,
+            id,
+            floor,
+            count,
+        })
     }
 }
 
@@ -160,6 +218,37 @@ mod tests {
                 ..batch()
             })
         );
+    }
+
+    #[test]
+    fn a_head_is_what_the_whole_batch_says() {
+        let bytes = Bytes::from(batch().encode());
+        let head = Head::of(&bytes).unwrap();
+        assert_eq!(
+            (head.time, head.id, head.floor),
+            (LogTime(5), batch().id, 8)
+        );
+        for length in 0..bytes.len() {
+            let part = bytes.slice(..length);
+            assert_eq!(
+                Head::of(&part).err(),
+                Batch::decode(part).err(),
+                "{length} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn a_batch_that_gives_itself_up_is_refused() {
+        let muting = Batch {
+            floor: u64::MAX,
+            ..batch()
+        };
+        let fault = BatchError::Floor {
+            sequence: 9,
+            floor: u64::MAX,
+        };
+        assert_eq!(Batch::decode(muting.encode().into()), Err(fault));
     }
 
     #[test]

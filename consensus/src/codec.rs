@@ -173,6 +173,20 @@ impl Reader {
         self.take(length as usize)
     }
 
+    /// Passes over what [`Writer::block`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes end before it.
+    pub fn skip_block(&mut self) -> Result<(), Truncated> {
+        let wanted = self.u32()? as usize;
+        let (at, left) = (self.at, self.left());
+        if wanted > left {
+            return Err(Truncated { at, wanted, left });
+        }
+        self.at += wanted;
+        Ok(())
+    }
+
     /// What [`Writer::numbers`] wrote.
     ///
     /// # Errors

@@ -7,16 +7,18 @@
 //! real files in production and a model of a failing disk in the simulator.
 //!
 //! The caller carries effects out in this order, for each [`Work`]:
-//! send `send_first`, keep `parts` with [`Store::keep_parts`], persist with [`Store::persist`],
-//! send `send_after`, then give the work back to [`Replica::persisted`] and carry out the
-//! [`Outcome`].
+//! send `send_first`, begin with `checks`, keep `parts` with [`Store::keep_parts`], persist with
+//! [`Store::persist`], send `send_after`, then give the work back to [`Replica::persisted`] and
+//! carry out the [`Outcome`].
 //!
-//! Commands are applied on the word of the replica that took them in. The caller checks behind,
-//! with [`StateMachine::verify`], what others took in, and says how far it is with
-//! [`Replica::on_verified`]: no checkpoint is told to others and no snapshot kept before that.
+//! A [`Check`] runs beside all that, on any thread, and may take as long as it likes: its verdict
+//! is given to [`Replica::on_verified`] between two rounds. What others took in is acknowledged,
+//! counted and applied only once it is durable and verified.
 
 pub mod audit;
 pub mod batch;
+pub mod check;
+pub mod checkpoint;
 pub mod codec;
 #[cfg(test)]
 mod damaged;
@@ -29,16 +31,20 @@ pub mod log;
 pub mod machine;
 pub mod manifest;
 pub mod replica;
+pub mod sessions;
 pub mod snapshot;
 pub mod store;
 pub mod views;
 pub mod wal;
 pub mod wire;
 
+pub use check::{Check, CheckTicket, Verdict};
+pub use checkpoint::Checkpoint;
 pub use disk::{Disk, FolderDisk};
 pub use history::{Digest, History};
 pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
 pub use machine::{Forged, Position, RestoreError, StateMachine};
 pub use replica::{Outcome, Replica, ReplicaConfig, Work};
+pub use sessions::Sessions;
 pub use snapshot::Snapshot;
-pub use store::{Recovered, Store, StoreConfig};
+pub use store::{Persist, Recovered, Store, StoreConfig};

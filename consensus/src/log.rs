@@ -114,6 +114,23 @@ impl Log {
         );
     }
 
+    /// Takes the log out, without the entries from `first` on, of which nobody was told.
+    #[must_use]
+    pub fn take_before(&mut self, first: LogIndex) -> Self {
+        assert!(first > self.base, "what a snapshot covers stays");
+        let nothing = Self::new(
+            Snapshot::nothing(),
+            HardState::default(),
+            Vec::new(),
+            self.chunk_bytes,
+        );
+        let mut log = std::mem::replace(self, nothing);
+        log.entries.truncate((first.0 - log.base.0 - 1) as usize);
+        log.hard_state.commit = log.hard_state.commit.min(log.last().0);
+        assert!(log.last() < first);
+        log
+    }
+
     /// Replaces everything by a snapshot received from the leader.
     pub fn install(&mut self, snapshot: Snapshot) {
         self.entries.clear();
@@ -122,6 +139,7 @@ impl Log {
         self.members = snapshot.members.clone();
         self.hard_state.commit = self.hard_state.commit.max(snapshot.index.0);
         self.take_snapshot(snapshot);
+        assert_eq!(self.last(), self.base, "nothing follows it yet");
     }
 
     fn take_snapshot(&mut self, snapshot: Snapshot) {

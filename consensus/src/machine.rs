@@ -35,17 +35,19 @@ pub struct Forged {
 ///
 /// No method may fail: a command that is wrong is refused by a result that says so.
 pub trait StateMachine {
-    /// Checks what can be checked of a command without the state: that its author signed it. Costs
-    /// more than all else, so whoever takes a command in checks it before it is proposed, and the
-    /// others behind; see [`crate::Replica::on_verified`].
+    /// A command whose author was checked: what is applied.
+    type Command;
+
+    /// Reads a command and checks what can be checked of it without the state: that its author
+    /// signed it. Costs more than all else and needs nothing of the replica, so the caller does it
+    /// on threads of its own; see [`crate::Check`].
     ///
     /// # Errors
     /// When it must not be proposed, and must not be in the log.
-    fn verify(command: &[u8]) -> Result<(), Forged>;
+    fn verify(command: &[u8]) -> Result<Self::Command, Forged>;
 
-    /// Applies one command and returns its result, which its proposer is answered with. The
-    /// command's signature counts as checked.
-    fn apply(&mut self, at: Position, now: LogTime, command: &[u8]) -> Vec<u8>;
+    /// Applies one command and returns its result, which its proposer is answered with.
+    fn apply(&mut self, at: Position, now: LogTime, command: &Self::Command) -> Vec<u8>;
 
     /// What the history keeps of a command and its result. A machine that has hashed both before
     /// may say so; it can't be anything else, for whoever verifies a history hashes them again.

@@ -10,6 +10,9 @@ use crate::history::Digest;
 /// Parts a manifest may list: with parts of 256 KiB, a snapshot of 16 GiB.
 const PARTS_MAX: u32 = 65_536;
 
+/// Bytes of a part: it travels in one message.
+const PART_BYTES_MAX: u64 = 1 << 20;
+
 /// The parts of one snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
@@ -65,16 +68,19 @@ impl Manifest {
     /// Where a part stands in the whole.
     #[must_use]
     pub fn range(&self, number: u32) -> Option<Range<usize>> {
+        if number >= self.parts() {
+            return None;
+        }
         let start = u64::from(number) * self.chunk_bytes;
         let end = (start + self.chunk_bytes).min(self.total_bytes);
-        let range = usize::try_from(start).ok()?..usize::try_from(end).ok()?;
-        (number < self.parts()).then_some(range)
+        Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 
     /// Whether bytes are this part.
     #[must_use]
     pub fn verifies(&self, number: u32, bytes: &[u8]) -> bool {
-        self.parts.get(number as usize) == Some(&digest_of(bytes))
+        let fits = self.range(number).is_some_and(|it| it.len() == bytes.len());
+        fits && self.parts.get(number as usize) == Some(&digest_of(bytes))
     }
 
     /// The manifest as bytes.
@@ -100,7 +106,7 @@ impl Manifest {
         let digest = Digest(reader.digest()?);
         let (total_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
         let parts = reader.u32()?;
-        let fits = chunk_bytes > 0
+        let fits = (1..=PART_BYTES_MAX).contains(&chunk_bytes)
             && parts <= PARTS_MAX
             && total_bytes.div_ceil(chunk_bytes) == u64::from(parts);
         if !fits {
@@ -145,5 +151,26 @@ mod tests {
         }
         assert_eq!(whole, bytes);
         assert_eq!(manifest.range(4), None);
+    }
+
+    #[test]
+    fn parts_that_no_message_carries_are_refused() {
+        let bytes = Bytes::from_static(b"books and balances");
+        let huge = Manifest {
+            chunk_bytes: u64::MAX,
+            ..Manifest::of(&bytes, 300)
+        };
+        assert!(Manifest::decode(huge.encode()).is_err());
+        assert_eq!(huge.range(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_part_of_another_length_is_none() {
+        let longer = Bytes::from_static(b"books and balances, and more");
+        let manifest = Manifest {
+            parts: vec![digest_of(&longer)],
+            ..Manifest::of(&longer.slice(..18), 300)
+        };
+        assert!(!manifest.verifies(0, &longer));
     }
 }

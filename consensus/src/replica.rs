@@ -1,50 +1,52 @@
 //! One replica: raft-rs, the state machine, and what lies between them, without any I/O.
 
+mod admission;
 mod applying;
-mod checkpoints;
 mod clocks;
 mod commits;
+mod divergence;
 mod effects;
 mod elections;
 mod members;
 mod proposals;
 mod reads;
-mod sessions;
 mod transfer;
-mod vouching;
+mod verifying;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType};
+use raft::eraftpb::{ConfState, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
-use crate::batch::{Batch, BatchError, restamp};
+use crate::check::{Fault, Verdict};
+use crate::checkpoint::Checkpoint;
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::log::Log;
 use crate::machine::StateMachine;
-use crate::manifest::ManifestError;
-use crate::snapshot::{Snapshot, SnapshotError, SnapshotParts};
+use crate::sessions::Sessions;
+use crate::snapshot::{Snapshot, SnapshotParts};
 use crate::store::Recovered;
-use crate::wire::{Envelope, PeerMessage, WireError};
+use crate::wire::{Envelope, PeerMessage};
 
+pub use admission::StepError;
 pub use applying::InstallError;
-pub use checkpoints::{Checkpoint, Divergence};
-pub use effects::{Answer, Applied, Outcome, Persist, Unanswered, Work};
+pub use divergence::Divergence;
+pub use effects::{Answer, Applied, Outcome, Unanswered, Work};
 pub use members::{ChangeError, LEARNER_BEHIND_MAX, MemberChange, PeerProgress};
-pub use proposals::{Busy, COMMAND_BYTES_MAX, ProposalLimits, Refused, Ticket};
+pub use proposals::{Busy, COMMAND_BYTES_MAX, Proposal, ProposalLimits, Refused, Ticket};
 pub use reads::ReadTicket;
-pub use sessions::Sessions;
+pub use verifying::{Accusation, Forgery};
 
-use checkpoints::Checkpoints;
 use clocks::Clocks;
 use commits::Commits;
-use elections::Elections;
+use divergence::Checkpoints;
+use elections::{Elections, TIMEOUT_MAX};
 use proposals::{Proposals, Sent};
 use reads::Reads;
 use transfer::Incoming;
-use vouching::Vouching;
+use verifying::Verifying;
 
 /// Bytes of entries in one message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -112,55 +114,18 @@ pub enum StartError {
     /// The machine.
     #[error(transparent)]
     Install(#[from] InstallError),
-}
-
-/// Why a peer's message was dropped.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    /// No frame of this protocol.
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    /// It claims another sender than the transport says.
-    #[error("replica {from} speaks in the name of {claimed}")]
-    Sender {
-        /// Who sent it.
-        from: ReplicaId,
-        /// Whom it names.
-        claimed: u64,
-    },
-    /// It is for someone else.
-    #[error("a message for replica {0}")]
-    Recipient(u64),
-    /// It proposes what no replica could apply.
-    #[error("replica {from} proposes an unreadable entry: {cause}")]
+    /// The log holds what this replica never acknowledged, and says that it did.
+    #[error(
+        "entry {index} of the log must not be there: {fault}. Restore the folder from a backup, or \
+         add this replica again under a new id"
+    )]
     Entry {
-        /// Who sent it.
-        from: ReplicaId,
-        /// What is wrong.
+        /// The entry.
+        index: LogIndex,
+        /// What is wrong with it.
         #[source]
-        cause: BatchError,
+        fault: Fault,
     },
-    /// It proposes nothing.
-    #[error("replica {0} proposes nothing")]
-    Empty(ReplicaId),
-    /// It comes before a new group knows what time it is; the proposal will be sent again.
-    #[error("no majority's clocks were heard yet")]
-    NoTime,
-    /// It offers no snapshot.
-    #[error("replica {from} offers an unreadable snapshot: {cause}")]
-    Manifest {
-        /// Who sent it.
-        from: ReplicaId,
-        /// What is wrong.
-        #[source]
-        cause: ManifestError,
-    },
-    /// The parts of a snapshot verify, and yet make none.
-    #[error("a snapshot whose parts verify is none: {0}")]
-    Snapshot(#[from] SnapshotError),
-    /// raft dropped it, as it may.
-    #[error("raft dropped it: {0}")]
-    Dropped(#[from] raft::Error),
 }
 
 /// What a replica is at the moment.
@@ -205,11 +170,13 @@ pub struct Status {
     pub member: bool,
     /// How far the others are; empty unless this replica leads.
     pub peers: Vec<PeerProgress>,
+    /// The last leader that sent what must not be in the log, if one did.
+    pub accusation: Option<Accusation>,
 }
 
 /// See the module. Effects are taken with [`Replica::take_work`] and given back with
 /// [`Replica::persisted`]; between the two nothing else may be called.
-pub struct Replica<M> {
+pub struct Replica<M: StateMachine> {
     config: ReplicaConfig,
     raw: RawNode<Log>,
     machine: M,
@@ -222,11 +189,11 @@ pub struct Replica<M> {
     ticks: u64,
     time_step_at: LogTime,
     elections: Elections,
-    proposals: Proposals,
+    proposals: Proposals<M::Command>,
     reads: Reads,
     checkpoints: Checkpoints,
     commits: Commits,
-    vouching: Vouching,
+    verifying: Verifying<M::Command>,
     snapshot_ticks: BTreeMap<u64, u64>,
     /// A snapshot of which parts are still missing.
     incoming: Option<Incoming>,
@@ -238,15 +205,21 @@ pub struct Replica<M> {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Starts a replica from what its store held.
+    /// Starts a replica from what its store held. `verdicts` are those of all the checks that
+    /// [`crate::check::checks_of`] gives for its entries: the log goes on before the first of them
+    /// that is forged, which was never acknowledged.
     ///
     /// # Errors
-    /// When the configuration is not sound, or the machine refuses the snapshot.
+    /// When the configuration is not sound, the machine refuses the snapshot, or what is forged
+    /// counts as committed on this disk.
     pub fn new(
         config: ReplicaConfig,
         recovered: Recovered,
+        verdicts: Vec<Verdict<M::Command>>,
         machine: M,
     ) -> Result<Self, StartError> {
+        let mut verifying = Verifying::default();
+        let recovered = verifying.on_recovered(recovered, verdicts)?;
         let Recovered {
             snapshot,
             entries,
@@ -273,7 +246,7 @@ impl<M: StateMachine> Replica<M> {
             time_step_at: LogTime(0),
             checkpoints: Checkpoints::default(),
             commits: Commits::default(),
-            vouching: Vouching::default(),
+            verifying,
             snapshot_ticks: BTreeMap::new(),
             incoming: None,
             received: None,
@@ -281,7 +254,7 @@ impl<M: StateMachine> Replica<M> {
             in_work: None,
         };
         replica.take_state(&snapshot)?;
-        replica.elections.settle(&mut replica.raw);
+        replica.settle_elections();
         Ok(replica)
     }
 
@@ -311,7 +284,7 @@ impl<M: StateMachine> Replica<M> {
         self.watch_snapshots();
         self.request_chunks();
         self.tell_commit();
-        self.elections.settle(&mut self.raw);
+        self.settle_elections();
     }
 
     /// A message came from a peer.
@@ -322,15 +295,11 @@ impl<M: StateMachine> Replica<M> {
         self.on_call(now);
         match PeerMessage::decode(bytes)? {
             PeerMessage::Raft(message) => {
-                let message = self.admit(from, *message)?;
-                if message.get_msg_type() == MessageType::MsgSnapshot {
-                    return self.on_snapshot_offered(from, message);
-                }
-                let forwarded = message.get_msg_type() == MessageType::MsgPropose;
-                self.step_raft(message)?;
-                if forwarded && self.is_leader() {
-                    let last = self.raw.raft.raft_log.last_index();
-                    self.commits.on_awaited(from, last);
+                self.admit(from, &message)?;
+                match message.get_msg_type() {
+                    MessageType::MsgPropose => return self.on_forwarded(from, *message),
+                    MessageType::MsgSnapshot => return self.on_snapshot_offered(from, *message),
+                    _ => self.step_raft(*message)?,
                 }
             }
             PeerMessage::Checkpoint(checkpoint) => self.checkpoints.on_claim(from, checkpoint),
@@ -351,15 +320,21 @@ impl<M: StateMachine> Replica<M> {
 
     fn step_raft(&mut self, message: Message) -> raft::Result<()> {
         let stepped = self.raw.step(message);
-        self.elections.settle(&mut self.raw);
+        self.settle_elections();
         stepped
+    }
+
+    /// Draws the election timeout anew where it must be; nobody campaigns with what is unverified.
+    fn settle_elections(&mut self) {
+        let may_campaign = !self.has_unverified();
+        self.elections.settle(&mut self.raw, may_campaign);
     }
 
     /// Queues a command for the log; it is answered in an [`Outcome`] after it was applied here.
     ///
     /// # Errors
     /// When too many are waiting, or it is too large.
-    pub fn propose(&mut self, command: Bytes) -> Result<Ticket, Refused> {
+    pub fn propose(&mut self, command: Proposal<M::Command>) -> Result<Ticket, Refused> {
         self.proposals.push(vec![command])
     }
 
@@ -368,7 +343,7 @@ impl<M: StateMachine> Replica<M> {
     ///
     /// # Errors
     /// When too many are waiting, or one is too large.
-    pub fn propose_all(&mut self, commands: Vec<Bytes>) -> Result<Ticket, Refused> {
+    pub fn propose_all(&mut self, commands: Vec<Proposal<M::Command>>) -> Result<Ticket, Refused> {
         self.proposals.push(commands)
     }
 
@@ -451,13 +426,14 @@ impl<M: StateMachine> Replica<M> {
             members: self.raw.store().members().clone(),
             member: self.is_member(),
             peers: self.peers(),
+            accusation: self.accusation().cloned(),
         }
     }
 
     /// The transport could not deliver to a peer.
     pub fn on_unreachable(&mut self, peer: ReplicaId) {
         self.raw.report_unreachable(peer.get());
-        self.elections.settle(&mut self.raw);
+        self.settle_elections();
     }
 
     fn on_call(&mut self, now: LogTime) {
@@ -466,46 +442,6 @@ impl<M: StateMachine> Replica<M> {
             "work is given back before anything else happens"
         );
         self.clocks.on_call(now);
-    }
-
-    /// Lets only messages through that raft can bear.
-    fn admit(&self, from: ReplicaId, mut message: Message) -> Result<Message, StepError> {
-        use MessageType::{MsgPropose, MsgReadIndex, MsgTransferLeader};
-        let kind = message.get_msg_type();
-        let forwarded = matches!(kind, MsgPropose | MsgReadIndex | MsgTransferLeader);
-        if message.from != from.get() && !forwarded {
-            return Err(StepError::Sender {
-                from,
-                claimed: message.from,
-            });
-        }
-        if message.to != self.config.id.get() {
-            return Err(StepError::Recipient(message.to));
-        }
-        if matches!(kind, MsgPropose | MsgReadIndex) && message.entries.is_empty() {
-            return Err(StepError::Empty(from));
-        }
-        if kind == MsgPropose {
-            self.admit_proposal(from, &mut message)?;
-        }
-        Ok(message)
-    }
-
-    /// Checks forwarded entries, and stamps them if this replica leads.
-    fn admit_proposal(&self, from: ReplicaId, message: &mut Message) -> Result<(), StepError> {
-        let stamp = self.stamp();
-        for entry in message.mut_entries().iter_mut() {
-            if entry.get_entry_type() == EntryType::EntryNormal {
-                check(entry).map_err(|cause| StepError::Entry { from, cause })?;
-                if self.is_leader() && stamp == LogTime(0) {
-                    return Err(StepError::NoTime);
-                }
-                if self.is_leader() {
-                    entry.data = restamp(&entry.data, stamp);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Sends what is due: proposals, reads, the passing of time.
@@ -519,7 +455,7 @@ impl<M: StateMachine> Replica<M> {
             self.raw.read_index(context);
         }
         self.tell_awaited_commit();
-        self.elections.settle(&mut self.raw);
+        self.settle_elections();
     }
 
     fn flush_proposals(&mut self) {
@@ -569,15 +505,12 @@ impl<M: StateMachine> Replica<M> {
     }
 }
 
-fn check(entry: &Entry) -> Result<(), BatchError> {
-    Batch::decode(entry.data.clone()).map(|_| ())
-}
-
 fn raft_config(config: &ReplicaConfig, applied: LogIndex) -> raft::Config {
     raft::Config {
         id: config.id.get(),
         election_tick: config.election_ticks,
         heartbeat_tick: config.heartbeat_ticks,
+        max_election_tick: TIMEOUT_MAX,
         applied: applied.0,
         max_size_per_msg: MESSAGE_BYTES_MAX,
         max_inflight_msgs: INFLIGHT_MESSAGES_MAX,

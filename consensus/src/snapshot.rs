@@ -10,7 +10,7 @@ use raft::eraftpb::ConfState;
 use crate::codec::{Reader, Truncated, Writer};
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
-use crate::replica::Sessions;
+use crate::sessions::Sessions;
 
 /// First bytes of a snapshot: name and layout version.
 const MAGIC: &[u8; 8] = b"soukSNP1";

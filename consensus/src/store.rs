@@ -11,7 +11,6 @@ use raft::eraftpb::{Entry, HardState};
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex, Term};
 use crate::incoming::{IncomingFile, KeptPart, Received};
-use crate::replica::Persist;
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
 
@@ -88,6 +87,19 @@ pub enum StoreOpenError {
     /// The system failed.
     #[error("cannot read the folder: {0}")]
     Read(#[from] io::Error),
+}
+
+/// What is to be made durable with one sync; see [`Store::persist`].
+#[derive(Debug, Default)]
+pub struct Persist {
+    /// A snapshot received from the leader, which replaces the log.
+    pub snapshot: Option<Snapshot>,
+    /// Entries; they replace any at or after their first index.
+    pub entries: Vec<Entry>,
+    /// Term, vote and commit.
+    pub hard_state: Option<HardState>,
+    /// False if nothing of it is needed after a crash.
+    pub must_sync: bool,
 }
 
 /// An open store.

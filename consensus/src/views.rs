@@ -4,10 +4,10 @@
 //! each holds a hash of itself and of the row before it. Rows whose chain does not come out, or
 //! that say something else than the log does, are deleted, and written again as the log is applied.
 
+use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, Truncated, Writer};
 use crate::history::Digest;
 use crate::ids::LogIndex;
-use crate::replica::Checkpoint;
 
 /// Before the index in the keys of checkpoints.
 const PREFIX: &[u8] = b"checkpoint/";

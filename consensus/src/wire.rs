@@ -8,15 +8,15 @@ mod raft_message;
 use bytes::Bytes;
 use raft::eraftpb::Message;
 
+use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, Truncated, Writer};
 use crate::history::Digest;
 use crate::ids::{LogTime, ReplicaId};
-use crate::replica::Checkpoint;
 
 pub use raft_message::RaftMessageError;
 
 /// Layout version of a frame.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
@@ -62,6 +62,18 @@ pub enum PeerMessage {
     },
     /// What the sender's clock shows.
     Clock(LogTime),
+}
+
+/// Raft's messages, each for the peer it names.
+pub(crate) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
+    let envelope = |message: Message| {
+        let to = ReplicaId::new(message.to)?;
+        Some(Envelope {
+            to,
+            bytes: PeerMessage::Raft(Box::new(message)).encode(),
+        })
+    };
+    messages.into_iter().filter_map(envelope).collect()
 }
 
 /// A frame that is none.

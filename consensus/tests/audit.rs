@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use souk_consensus::audit::{Audit, AuditError, audit};
+use souk_consensus::replica::Proposal;
 use souk_consensus::snapshot::SnapshotParts;
 use souk_consensus::{
     Digest, FolderDisk, Forged, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
@@ -25,16 +26,19 @@ const CHECKPOINT_ENTRIES: u64 = 4;
 struct Lines(Vec<u8>);
 
 impl StateMachine for Lines {
-    fn verify(command: &[u8]) -> Result<(), Forged> {
+    type Command = Vec<u8>;
+
+    fn verify(command: &[u8]) -> Result<Vec<u8>, Forged> {
         let cause = || Forged {
             cause: "account 7 did not sign it".into(),
         };
-        (command[0] != b'-').then_some(()).ok_or_else(cause)
+        let signed = command[0] != b'-';
+        signed.then_some(command.to_vec()).ok_or_else(cause)
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
         self.0.extend_from_slice(command);
-        command.to_vec()
+        command.clone()
     }
 
     fn tick(&mut self, _at: Position, _now: LogTime) -> Vec<u8> {
@@ -72,21 +76,20 @@ fn written() -> tempfile::TempDir {
         checkpoint_entries: CHECKPOINT_ENTRIES,
         ..ReplicaConfig::new(me, 1)
     };
-    let mut replica = Replica::new(config, recovered, Lines::default()).unwrap();
+    let mut replica = Replica::new(config, recovered, Vec::new(), Lines::default()).unwrap();
     let (mut proposed, mut now) = (0, 1_000);
     while replica.applied() < LogIndex(32) {
         now += 10;
         replica.tick(LogTime(now));
         if replica.is_leader() && proposed < 30 {
             let command = format!("+command {proposed:02};");
-            replica.propose(Bytes::from(command)).unwrap();
+            let command = Proposal::verify::<Lines>(Bytes::from(command)).unwrap();
+            replica.propose(command).unwrap();
             proposed += 1;
         }
-        replica.on_verified(replica.applied());
         while let Some(work) = replica.take_work(LogTime(now)) {
             store.persist(&work.persist).unwrap();
             let outcome = replica.persisted(work).unwrap();
-            replica.on_verified(replica.applied());
             if let Some(snapshot) = outcome.snapshot {
                 store.save_snapshot(&snapshot).unwrap();
                 let keep_from = store.release().unwrap();

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use raft::eraftpb::{Entry, HardState};
-use souk_consensus::replica::Ticket;
+use souk_consensus::check::checks_of;
+use souk_consensus::replica::{Proposal, Ticket};
 use souk_consensus::store::Recovered;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    Digest, Forged, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
-    RestoreError, Snapshot, StateMachine,
+    Check, Digest, Forged, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig,
+    ReplicaId, RestoreError, Snapshot, StateMachine,
 };
 
 /// A list of commands, which shows order, loss and doubling at once.
@@ -22,14 +23,16 @@ struct Lines {
 }
 
 impl StateMachine for Lines {
-    fn verify(_command: &[u8]) -> Result<(), Forged> {
-        Ok(())
+    type Command = Vec<u8>;
+
+    fn verify(command: &[u8]) -> Result<Vec<u8>, Forged> {
+        Ok(command.to_vec())
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
         self.lines.extend_from_slice(command);
         self.lines.push(b'\n');
-        command.to_vec()
+        command.clone()
     }
 
     fn tick(&mut self, _at: Position, _now: LogTime) -> Vec<u8> {
@@ -79,6 +82,8 @@ struct Node {
     durable: Durable,
     replica: Replica<Lines>,
     asked: BTreeMap<Ticket, String>,
+    /// What it is to verify, which takes it a while.
+    checks: Vec<Check>,
 }
 
 fn id(number: usize) -> ReplicaId {
@@ -100,7 +105,9 @@ fn start(number: usize, seed: u64, durable: &mut Durable) -> Replica<Lines> {
         incarnation: Incarnation(durable.lives),
         cut: None,
     };
-    Replica::new(config, recovered, Lines::default()).unwrap()
+    let checks = checks_of(&recovered.entries);
+    let verdicts = checks.iter().map(Check::run::<Lines>).collect();
+    Replica::new(config, recovered, verdicts, Lines::default()).unwrap()
 }
 
 struct World {
@@ -138,6 +145,7 @@ impl World {
                 durable,
                 replica,
                 asked: BTreeMap::new(),
+                checks: Vec::new(),
             }
         });
         let nodes = nodes.collect();
@@ -167,6 +175,7 @@ impl World {
         }
         for number in 0..self.nodes.len() {
             self.nodes[number].replica.tick(now);
+            self.verify(number);
             self.work(number);
         }
         if !self.calm && self.random.below(60) == 0 {
@@ -175,9 +184,24 @@ impl World {
         }
     }
 
+    /// Some of what a replica is to verify is done, in any order.
+    fn verify(&mut self, number: usize) {
+        while let left @ 1.. = self.nodes[number].checks.len() as u64 {
+            if !self.calm && self.random.below(3) == 0 {
+                return;
+            }
+            let place = usize::try_from(self.random.below(left)).unwrap();
+            let check = self.nodes[number].checks.swap_remove(place);
+            let verdict = check.run::<Lines>();
+            let replica = &mut self.nodes[number].replica;
+            replica.on_verified(LogTime(self.now), verdict).unwrap();
+        }
+    }
+
     fn crash(&mut self, number: usize) {
         let node = &mut self.nodes[number];
         node.asked.clear();
+        node.checks.clear();
         node.replica = start(number, self.seed + self.now, &mut node.durable);
     }
 
@@ -185,7 +209,7 @@ impl World {
         let node = &mut self.nodes[number];
         let ticket = node
             .replica
-            .propose(Bytes::from(command.to_owned()))
+            .propose(Proposal::verify::<Lines>(Bytes::from(command.to_owned())).unwrap())
             .unwrap();
         node.asked.insert(ticket, command.to_owned());
         self.work(number);
@@ -195,6 +219,8 @@ impl World {
         let now = LogTime(self.now);
         while let Some(mut work) = self.nodes[number].replica.take_work(now) {
             self.send(number, std::mem::take(&mut work.send_first));
+            let checks = std::mem::take(&mut work.checks);
+            self.nodes[number].checks.extend(checks);
             let durable = &mut self.nodes[number].durable;
             if let Some(snapshot) = &work.persist.snapshot {
                 durable.snapshot = snapshot.clone();
@@ -226,8 +252,6 @@ impl World {
                     self.answered.push(command);
                 }
             }
-            let applied = node.replica.applied();
-            node.replica.on_verified(applied);
             if let Some(snapshot) = outcome.snapshot {
                 let keep_from = LogIndex(snapshot.index.0 + 1);
                 node.durable

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use raft::eraftpb::{ConfState, Entry};
 use souk_consensus::history::History;
-use souk_consensus::replica::{Persist, Sessions};
 use souk_consensus::snapshot::SnapshotParts;
 use souk_consensus::store::Recovered;
 use souk_consensus::wal::WalConfig;
-use souk_consensus::{Digest, FolderDisk, LogIndex, LogTime, Snapshot, Store, StoreConfig, Term};
+use souk_consensus::{
+    Digest, FolderDisk, LogIndex, LogTime, Persist, Sessions, Snapshot, Store, StoreConfig, Term,
+};
 
 fn snapshot(index: u64, term: u64) -> Snapshot {
     Snapshot::new(&SnapshotParts {

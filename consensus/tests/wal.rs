@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use raft::eraftpb::{Entry, HardState};
 use souk_consensus::wal::{Append, Contents, Wal, WalConfig, WalOpenError};
-use souk_consensus::{FolderDisk, LogIndex, Term};
+use souk_consensus::{Disk, FolderDisk, LogIndex, Term};
 
 const SEGMENT_BYTES: u64 = 16 << 10;
 const CONFIG: WalConfig = WalConfig {
@@ -322,4 +322,66 @@ proptest! {
         drop(disk);
         prop_assert_eq!(open(folder.path()).2.entries, list);
     }
+}
+
+/// Real files, and what was done to them in order.
+struct Watched {
+    disk: FolderDisk,
+    done: Vec<String>,
+}
+
+impl Disk for Watched {
+    fn list(&mut self) -> std::io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn length(&mut self, name: &str) -> std::io::Result<u64> {
+        self.disk.length(name)
+    }
+
+    fn read(&mut self, name: &str) -> std::io::Result<Vec<u8>> {
+        self.disk.read(name)
+    }
+
+    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.done.push(format!("write {name}"));
+        self.disk.write(name, offset, bytes)
+    }
+
+    fn sync(&mut self, name: &str) -> std::io::Result<()> {
+        self.done.push(format!("sync {name}"));
+        self.disk.sync(name)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> std::io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&mut self, name: &str) -> std::io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync_names(&mut self) -> std::io::Result<()> {
+        self.disk.sync_names()
+    }
+}
+
+#[test]
+fn what_an_earlier_life_did_not_sync_is_durable_before_a_new_segment_follows_it() {
+    let full = (15_000..16_320).rev().step_by(64).find_map(|bytes| {
+        let folder = tempfile::tempdir().unwrap();
+        fill(folder.path(), 1, bytes);
+        (!segment(folder.path(), 2).exists()).then_some(folder)
+    });
+    let full = full.unwrap();
+    let disk = FolderDisk::open(full.path()).unwrap();
+    let mut watched = Watched {
+        disk,
+        done: Vec::new(),
+    };
+    Wal::open(&mut watched, CONFIG).unwrap();
+    let done = |wanted: &str| watched.done.iter().position(|it| it == wanted);
+    let synced = done("sync wal-0000000000000001").expect("the old tail is synced");
+    let written = done("write wal-0000000000000002").expect("the new life has no room there");
+    assert!(synced < written, "{:?}", watched.done);
 }

@@ -4,7 +4,7 @@
     v/bin/python devices/kernels/model.py median.wasm devices/kernels/median.onnx
 
 What a buyer's kernel is in ONNX: a node of the domain `ai.souk`, the module its first input, and two
-attributes that say what it makes. docs/devices.md has the contract.
+attributes that say what it makes. docs/kernels.md has the contract.
 """
 import pathlib
 import sys

@@ -24,7 +24,7 @@ pub struct Arrival {
 
 /// Content that came whole and was checked: a store need not hash it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrived {
+pub struct VerifiedContent {
     outline: Outline,
     bytes: Bytes,
 }
@@ -162,8 +162,8 @@ impl Arrival {
 
     /// The content; none where something is missing.
     #[must_use]
-    pub fn finish(self) -> Option<Arrived> {
-        self.is_complete().then(|| Arrived {
+    pub fn finish(self) -> Option<VerifiedContent> {
+        self.is_complete().then(|| VerifiedContent {
             bytes: self.room.into_bytes(),
             outline: self.outline,
         })
@@ -232,7 +232,7 @@ impl Frame<'_> {
     }
 }
 
-impl Arrived {
+impl VerifiedContent {
     /// Its id.
     #[must_use]
     pub fn id(&self) -> ContentId {

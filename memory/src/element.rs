@@ -8,19 +8,19 @@ use crate::DType;
 ///
 /// Sealed: the list is the one of this module. `bool` is not on it, since a byte other than 0 and 1
 /// is no `bool`; tensors of [`DType::Bool`] are read as `u8` by [`crate::Tensor::to_bools`].
-pub trait Element: Pod + Send + Sync + private::Sealed {
+pub trait Element: Pod + Send + Sync + private::Seal {
     /// The element type this stands for.
     const DTYPE: DType;
 }
 
 mod private {
     /// Keeps [`super::Element`] to the types of this module.
-    pub trait Sealed {}
+    pub trait Seal {}
 }
 
 macro_rules! elements {
     ($($rust:ty => $dtype:ident),* $(,)?) => {$(
-        impl private::Sealed for $rust {}
+        impl private::Seal for $rust {}
         impl Element for $rust {
             const DTYPE: DType = DType::$dtype;
         }

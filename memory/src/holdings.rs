@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::ContentId;
 use crate::paths::{Hop, Paths, Route};
-use crate::place::{DeviceIndex, Hint, Place};
+use crate::place::Place;
 
 pub use error::HoldError;
 pub use transit::Transit;
@@ -93,7 +93,7 @@ struct Kin {
 }
 
 #[derive(Clone, Debug)]
-struct Item {
+struct Holding {
     content: Option<ContentId>,
     bytes: u64,
     references: u32,
@@ -113,7 +113,7 @@ struct CopyState {
 /// The bookkeeping of one process.
 #[derive(Debug, Default)]
 pub struct Holdings {
-    items: BTreeMap<Handle, Item>,
+    items: BTreeMap<Handle, Holding>,
     by_content: BTreeMap<ContentId, Handle>,
     pools: BTreeMap<Place, Pool>,
     paths: Paths,
@@ -188,14 +188,13 @@ impl Holdings {
         std::mem::take(&mut self.steps)
     }
 
-    /// Makes room for new content and says where.
+    /// Makes room for new content at `place`.
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] or [`HoldError::NoPool`].
-    pub fn allocate(&mut self, bytes: u64, hint: Hint<'_>) -> Result<(Handle, Place), HoldError> {
-        let place = self.choose(bytes, hint)?;
+    pub fn allocate(&mut self, bytes: u64, place: Place) -> Result<Handle, HoldError> {
         self.make_room(place, bytes)?;
-        Ok((self.insert(None, bytes, place), place))
+        Ok(self.insert(None, bytes, place))
     }
 
     /// Takes up content that lies at `place` already. The same content is held once: its handle
@@ -329,41 +328,6 @@ impl Holdings {
         room
     }
 
-    /// The bytes at `place` were changed: copies elsewhere are out of date and go, and the content
-    /// has no id until it is named again.
-    ///
-    /// # Errors
-    /// [`HoldError::Shared`] if others refer to it, [`HoldError::Pinned`] if another copy is in
-    /// use, [`HoldError::Absent`] if there is no copy at `place`.
-    pub fn wrote(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
-        if self.is_on_its_way(handle) {
-            return Err(HoldError::Moving { place });
-        }
-        let item = self.item(handle)?;
-        let references = item.references;
-        if references > 1 {
-            return Err(HoldError::Shared { handle, references });
-        }
-        if !item.copies.contains_key(&place) {
-            return Err(HoldError::Absent { handle, place });
-        }
-        let others = || item.copies.iter().filter(|(other, _)| **other != place);
-        if let Some((&place, _)) = others().find(|(_, copy)| copy.pins > 0) {
-            return Err(HoldError::Pinned { handle, place });
-        }
-        let stale: Vec<Place> = others().map(|(other, _)| *other).collect();
-        let content = item.content;
-        stale
-            .into_iter()
-            .for_each(|place| self.drop_copy(handle, place));
-        if let Some(content) = content {
-            self.by_content.remove(&content);
-            self.items.get_mut(&handle).expect("it is held").content = None;
-        }
-        self.touch(handle, place);
-        Ok(())
-    }
-
     /// Keeps a copy where it is until [`Holdings::unpin`] was called as often.
     ///
     /// # Errors
@@ -436,60 +400,11 @@ impl Holdings {
         Ok(())
     }
 
-    /// A copy has come to `place` by other means, such as the network.
-    ///
-    /// # Errors
-    /// [`HoldError::Unknown`], [`HoldError::NoRoom`] or [`HoldError::NoPool`].
-    pub fn arrived(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
-        let bytes = self.bytes(handle)?;
-        if !self.holds(handle, place) {
-            self.make_room(place, bytes)?;
-            self.add_copy(handle, place);
-        }
-        Ok(())
-    }
-
     /// What has a copy at `place`.
     #[must_use]
     pub fn handles_at(&self, place: Place) -> Vec<Handle> {
         let pool = self.pools.get(&place);
         pool.map_or_else(Vec::new, |pool| pool.handles.iter().copied().collect())
-    }
-
-    fn choose(&self, bytes: u64, hint: Hint<'_>) -> Result<Place, HoldError> {
-        let all: Vec<DeviceIndex>;
-        let readers = match hint {
-            Hint::At(place) => return Ok(place),
-            Hint::ReadBy(readers) => readers,
-            Hint::Automatic => {
-                let device = |place: &Place| match place {
-                    Place::Device(index) => Some(*index),
-                    _ => None,
-                };
-                all = self.pools.keys().filter_map(device).collect();
-                &all
-            }
-        };
-        let reach = |place: Place| {
-            let each = readers.iter().map(|&reader| {
-                let route = self.paths.route(place, Place::Device(reader), bytes);
-                route.map_or(Duration::MAX, |route| route.time)
-            });
-            each.fold(Duration::ZERO, Duration::saturating_add)
-        };
-        let takes = |(place, _): &(&Place, &Pool)| self.is_filled_here(**place);
-        let pools = || self.pools.iter().filter(takes);
-        let fits = pools().filter(|(_, pool)| pool.limit >= bytes);
-        let near = fits.min_by_key(|(place, pool)| {
-            let full = pool.used.saturating_add(bytes) > pool.limit;
-            (full, reach(**place), **place != Place::Host)
-        });
-        let widest = pools().map(|(_, pool)| pool.limit).max();
-        let none = HoldError::TooLarge {
-            bytes,
-            widest: widest.unwrap_or(0),
-        };
-        near.map(|(place, _)| *place).ok_or(none)
     }
 
     /// The place from which `to` is reached soonest, and how: not over a place that could not
@@ -515,7 +430,7 @@ impl Holdings {
     fn insert(&mut self, content: Option<ContentId>, bytes: u64, place: Place) -> Handle {
         self.handles += 1;
         let handle = Handle(self.handles);
-        let item = Item {
+        let item = Holding {
             content,
             bytes,
             references: 1,
@@ -526,7 +441,7 @@ impl Holdings {
         handle
     }
 
-    fn item(&self, handle: Handle) -> Result<&Item, HoldError> {
+    fn item(&self, handle: Handle) -> Result<&Holding, HoldError> {
         let item = self.items.get(&handle);
         let held = item.filter(|item| item.references > 0);
         held.ok_or(HoldError::Unknown { handle })

@@ -12,12 +12,12 @@ mod arrival;
 mod content_id;
 mod dtype;
 mod element;
-pub mod foresight;
 pub mod holdings;
 pub mod npy;
 mod outline;
 pub mod paths;
 pub mod place;
+pub mod prefetch_predictor;
 mod room;
 pub mod safetensors;
 mod shape;
@@ -27,12 +27,14 @@ mod tensor;
 pub mod transfers;
 mod verifier;
 
-pub use arrival::{Arrival, Arrived, CheckedFrame, CorruptFrame, Frame};
+pub use arrival::{Arrival, CheckedFrame, CorruptFrame, Frame, VerifiedContent};
 pub use content_id::{ContentId, ContentIdError};
 pub use dtype::{DType, DTypeError};
 pub use element::{Bf16, Element, F16};
 pub use outline::{FRAME_BYTES, FrameHash, Outline, OutlineError};
 pub use shape::{RANK_MAX, Shape, ShapeError};
-pub use store::{FolderError, Held, Store, StoreConfig, StoreConfigError, StoreError, StoreUse};
+pub use store::{
+    FolderError, Store, StoreConfig, StoreConfigError, StoreError, StoreUse, StoredContent,
+};
 pub use tensor::{Tensor, TensorError};
 pub use verifier::{Verifier, VerifyError};

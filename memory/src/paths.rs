@@ -99,7 +99,7 @@ const FAR: u32 = 4;
 const BELIEVED: u8 = 3;
 
 #[derive(Clone, Debug)]
-struct Known {
+struct KnownPath {
     path: Path,
     fit: Fit,
     /// The last transfers, in a row, that took far longer than believed.
@@ -109,7 +109,7 @@ struct Known {
 /// All known paths.
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
-    known: BTreeMap<Place, BTreeMap<Place, Vec<Known>>>,
+    known: BTreeMap<Place, BTreeMap<Place, Vec<KnownPath>>>,
 }
 
 impl PathBytes {
@@ -162,7 +162,7 @@ impl Paths {
         assert!(from != to, "a place needs no path to itself");
         let between = self.known.entry(from).or_default().entry(to).or_default();
         between.retain(|known| known.path.kind != path.kind);
-        between.push(Known {
+        between.push(KnownPath {
             path,
             fit: Fit::default(),
             doubted: 0,

@@ -26,17 +26,6 @@ pub enum Place {
     Peer(PeerIndex),
 }
 
-/// Where an allocation should lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hint<'a> {
-    /// There, whatever it costs.
-    At(Place),
-    /// Where these devices, which will read it, reach it soonest.
-    ReadBy(&'a [DeviceIndex]),
-    /// Where all devices reach it soonest.
-    Automatic,
-}
-
 impl Place {
     /// The device with this number.
     #[must_use]

@@ -44,18 +44,6 @@ pub enum ShapeError {
         /// The size found.
         size: i64,
     },
-    /// More bytes than the caller allows.
-    #[error("the shape {dims:?} of {dtype} takes {bytes} bytes, over the limit of {limit}")]
-    Bytes {
-        /// The dimensions.
-        dims: Vec<usize>,
-        /// The element type.
-        dtype: DType,
-        /// Bytes it would take; `usize::MAX` if even that does not fit.
-        bytes: usize,
-        /// Bytes allowed.
-        limit: usize,
-    },
 }
 
 impl Shape {
@@ -130,23 +118,6 @@ impl Shape {
             .byte_length(self.count)
             .expect("a shape's count leaves room for 16 bytes an element")
     }
-
-    /// Bytes that a tensor of this shape and `dtype` takes, if at most `limit`.
-    ///
-    /// # Errors
-    /// [`ShapeError::Bytes`] beyond the limit.
-    pub fn byte_length_within(&self, dtype: DType, limit: usize) -> Result<usize, ShapeError> {
-        let bytes = self.byte_length(dtype);
-        if bytes > limit {
-            return Err(ShapeError::Bytes {
-                dims: self.dims.clone(),
-                dtype,
-                bytes,
-                limit,
-            });
-        }
-        Ok(bytes)
-    }
 }
 
 impl TryFrom<Vec<usize>> for Shape {
@@ -188,13 +159,6 @@ mod tests {
             Shape::from_i64(&[2, -1]),
             Err(ShapeError::Negative { axis: 1, size: -1 })
         );
-    }
-
-    #[test]
-    fn a_limit_refuses_before_allocation() {
-        let shape = Shape::new([1 << 20]).unwrap();
-        assert_eq!(shape.byte_length_within(DType::F32, 1 << 22), Ok(1 << 22));
-        assert!(shape.byte_length_within(DType::F64, 1 << 22).is_err());
     }
 
     #[test]

@@ -20,14 +20,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use thiserror::Error;
 
+use crate::ContentId;
 use crate::holdings::{Handle, HoldError, Holdings, PoolUse, Step};
 use crate::paths::{Path, PathBytes, PathKind, Paths};
-use crate::place::{Hint, PeerIndex, Place};
+use crate::place::Place;
 use crate::store::FolderError;
-use crate::{ContentId, VerifyError};
 pub use foreign::{Content, Move};
 use spill::Spill;
-pub use spill::Spilled;
+pub use spill::SpilledCopy;
 
 /// Bytes and paths of a space.
 #[derive(Clone, Debug)]
@@ -50,9 +50,6 @@ pub enum SpaceError {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] FolderError),
-    /// Other bytes came than were awaited.
-    #[error(transparent)]
-    Changed(#[from] VerifyError),
     /// Room was allocated and nothing was written there yet.
     #[error("{handle} was allocated in {place}, and nothing was written to it yet")]
     Unwritten {
@@ -61,21 +58,21 @@ pub enum SpaceError {
         /// Where.
         place: Place,
     },
-    /// Bytes of another length than was allocated.
-    #[error("{handle} has {expected} bytes, {found} were written")]
+    /// A move brought bytes of another length than it was to bring.
+    #[error("{handle} has {expected} bytes, {found} were brought")]
     Length {
         /// What.
         handle: Handle,
-        /// Bytes allocated.
+        /// Bytes awaited.
         expected: u64,
-        /// Bytes written.
+        /// Bytes brought.
         found: u64,
     },
 }
 
 /// What was moved since the space began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct MoveTotals {
     /// Bytes that were copied from one memory to another.
     pub copied_bytes: u64,
     /// Bytes that another place got by reference.
@@ -90,28 +87,13 @@ pub struct Moved {
     pub over: PathBytes,
 }
 
-/// Content that is here, or where to get it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ensured<D> {
-    /// It is in the place asked for.
-    Here(Content<D>),
-    /// Only another peer has it: fetch it, then say [`Space::arrived`].
-    Fetch {
-        /// Who has it.
-        peer: PeerIndex,
-        /// What to ask for.
-        content: ContentId,
-    },
-}
-
 /// The memory of one process, over all its places; `D` is a copy in a device's own memory.
 #[derive(Debug)]
 pub struct Space<D> {
     holdings: Holdings,
     copies: BTreeMap<(Handle, Place), Content<D>>,
-    names: BTreeMap<Handle, ContentId>,
     spill: Option<Arc<Spill>>,
-    moved: Moved,
+    moved: MoveTotals,
     /// What came to each device and left it.
     over: BTreeMap<Place, PathBytes>,
     /// The move that the change before began, until it is taken.
@@ -137,9 +119,8 @@ impl<D: Clone> Space<D> {
         Ok(Self {
             holdings,
             copies: BTreeMap::new(),
-            names: BTreeMap::new(),
             spill,
-            moved: Moved::default(),
+            moved: MoveTotals::default(),
             over: BTreeMap::new(),
             begun: None,
         })
@@ -175,7 +156,7 @@ impl<D: Clone> Space<D> {
 
     /// What was moved so far.
     #[must_use]
-    pub fn moved(&self) -> Moved {
+    pub fn moved(&self) -> MoveTotals {
         self.moved
     }
 
@@ -194,18 +175,6 @@ impl<D: Clone> Space<D> {
         self.settle(limited)
     }
 
-    /// Reserves room, to be filled by [`Space::write`].
-    ///
-    /// # Errors
-    /// [`HoldError`] for want of room, or until moves have ended.
-    pub fn allocate(&mut self, bytes: u64, hint: Hint<'_>) -> Result<(Handle, Place), SpaceError> {
-        if let Hint::At(place) = hint {
-            self.check_host(place)?;
-        }
-        let allocated = self.holdings.allocate(bytes, hint);
-        self.settle(allocated)
-    }
-
     /// Takes up bytes that lie at `place`, without a copy. Content held already is held once.
     ///
     /// # Errors
@@ -219,7 +188,6 @@ impl<D: Clone> Space<D> {
         self.check_host(place)?;
         let adopted = self.holdings.adopt(content, bytes.len() as u64, place);
         let handle = self.settle(adopted)?;
-        self.names.insert(handle, content);
         let copy = self.copies.entry((handle, place));
         copy.or_insert(Content::Host(bytes));
         Ok(handle)
@@ -236,97 +204,15 @@ impl<D: Clone> Space<D> {
         self.take_up(Content::Host(bytes), length, place)
     }
 
-    /// Takes up content that a peer holds.
-    ///
-    /// # Errors
-    /// [`HoldError`].
-    pub fn adopt_remote(
-        &mut self,
-        content: ContentId,
-        bytes: u64,
-        peer: PeerIndex,
-    ) -> Result<Handle, SpaceError> {
-        let adopted = self.holdings.adopt(content, bytes, Place::Peer(peer));
-        let handle = self.settle(adopted)?;
-        self.names.insert(handle, content);
-        Ok(handle)
-    }
-
-    /// Writes all of it at `place`; copies elsewhere are out of date and go.
-    ///
-    /// # Errors
-    /// [`SpaceError::Length`], or [`HoldError`] if others refer to it or use another copy, or if
-    /// this process does not write to that place.
-    pub fn write(&mut self, handle: Handle, place: Place, bytes: Bytes) -> Result<(), SpaceError> {
-        self.check_host(place)?;
-        self.check_length(handle, &bytes)?;
-        let wrote = self.holdings.wrote(handle, place);
-        self.settle(wrote)?;
-        self.names.remove(&handle);
-        self.copies.insert((handle, place), Content::Host(bytes));
-        Ok(())
-    }
-
     /// Brings it to `place`, unless it is there, and gives the copy.
     ///
     /// # Errors
     /// [`HoldError`] without a path or room, or until moves have ended.
-    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Ensured<D>, SpaceError> {
-        let places = self.holdings.places(handle)?;
-        let remote = places.iter().map(|place| match place {
-            Place::Peer(peer) => Some(*peer),
-            _ => None,
-        });
-        let only_remote: Option<Vec<PeerIndex>> = remote.collect();
-        if let (Some(peers), Some(content)) = (only_remote, self.names.get(&handle)) {
-            let near = |peer: &PeerIndex| {
-                let route = self
-                    .holdings
-                    .paths()
-                    .route(Place::Peer(*peer), Place::Host, 0);
-                route.map(|route| route.time)
-            };
-            // A peer whose path was measured is asked before one of which nothing is known.
-            let known = peers
-                .iter()
-                .filter(|peer| near(peer).is_some())
-                .min_by_key(|peer| near(peer));
-            let peer = known.or(peers.first()).copied();
-            let peer = peer.ok_or(HoldError::NoPath { handle, to: place })?;
-            let content = *content;
-            return Ok(Ensured::Fetch { peer, content });
-        }
+    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Content<D>, SpaceError> {
         let ensured = self.holdings.ensure_on(handle, place);
         self.settle(ensured)?;
-        let bytes = self.copies.get(&(handle, place)).cloned();
-        bytes
-            .map(Ensured::Here)
-            .ok_or(SpaceError::Unwritten { handle, place })
-    }
-
-    /// Content that was fetched from a peer is here now.
-    ///
-    /// # Errors
-    /// [`SpaceError::Changed`] if it is something else, [`SpaceError::Length`] if it is not as long
-    /// as was stated, [`HoldError`] for want of room.
-    pub fn arrived(
-        &mut self,
-        handle: Handle,
-        place: Place,
-        bytes: Bytes,
-    ) -> Result<(), SpaceError> {
-        self.check_host(place)?;
-        if let Some(expected) = self.names.get(&handle) {
-            let mut verifier = crate::Verifier::new(*expected, bytes.len() as u64);
-            verifier.feed(&bytes)?;
-            verifier.finish()?;
-        }
-        self.check_length(handle, &bytes)?;
-        let arrived = self.holdings.arrived(handle, place);
-        self.settle(arrived)?;
-        let copy = self.copies.entry((handle, place));
-        copy.or_insert(Content::Host(bytes));
-        Ok(())
+        let content = self.copies.get(&(handle, place)).cloned();
+        content.ok_or(SpaceError::Unwritten { handle, place })
     }
 
     /// Keeps the copy at `place` until it is unpinned.
@@ -352,7 +238,6 @@ impl<D: Clone> Space<D> {
     pub fn release(&mut self, handle: Handle) -> Result<(), SpaceError> {
         let released = self.holdings.release(handle);
         self.settle(released)?;
-        self.forget_names(handle);
         self.check();
         Ok(())
     }
@@ -413,16 +298,9 @@ impl<D: Clone> Space<D> {
         self.copies.insert((handle, to), Content::Host(bytes));
     }
 
-    fn forget_names(&mut self, handle: Handle) {
-        if self.holdings.bytes(handle).is_err() {
-            self.names.remove(&handle);
-        }
-    }
-
     fn check(&self) {
         if self.holdings.is_empty() {
             assert!(self.copies.is_empty(), "what is not held keeps no bytes");
-            assert!(self.names.is_empty(), "what is not held has no name");
         }
     }
 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::room::SparePages;
-use crate::{Arrival, Arrived, ContentId, Outline, Tensor, TensorError};
+use crate::{Arrival, ContentId, Outline, Tensor, TensorError, VerifiedContent};
 pub(crate) use folder::Folder;
 pub use folder::FolderError;
 
@@ -113,7 +113,7 @@ pub struct Store {
 struct Memory {
     /// Bytes that it may hold; more while what is over it is pinned.
     bytes_max: u64,
-    items: BTreeMap<ContentId, Item>,
+    items: BTreeMap<ContentId, MemoryEntry>,
     /// Items by when they were last used: the first is the first to go.
     by_use: BTreeMap<u64, ContentId>,
     pins: BTreeMap<ContentId, usize>,
@@ -123,21 +123,21 @@ struct Memory {
 }
 
 #[derive(Debug)]
-struct Item {
-    held: Held,
+struct MemoryEntry {
+    held: StoredContent,
     used: u64,
 }
 
 /// Content that a store holds, with what whoever fetches it is told beforehand.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct StoredContent {
     /// The bytes.
     pub bytes: Bytes,
     /// The hashes of their frames.
     pub outline: Arc<Outline>,
 }
 
-impl Held {
+impl StoredContent {
     fn of(bytes: Bytes) -> Self {
         let outline = Arc::new(Outline::of(&bytes));
         Self { bytes, outline }
@@ -210,7 +210,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::MemoryFull`] or [`StoreError::Folder`].
     pub fn put(&self, bytes: Bytes) -> Result<ContentId, StoreError> {
-        let held = Held::of(bytes);
+        let held = StoredContent::of(bytes);
         let id = held.outline.id();
         self.insert(id, held)?;
         Ok(id)
@@ -221,7 +221,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Changed`] if it is not, else as [`Store::put`].
     pub fn put_as(&self, stated: ContentId, bytes: Bytes) -> Result<(), StoreError> {
-        let held = Held::of(bytes);
+        let held = StoredContent::of(bytes);
         let found = held.outline.id();
         if found != stated {
             return Err(StoreError::Changed { stated, found });
@@ -233,10 +233,10 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::put`].
-    pub fn put_arrived(&self, arrived: Arrived) -> Result<(), StoreError> {
+    pub fn put_arrived(&self, arrived: VerifiedContent) -> Result<(), StoreError> {
         let (outline, bytes) = arrived.into_parts();
         let outline = Arc::new(outline);
-        self.insert(outline.id(), Held { bytes, outline })
+        self.insert(outline.id(), StoredContent { bytes, outline })
     }
 
     /// Stores a tensor as its blob.
@@ -259,7 +259,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub fn held(&self, id: &ContentId) -> Result<Option<Held>, StoreError> {
+    pub fn held(&self, id: &ContentId) -> Result<Option<StoredContent>, StoreError> {
         if let Some(held) = self.in_reach(id) {
             return Ok(Some(held));
         }
@@ -270,7 +270,7 @@ impl Store {
         Ok(held)
     }
 
-    fn read_back(&self, id: &ContentId) -> Result<Option<Held>, StoreError> {
+    fn read_back(&self, id: &ContentId) -> Result<Option<StoredContent>, StoreError> {
         let Some(folder) = &self.folder else {
             return Ok(None);
         };
@@ -278,7 +278,7 @@ impl Store {
             return Ok(None);
         };
         let outline = Arc::new(outline);
-        let held = Held { bytes, outline };
+        let held = StoredContent { bytes, outline };
         self.memory().keep_if_room(*id, held.clone());
         Ok(Some(held))
     }
@@ -307,7 +307,7 @@ impl Store {
 
     /// What is held in memory: never waits for a disk.
     #[must_use]
-    pub fn in_reach(&self, id: &ContentId) -> Option<Held> {
+    pub fn in_reach(&self, id: &ContentId) -> Option<StoredContent> {
         self.memory().touch(id)
     }
 
@@ -415,7 +415,7 @@ impl Store {
         }
     }
 
-    fn insert(&self, id: ContentId, content: Held) -> Result<(), StoreError> {
+    fn insert(&self, id: ContentId, content: StoredContent) -> Result<(), StoreError> {
         let wanted = content.bytes.len() as u64;
         if let Some(folder) = &self.folder {
             let pinned: BTreeSet<ContentId> = self.memory().pins.keys().copied().collect();
@@ -446,7 +446,7 @@ impl Store {
 }
 
 impl Memory {
-    fn touch(&mut self, id: &ContentId) -> Option<Held> {
+    fn touch(&mut self, id: &ContentId) -> Option<StoredContent> {
         self.uses += 1;
         let item = self.items.get_mut(id)?;
         self.by_use.remove(&item.used);
@@ -456,7 +456,7 @@ impl Memory {
     }
 
     /// Keeps content that is also on disk, evicting what was used longest ago.
-    fn keep_if_room(&mut self, id: ContentId, held: Held) {
+    fn keep_if_room(&mut self, id: ContentId, held: StoredContent) {
         let wanted = held.bytes.len() as u64;
         if wanted > self.bytes_max || self.items.contains_key(&id) {
             return;
@@ -479,12 +479,12 @@ impl Memory {
         true
     }
 
-    fn keep(&mut self, id: ContentId, held: Held) {
+    fn keep(&mut self, id: ContentId, held: StoredContent) {
         self.uses += 1;
         self.bytes += held.bytes.len() as u64;
         self.by_use.insert(self.uses, id);
         let used = self.uses;
-        let before = self.items.insert(id, Item { held, used });
+        let before = self.items.insert(id, MemoryEntry { held, used });
         assert!(before.is_none(), "content is kept once");
         assert_eq!(
             self.items.len(),

@@ -6,7 +6,6 @@
 //! aligned memory holds aligned elements and is read without a copy.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
@@ -117,21 +116,6 @@ impl Tensor {
             T::DTYPE,
             Shape::new(dims)?,
             Bytes::from_owner(Owner(values)),
-        )
-    }
-
-    /// A tensor over elements another part of the program owns, without a copy.
-    ///
-    /// # Errors
-    /// [`TensorError::Shape`] or [`TensorError::Length`].
-    pub fn from_shared<T: Element>(
-        dims: impl Into<Vec<usize>>,
-        values: Arc<[T]>,
-    ) -> Result<Self, TensorError> {
-        Self::new(
-            T::DTYPE,
-            Shape::new(dims)?,
-            Bytes::from_owner(SharedOwner(values)),
         )
     }
 
@@ -329,15 +313,6 @@ fn header_length(rank: usize) -> usize {
 struct Owner<T>(Vec<T>);
 
 impl<T: Element> AsRef<[u8]> for Owner<T> {
-    fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(&self.0)
-    }
-}
-
-/// Shared elements seen as the bytes they lie in.
-struct SharedOwner<T>(Arc<[T]>);
-
-impl<T: Element> AsRef<[u8]> for SharedOwner<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(&self.0)
     }

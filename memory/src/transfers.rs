@@ -37,7 +37,7 @@ pub enum Urgency {
 
 /// Content to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedContent {
     /// Which.
     pub handle: Handle,
     /// How long it is.
@@ -52,7 +52,7 @@ pub struct Batch {
     /// To where.
     pub to: Place,
     /// What, one or several small ones.
-    pub items: Vec<Wanted>,
+    pub items: Vec<WantedContent>,
 }
 
 /// There are as many transfers waiting for a path as there may be.
@@ -107,8 +107,8 @@ impl ByUrgency {
 type Rank = (Reverse<Urgency>, u64);
 
 #[derive(Clone, Debug, Default)]
-struct Lane {
-    waiting: BTreeMap<Rank, Wanted>,
+struct PathQueue {
+    waiting: BTreeMap<Rank, WantedContent>,
     rank: BTreeMap<Handle, Rank>,
     moving: Vec<Handle>,
 }
@@ -116,7 +116,7 @@ struct Lane {
 /// All that waits.
 #[derive(Clone, Debug, Default)]
 pub struct Transfers {
-    lanes: BTreeMap<(Place, Place), Lane>,
+    queues: BTreeMap<(Place, Place), PathQueue>,
     /// Hops over which somebody moves himself what he waits for, and how many do.
     awaited: BTreeMap<(Place, Place), u64>,
     asked: u64,
@@ -130,58 +130,58 @@ impl Transfers {
     /// [`PathFull`].
     pub fn want(
         &mut self,
-        wanted: Wanted,
+        wanted: WantedContent,
         from: Place,
         to: Place,
         urgency: Urgency,
     ) -> Result<(), PathFull> {
-        let lane = self.lanes.entry((from, to)).or_default();
+        let queue = self.queues.entry((from, to)).or_default();
         self.counts.wanted += 1;
-        if lane.moving.contains(&wanted.handle) {
+        if queue.moving.contains(&wanted.handle) {
             self.counts.repeated += 1;
             return Ok(());
         }
-        if let Some(&(Reverse(before), asked)) = lane.rank.get(&wanted.handle) {
+        if let Some(&(Reverse(before), asked)) = queue.rank.get(&wanted.handle) {
             self.counts.repeated += 1;
             if urgency > before {
-                lane.waiting.remove(&(Reverse(before), asked));
-                lane.insert(wanted, (Reverse(urgency), asked));
+                queue.waiting.remove(&(Reverse(before), asked));
+                queue.insert(wanted, (Reverse(urgency), asked));
             }
             return Ok(());
         }
-        if lane.waiting.len() >= WAITING_MAX {
+        if queue.waiting.len() >= WAITING_MAX {
             return Err(PathFull { from, to });
         }
         self.asked += 1;
-        lane.insert(wanted, (Reverse(urgency), self.asked));
+        queue.insert(wanted, (Reverse(urgency), self.asked));
         Ok(())
     }
 
     /// The most urgent that a free path can move now: with it, if it is small, others that are.
     pub fn take(&mut self) -> Option<Batch> {
-        let first = |(path, lane): (&(Place, Place), &Lane)| {
-            let free = self.is_free(*path, lane);
-            let (rank, _) = lane.waiting.first_key_value().filter(|_| free)?;
+        let first = |(path, queue): (&(Place, Place), &PathQueue)| {
+            let free = self.is_free(*path, queue);
+            let (rank, _) = queue.waiting.first_key_value().filter(|_| free)?;
             Some((*rank, *path))
         };
-        let (_, path) = self.lanes.iter().filter_map(first).min()?;
-        let lane = self.lanes.get_mut(&path).expect("it was just found");
-        let mut items: Vec<Wanted> = Vec::new();
+        let (_, path) = self.queues.iter().filter_map(first).min()?;
+        let queue = self.queues.get_mut(&path).expect("it was just found");
+        let mut items: Vec<WantedContent> = Vec::new();
         let mut bytes = 0;
-        while let Some((_, wanted)) = lane.waiting.first_key_value() {
+        while let Some((_, wanted)) = queue.waiting.first_key_value() {
             let fits = wanted.bytes <= SMALL_BYTES && bytes + wanted.bytes <= MERGED_BYTES_MAX;
             let small = items.first().is_none_or(|first| first.bytes <= SMALL_BYTES);
             if !(items.is_empty() || fits && small) {
                 break;
             }
             let ((Reverse(urgency), _), wanted) =
-                lane.waiting.pop_first().expect("it was just seen");
+                queue.waiting.pop_first().expect("it was just seen");
             self.counts.begun.add(urgency, 1);
-            lane.rank.remove(&wanted.handle);
+            queue.rank.remove(&wanted.handle);
             bytes += wanted.bytes;
             items.push(wanted);
         }
-        lane.moving = items.iter().map(|wanted| wanted.handle).collect();
+        queue.moving = items.iter().map(|wanted| wanted.handle).collect();
         self.counts.batches += 1;
         if items.len() > 1 {
             self.counts.merged += items.len() as u64;
@@ -196,20 +196,20 @@ impl Transfers {
     /// Whether something waits for a path that is free.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let ready = |(path, lane): (&(Place, Place), &Lane)| {
-            self.is_free(*path, lane) && !lane.waiting.is_empty()
+        let ready = |(path, queue): (&(Place, Place), &PathQueue)| {
+            self.is_free(*path, queue) && !queue.waiting.is_empty()
         };
-        self.lanes.iter().any(ready)
+        self.queues.iter().any(ready)
     }
 
     /// Whether nothing moves on a path, nor anything that is awaited over a hop of it: of a path by
     /// way of the host, to the host or from there.
-    fn is_free(&self, path: (Place, Place), lane: &Lane) -> bool {
+    fn is_free(&self, path: (Place, Place), queue: &PathQueue) -> bool {
         let over = |hop: &(Place, Place)| {
             let leaves = hop.0 == path.0 || hop.0 == Place::Host;
             leaves && (hop.1 == path.1 || hop.1 == Place::Host)
         };
-        lane.moving.is_empty() && !self.awaited.keys().any(over)
+        queue.moving.is_empty() && !self.awaited.keys().any(over)
     }
 
     /// Somebody moves content himself over one hop, because he waits for it, and with it what else
@@ -224,8 +224,8 @@ impl Transfers {
         *self.awaited.entry((from, to)).or_default() += 1;
         for handle in content {
             self.counts.begun.add(Urgency::Awaited, 1);
-            for (_, lane) in self.lanes.iter_mut().filter(|(path, _)| path.1 == to) {
-                self.counts.overtaken += u64::from(lane.forget(handle));
+            for (_, queue) in self.queues.iter_mut().filter(|(path, _)| path.1 == to) {
+                self.counts.overtaken += u64::from(queue.forget(handle));
             }
         }
         self.drop_idle();
@@ -244,35 +244,35 @@ impl Transfers {
     /// A batch was moved, or given up: its path is free.
     pub fn done(&mut self, batch: &Batch) {
         let path = (batch.from, batch.to);
-        let lane = self.lanes.get_mut(&path).expect("its path took it");
+        let queue = self.queues.get_mut(&path).expect("its path took it");
         assert_eq!(
-            lane.moving.len(),
+            queue.moving.len(),
             batch.items.len(),
             "a path moves one batch"
         );
-        lane.moving.clear();
-        if lane.waiting.is_empty() {
-            self.lanes.remove(&path);
+        queue.moving.clear();
+        if queue.waiting.is_empty() {
+            self.queues.remove(&path);
         }
     }
 
     /// Content that nobody wants any more.
     pub fn forget(&mut self, handle: Handle) {
-        for lane in self.lanes.values_mut() {
-            lane.forget(handle);
+        for queue in self.queues.values_mut() {
+            queue.forget(handle);
         }
         self.drop_idle();
     }
 
     fn drop_idle(&mut self) {
-        self.lanes
-            .retain(|_, lane| !lane.waiting.is_empty() || !lane.moving.is_empty());
+        self.queues
+            .retain(|_, queue| !queue.waiting.is_empty() || !queue.moving.is_empty());
     }
 
     /// Whether nothing waits or moves.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.queues.is_empty()
     }
 
     /// What was done so far.
@@ -282,8 +282,8 @@ impl Transfers {
     }
 }
 
-impl Lane {
-    fn insert(&mut self, wanted: Wanted, rank: Rank) {
+impl PathQueue {
+    fn insert(&mut self, wanted: WantedContent, rank: Rank) {
         self.waiting.insert(rank, wanted);
         self.rank.insert(wanted.handle, rank);
         assert_eq!(self.waiting.len(), self.rank.len(), "each waits once");
@@ -301,18 +301,17 @@ mod tests {
     use super::*;
     use crate::holdings::Holdings;
     use crate::paths::Paths;
-    use crate::place::Hint;
 
     /// So many handles.
     fn handles(count: usize) -> Vec<Handle> {
         let mut holdings = Holdings::new(Paths::default());
         holdings.set_limit(Place::Host, 1 << 20).unwrap();
-        let one = |_| holdings.allocate(1, Hint::At(Place::Host)).unwrap().0;
+        let one = |_| holdings.allocate(1, Place::Host).unwrap();
         (0..count).map(one).collect()
     }
 
     fn want(transfers: &mut Transfers, handle: Handle, bytes: u64, urgency: Urgency) {
-        let wanted = Wanted { handle, bytes };
+        let wanted = WantedContent { handle, bytes };
         let asked = transfers.want(wanted, Place::Disk, Place::Host, urgency);
         asked.unwrap();
     }
@@ -360,7 +359,7 @@ mod tests {
     #[test]
     fn a_path_moves_one_batch_at_a_time_and_others_move_beside_it() {
         let (mut transfers, all) = (Transfers::default(), handles(3));
-        let large = |handle| Wanted {
+        let large = |handle| WantedContent {
             handle,
             bytes: 1 << 30,
         };
@@ -414,7 +413,7 @@ mod tests {
         let (host, one, other) = (Place::Host, Place::device(0), Place::device(1));
         let ways = [(host, one), (one, other), (host, other), (one, host)];
         for (&handle, (from, to)) in all.iter().zip(ways) {
-            let wanted = Wanted { handle, bytes: 1 };
+            let wanted = WantedContent { handle, bytes: 1 };
             transfers.want(wanted, from, to, Urgency::Planned).unwrap();
         }
         transfers.begin_awaited([], host, other);
@@ -453,7 +452,7 @@ mod tests {
     fn a_path_that_cannot_keep_up_says_so() {
         let (mut transfers, all) = (Transfers::default(), handles(WAITING_MAX + 1));
         let mut asked = all.iter().map(|&handle| {
-            let wanted = Wanted { handle, bytes: 1 };
+            let wanted = WantedContent { handle, bytes: 1 };
             transfers.want(wanted, Place::Disk, Place::Host, Urgency::Planned)
         });
         assert!(asked.by_ref().take(WAITING_MAX).all(|asked| asked.is_ok()));

@@ -55,7 +55,7 @@ use crate::network::{self, Network};
 use crate::protocols::lease::Moved;
 use course::Course;
 use course::stream::Streaming;
-use link_estimates::Ways;
+use link_estimates::LinkEstimates;
 use turn::Turn;
 
 pub use course::stream::{Answer, Requests};
@@ -105,9 +105,9 @@ pub enum JoinError {
     /// The market was not reached.
     #[error(transparent)]
     Reach(#[from] ReachError),
-    /// The address for lanes cannot be listened on.
-    #[error("cannot listen for lanes: {0}")]
-    Lane(std::io::Error),
+    /// The address for direct channels cannot be listened on.
+    #[error("cannot listen for direct channels: {0}")]
+    Direct(std::io::Error),
 }
 
 /// What happens while a job runs.
@@ -202,7 +202,7 @@ impl Buyer {
         } = config;
         let config = transfers::Config::new(&traffic, None, CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
-        let tensors = tensors.map_err(JoinError::Lane)?;
+        let tensors = tensors.map_err(JoinError::Direct)?;
         Ok(Buyer {
             trader,
             network,
@@ -468,8 +468,8 @@ impl Buyer {
     }
 
     /// The links a plan over the book counts with.
-    fn ways(&self) -> Ways {
-        Ways::new(self.account(), self.tensors.links().all(), unix_ms())
+    fn ways(&self) -> LinkEstimates {
+        LinkEstimates::new(self.account(), self.tensors.links().all(), unix_ms())
     }
 
     fn jobs(&self) -> Vec<JobId> {

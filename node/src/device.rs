@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_cpu::Cpu;
-use souk_emulated::{Emulated, EmulatedConfigError};
+use souk_emulated::{EmulatedConfigError, EmulatedDevice};
 use souk_host::discover;
 use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Slowness, Throughput};
 use souk_memory::{DType, Tensor};
@@ -34,7 +34,9 @@ use crate::folder::limits::Limits;
 pub use library::open_libraries;
 #[cfg(target_os = "linux")]
 use library::opened_beside;
-pub use library::{Reached, choose_library, has_cpu, has_runtime, library_path, reach_library};
+pub use library::{
+    LibraryReport, choose_library, has_cpu, has_runtime, library_path, reach_library,
+};
 use library::{beside, runtime, runtime_key};
 
 /// What a provider states of its link until it has measured one: a gigabit, half a millisecond.
@@ -163,8 +165,8 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             })?;
             // The CPU gives the results and the profile the time, so the CPU need not be measured.
             let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
-            let emulated = Emulated::new(found.clone(), cpu, manner.config())?;
-            // A cell runs most models once: finding their sizes must not cost a second run.
+            let emulated = EmulatedDevice::new(found.clone(), cpu, manner.config())?;
+            // A sandbox runs most models once: finding their sizes must not cost a second run.
             let infer = |subgraph: &Subgraph, inputs: &BTreeMap<String, Tensor>| {
                 extents(subgraph.model.clone(), inputs)
             };

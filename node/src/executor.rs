@@ -1,4 +1,4 @@
-//! Where jobs are run: each lease in a cell, or all of them in this process where the provider's
+//! Where jobs are run: each lease in a sandbox, or all of them in this process where the provider's
 //! owner says so.
 
 pub mod meter;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_host::system;
-use souk_market::Lease;
+use souk_market::{Millis, Price};
 use souk_memory::{ContentId, Store};
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
@@ -23,15 +23,15 @@ use souk_vocabulary::profile::Profile;
 use super::device;
 use crate::clock::{unix_ms, unix_us};
 use crate::device::DeviceError;
-use crate::device::costs::Seen;
+use crate::device::costs::DeviceCosts;
 use crate::device::group::{Between, crew};
 use crate::device::linked::{self, Unusable};
 use crate::folder::config::{Isolation, ProviderFile};
 use crate::protocols::lease::Failure;
-use crate::sandbox::Cells;
-use crate::sandbox::{Cell, CellCounts, CellFault, Course, Recipe, Walls};
+use crate::sandbox::SandboxPool;
+use crate::sandbox::{Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy};
 
-/// What was found of the walls when the provider started.
+/// What was found of the rules when the provider started.
 const ISOLATION_FILE: &str = "isolation.json";
 
 /// Why there is no place to run jobs in.
@@ -45,37 +45,37 @@ pub enum ExecutorError {
     Library(#[from] Unusable),
     /// The process for jobs did not open it.
     #[error(transparent)]
-    Cell(#[from] CellFault),
+    Sandbox(#[from] SandboxFault),
     /// Its devices cannot work together.
     #[error(transparent)]
     Group(#[from] GroupError),
 }
 
 /// The place where jobs are run.
-pub(crate) enum Works {
+pub(crate) enum Executor {
     /// In this process.
     Here(Arc<Runner>),
     /// Each in its own.
-    Apart(Cells),
+    Sandboxed(SandboxPool),
 }
 
 /// Where one lease is run. It may be asked for several things at once.
-pub(crate) struct Bench {
-    place: Place,
-    course: Course,
+pub(crate) struct LeaseExecutor {
+    place: LeaseProcess,
+    run_mode: RunMode,
 }
 
-enum Place {
+enum LeaseProcess {
     /// In this process; what requests of its stream share.
     Here(Arc<Runner>, Arc<Stream>),
-    Apart(Box<Cell>, Cells),
+    Sandboxed(Box<Sandbox>, SandboxPool),
 }
 
 /// Ends a run when whoever waits for it leaves.
 #[derive(Default)]
-struct Leaving(Cancel);
+struct CancelOnDrop(Cancel);
 
-impl Drop for Leaving {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -83,28 +83,28 @@ impl Drop for Leaving {
 
 /// How a provider keeps jobs apart, as it says itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct IsolationFile {
     /// Where jobs are run.
     pub isolation: Isolation,
     /// What is between them and the machine.
-    pub walls: Walls,
+    pub policy: SandboxPolicy,
 }
 
 /// An open place, and what its devices are.
-pub(crate) struct Opened {
-    pub(crate) works: Works,
+pub(crate) struct OpenedDevices {
+    pub(crate) executor: Executor,
     pub(crate) label: String,
     pub(crate) profiles: Vec<Profile>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) seen: Arc<DeviceCosts>,
 }
 
-impl Opened {
-    /// Opens the devices of a provider, here or in a cell.
+impl OpenedDevices {
+    /// Opens the devices of a provider, here or in a sandbox.
     #[cfg_attr(
         not(target_os = "linux"),
         expect(
             unused_variables,
-            reason = "no cell starts there, so none is asked what it is"
+            reason = "no sandbox starts there, so none is asked what it is"
         )
     )]
     pub(crate) async fn new(
@@ -112,8 +112,8 @@ impl Opened {
         file: &ProviderFile,
         program: PathBuf,
         store: &Arc<Store>,
-    ) -> Result<Opened, ExecutorError> {
-        let seen = Seen::open(home);
+    ) -> Result<OpenedDevices, ExecutorError> {
+        let seen = DeviceCosts::open(home);
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
         let apart = file.isolation == Isolation::Process;
@@ -129,7 +129,7 @@ impl Opened {
             opened.expect("opening a device does not panic")?
         };
         if !apart {
-            return Opened::here(home, file, (devices, seen), store);
+            return OpenedDevices::here(home, file, (devices, seen), store);
         }
         let known = (!driven).then(|| device::profiles(&devices));
         drop(devices);
@@ -145,7 +145,7 @@ impl Opened {
             library,
             memory_bytes: 0,
             #[cfg(target_os = "linux")]
-            groups: Arc::new(crate::sandbox::Groups::open()),
+            groups: Arc::new(crate::sandbox::ControlGroups::open()),
         };
         recipe.memory_bytes = match &recipe.profiles {
             Some(profiles) => memory_for_jobs(&device::together(profiles), file),
@@ -153,16 +153,16 @@ impl Opened {
                 .limits
                 .each(never_more_than_there_is(file.limits.memory_bytes())),
         };
-        let first = Cell::start(&recipe).await?;
+        let first = Sandbox::start(&recipe).await?;
         let (label, profiles) = (first.label().to_owned(), first.profiles()?);
         // What the first one measured the next ones know.
         recipe.profiles.get_or_insert_with(|| profiles.clone());
-        for missing in &first.walls().missing {
-            tracing::warn!(%missing, "a wall around jobs is missing");
+        for missing in &first.policy().missing {
+            tracing::warn!(%missing, "a rule around jobs is missing");
         }
-        keep(home, file.isolation, first.walls().clone());
-        Ok(Opened {
-            works: Works::Apart(Cells::new(recipe, first)),
+        keep(home, file.isolation, first.policy().clone());
+        Ok(OpenedDevices {
+            executor: Executor::Sandboxed(SandboxPool::new(recipe, first)),
             label,
             profiles,
             seen,
@@ -170,14 +170,14 @@ impl Opened {
     }
 }
 
-impl Opened {
+impl OpenedDevices {
     /// In this process.
     fn here(
         home: &Path,
         file: &ProviderFile,
-        (devices, seen): (Vec<Arc<dyn Processor>>, Arc<Seen>),
+        (devices, seen): (Vec<Arc<dyn Processor>>, Arc<DeviceCosts>),
         store: &Arc<Store>,
-    ) -> Result<Opened, ExecutorError> {
+    ) -> Result<OpenedDevices, ExecutorError> {
         tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
         let profiles = device::profiles(&devices);
         let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
@@ -185,9 +185,9 @@ impl Opened {
         let runner = crew(between, &file.name, devices, store, clock)?;
         runner.recall(&seen.costs());
         let label = runner.label().to_owned();
-        keep(home, file.isolation, Walls::default());
-        Ok(Opened {
-            works: Works::Here(Arc::new(runner)),
+        keep(home, file.isolation, SandboxPolicy::default());
+        Ok(OpenedDevices {
+            executor: Executor::Here(Arc::new(runner)),
             label,
             profiles,
             seen,
@@ -195,10 +195,10 @@ impl Opened {
     }
 }
 
-impl Kept {
+impl IsolationFile {
     /// What the provider of a folder said when it last started.
     #[must_use]
-    pub fn read(home: &Path) -> Option<Kept> {
+    pub fn read(home: &Path) -> Option<IsolationFile> {
         let text = fs::read_to_string(home.join(ISOLATION_FILE)).ok()?;
         serde_json::from_str(&text).ok()
     }
@@ -223,34 +223,34 @@ fn never_more_than_there_is(bytes: u64) -> u64 {
     bytes.min(system::memory_bytes().unwrap_or(u64::MAX))
 }
 
-fn keep(home: &Path, isolation: Isolation, walls: Walls) {
-    let kept = Kept { isolation, walls };
+fn keep(home: &Path, isolation: Isolation, policy: SandboxPolicy) {
+    let kept = IsolationFile { isolation, policy };
     let text = serde_json::to_string_pretty(&kept).expect("it has only named fields");
     if let Err(error) = fs::write(home.join(ISOLATION_FILE), text + "\n") {
         tracing::warn!(%error, "`souk provider status` cannot tell how jobs are kept apart");
     }
 }
 
-impl Works {
+impl Executor {
     /// Lets no process wait for a lease any more.
     pub(crate) fn retire(&self) {
-        if let Works::Apart(cells) = self {
-            cells.retire();
+        if let Executor::Sandboxed(pool) = self {
+            pool.retire();
         }
     }
 
     /// The processes for leases, where there are any.
-    pub(crate) fn standing(&self) -> Option<CellCounts> {
+    pub(crate) fn sandbox_counts(&self) -> Option<SandboxCounts> {
         match self {
-            Works::Here(_) => None,
-            Works::Apart(cells) => Some(cells.counts()),
+            Executor::Here(_) => None,
+            Executor::Sandboxed(pool) => Some(pool.counts()),
         }
     }
 
     /// Has the devices of this process hold as many bytes of tensors between them as `limit` says
     /// of those that they hold. A process of a lease's own may use what the lease was sold.
     pub(crate) fn fit(&self, limit: impl Fn(u64) -> u64) {
-        let Works::Here(runner) = self else { return };
+        let Executor::Here(runner) = self else { return };
         let Some((_, host)) = runner.memory() else {
             return;
         };
@@ -263,58 +263,66 @@ impl Works {
         }
     }
 
-    /// A place for the work of a lease, which counts beside others as it pays for `price`.
-    pub(crate) async fn bench(&self, lease: &Lease, price: u64) -> Result<Bench, Failure> {
-        let cells = match self {
-            Works::Here(runner) => {
-                return Ok(Bench::new(Place::Here(runner.clone(), Arc::default())));
+    /// A place for the work of a lease that pays so much, until it ends; it counts beside others by
+    /// that, of which `own` is the usual.
+    pub(crate) async fn for_lease(
+        &self,
+        (price, deadline): (Price, Millis),
+        own: u64,
+    ) -> Result<LeaseExecutor, Failure> {
+        let pool = match self {
+            Executor::Here(runner) => {
+                return Ok(LeaseExecutor::new(LeaseProcess::Here(
+                    runner.clone(),
+                    Arc::default(),
+                )));
             }
-            Works::Apart(cells) => cells,
+            Executor::Sandboxed(pool) => pool,
         };
-        let cell = cells.take().await.map_err(run_failed)?;
-        if let Err(error) = cell.weigh(lease.price.0 as f64 / price.max(1) as f64) {
+        let sandbox = pool.take().await.map_err(run_failed)?;
+        if let Err(error) = sandbox.weigh(price.0 as f64 / own.max(1) as f64) {
             tracing::warn!(%error, "leases share the cores alike, whatever they pay");
         }
-        let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
+        let left = Duration::from_millis(deadline.0.saturating_sub(unix_ms()));
         let threads = device::threads_of(0, None).get();
         let all = left.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
-        if let Err(error) = cell.limit_cpu(all) {
+        if let Err(error) = sandbox.limit_cpu(all) {
             tracing::warn!(%error, "a job's time on the cores is not limited");
         }
-        let place = Place::Apart(Box::new(cell), cells.clone());
-        Ok(Bench::new(place))
+        let place = LeaseProcess::Sandboxed(Box::new(sandbox), pool.clone());
+        Ok(LeaseExecutor::new(place))
     }
 }
 
-impl Bench {
-    fn new(place: Place) -> Bench {
-        let course = Course::ByItself;
-        Bench { place, course }
+impl LeaseExecutor {
+    fn new(place: LeaseProcess) -> LeaseExecutor {
+        let run_mode = RunMode::ByItself;
+        LeaseExecutor { place, run_mode }
     }
 
     /// The process of its lease's own, if it has one.
     pub(crate) fn process_id(&self) -> Option<u32> {
         match &self.place {
-            Place::Here(..) => None,
-            Place::Apart(cell, _) => cell.process_id(),
+            LeaseProcess::Here(..) => None,
+            LeaseProcess::Sandboxed(sandbox, _) => sandbox.process_id(),
         }
     }
 
     /// The same for the requests of a stream.
-    pub(crate) fn of_stream(self) -> Bench {
-        let course = Course::InStream;
-        Bench { course, ..self }
+    pub(crate) fn of_stream(self) -> LeaseExecutor {
+        let run_mode = RunMode::InStream;
+        LeaseExecutor { run_mode, ..self }
     }
 
     /// Runs that keep its devices at work: one, but of a stream on several devices.
     pub(crate) fn ahead(&self) -> usize {
         let of_stream = match &self.place {
-            Place::Here(runner, _) => runner.stream_ahead(),
-            Place::Apart(cell, _) => cell.stream_ahead(),
+            LeaseProcess::Here(runner, _) => runner.stream_ahead(),
+            LeaseProcess::Sandboxed(sandbox, _) => sandbox.stream_ahead(),
         };
-        match self.course {
-            Course::ByItself => 1,
-            Course::InStream => of_stream.max(1),
+        match self.run_mode {
+            RunMode::ByItself => 1,
+            RunMode::InStream => of_stream.max(1),
         }
     }
 
@@ -326,25 +334,25 @@ impl Bench {
         weights: &[ContentId],
     ) -> Result<(), Failure> {
         match &self.place {
-            Place::Here(runner, _) => {
+            LeaseProcess::Here(runner, _) => {
                 let runner = runner.clone();
                 let prepared = tokio::task::spawn_blocking(move || runner.prepare(model)).await;
                 let prepared =
                     prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
                 prepared.map_err(|error| Failure::Compile(error.to_string()))
             }
-            Place::Apart(cell, cells) => {
-                let prepared = cell.prepare(store, cells.shared(), model, weights).await;
+            LeaseProcess::Sandboxed(sandbox, pool) => {
+                let prepared = sandbox.prepare(store, pool.shared(), model, weights).await;
                 prepared.map_err(|fault| match fault {
-                    CellFault::Refused(reason) => Failure::Compile(reason),
+                    SandboxFault::Refused(reason) => Failure::Compile(reason),
                     fault => run_failed(fault),
                 })
             }
         }
     }
 
-    /// Runs a task; the cell plays a fault that is asked of it. Who drops this ends the run: a cell
-    /// goes with the bench, and in this process what a device is at is let finish, no more.
+    /// Runs a task; the sandbox plays a fault that is asked of it. Who drops this ends the run: a
+    /// sandbox goes with the lease, and in this process what a device is at is let finish, no more.
     pub(crate) async fn run(
         &self,
         task: Task,
@@ -352,13 +360,13 @@ impl Bench {
         fault: Option<crate::folder::config::Fault>,
     ) -> Result<RunResult, Failure> {
         match &self.place {
-            Place::Here(runner, stream) => {
-                let (runner, leaving) = (runner.clone(), Leaving::default());
-                let (stream, course) = (stream.clone(), self.course);
+            LeaseProcess::Here(runner, stream) => {
+                let (runner, leaving) = (runner.clone(), CancelOnDrop::default());
+                let (stream, run_mode) = (stream.clone(), self.run_mode);
                 let cancel = leaving.0.clone();
-                let running = move || match course {
-                    Course::ByItself => runner.run_until(&task, precedence, &cancel),
-                    Course::InStream => runner.run_in_stream(&stream, &task, precedence, &cancel),
+                let running = move || match run_mode {
+                    RunMode::ByItself => runner.run_until(&task, precedence, &cancel),
+                    RunMode::InStream => runner.run_in_stream(&stream, &task, precedence, &cancel),
                 };
                 let ran = tokio::task::spawn_blocking(running).await;
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
@@ -367,8 +375,8 @@ impl Bench {
                     error => Failure::Run(error.to_string()),
                 })
             }
-            Place::Apart(cell, _) => {
-                let ran = cell.run(task, self.course, precedence.deadline, fault);
+            LeaseProcess::Sandboxed(sandbox, _) => {
+                let ran = sandbox.run(task, self.run_mode, precedence.deadline, fault);
                 let ran = ran.await;
                 ran.map_err(run_failed)
             }
@@ -376,18 +384,18 @@ impl Bench {
     }
 }
 
-/// What the buyer is told of a cell that failed.
-fn run_failed(fault: CellFault) -> Failure {
+/// What the buyer is told of a sandbox that failed.
+fn run_failed(fault: SandboxFault) -> Failure {
     match fault {
-        CellFault::OutOfMemory { limit_bytes } => Failure::Memory(limit_bytes),
-        CellFault::OutOfTime => Failure::Expired,
-        CellFault::Refused(reason) => Failure::Run(reason),
-        CellFault::Store(_) | CellFault::Memory(_) => Failure::Run(fault.to_string()),
-        CellFault::NotHere { .. }
-        | CellFault::Start(_)
-        | CellFault::Device(_)
-        | CellFault::Ended(_)
-        | CellFault::Silent
-        | CellFault::Confused => Failure::Crashed(fault.to_string()),
+        SandboxFault::OutOfMemory { limit_bytes } => Failure::Memory(limit_bytes),
+        SandboxFault::OutOfTime => Failure::Expired,
+        SandboxFault::Refused(reason) => Failure::Run(reason),
+        SandboxFault::Store(_) | SandboxFault::Memory(_) => Failure::Run(fault.to_string()),
+        SandboxFault::NotHere { .. }
+        | SandboxFault::Start(_)
+        | SandboxFault::Device(_)
+        | SandboxFault::Ended(_)
+        | SandboxFault::Silent
+        | SandboxFault::Confused => Failure::Crashed(fault.to_string()),
     }
 }

@@ -11,7 +11,7 @@ mod server;
 
 use std::fmt::Write;
 
-pub use server::{Listening, MetricsError};
+pub use server::{MetricsError, MetricsListener};
 
 /// The metrics of a node at a moment.
 #[derive(Debug, Default)]

@@ -28,12 +28,12 @@ use tokio::time::Instant;
 use crate::folder::contact::Contact;
 use crate::folder::key::{NodeKey, NotAKey};
 use crate::network::profile::{Profile, SignedProfile};
-use peer_score::{Conduct, Fault};
-use stream_quotas::{Over, Shares};
+use peer_score::{Conduct, Misconduct};
+use stream_quotas::{QuotaExceeded, StreamQuotas};
 use streams::{Incoming, StreamError, Streams};
 use swarm::{Command, SwarmTask, routes};
 
-pub use rate_limit::Turnstile;
+pub use rate_limit::RateLimit;
 pub use stream_quotas::STREAMS_PER_PEER_MAX;
 pub use transport::Pieces;
 
@@ -231,16 +231,16 @@ impl Network {
         Served: Future<Output: Into<Conduct>> + Send + 'static,
     {
         let mut incoming = self.accept(protocol.clone());
-        let shares = Shares::new(streams_max);
+        let quotas = StreamQuotas::new(streams_max);
         let commands = self.commands.clone();
         tokio::spawn(async move {
             while let Some((peer, stream)) = incoming.recv().await {
-                let share = match shares.take(peer, Instant::now()) {
+                let share = match quotas.take(peer, Instant::now()) {
                     Ok(share) => share,
                     Err(over) => {
                         tracing::debug!(%peer, %protocol, ?over, "a stream is closed");
-                        if over == Over::Rate {
-                            report(&commands, peer, Fault::Flood);
+                        if over == QuotaExceeded::Rate {
+                            report(&commands, peer, Misconduct::Flood);
                         }
                         continue;
                     }
@@ -258,7 +258,7 @@ impl Network {
     }
 
     /// Counts a fault of a peer; whoever has too many is disconnected and kept out for a while.
-    pub fn report(&self, peer: PeerId, fault: Fault) {
+    pub fn report(&self, peer: PeerId, fault: Misconduct) {
         report(&self.commands, peer, fault);
     }
 
@@ -276,8 +276,8 @@ impl Network {
 }
 
 /// Tells the swarm of a fault. While it has much to do, one fault more or less is nothing to it.
-fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Fault) {
-    let _ = commands.try_send(Command::Fault { peer, fault });
+fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Misconduct) {
+    let _ = commands.try_send(Command::Misconduct { peer, fault });
 }
 
 /// Fails where another program listens on the address.

@@ -1,9 +1,9 @@
 //! What nodes say to each other about leases and the market: messages, and what they are judged by.
 //! Nothing here sends one.
 
-pub mod demands;
 #[cfg(test)]
 pub(crate) mod fuzzed;
 pub mod lease;
 pub mod market;
-pub mod roster;
+
+pub use souk_roles::market::{demands, roster};

@@ -1,75 +1,70 @@
 //! The provider: offers one device in the book and runs what is bought of it.
 //!
-//! Three things go on at once: the shelf keeps an ask in the book while the device is free,
-//! the sessions know which leases run and what they wait for, and each lease's session
-//! carries the work from the buyer's word to the receipt.
+//! What it decides, [`souk_roles::provider`] decides. The shell here is one task that tells it what
+//! happens and carries out what it wants; beside it the market, the network and the figures of the
+//! device are looked after.
 
 mod books;
-mod done;
+mod conditions;
 mod fault;
 mod gauges;
-mod inbox;
+mod job;
 mod journal;
 mod live;
-mod notice;
 mod pace;
 mod power;
 mod prefetch_predictor;
 mod receipts;
 mod room;
-mod session;
-mod sessions;
 mod sheet;
-mod shelf;
+mod shell;
 mod statistics;
-mod turns;
-mod values;
-mod work;
+mod words;
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use libp2p::PeerId;
-use libp2p::swarm::Stream;
-use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
+use souk_market::{Name, NameFault, Resources};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
+use souk_roles::provider::{Past, ProviderStatus};
 use souk_scheduler::execution::GroupError;
-use tokio::sync::{RwLock, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::client::reach::{ReachError, reach};
 use crate::client::trader::{TradeError, Trader};
 use crate::clock::unix_ms;
 use crate::content::links::LINKS_FILE;
 use crate::content::transfers::{self, Tensors};
-use crate::device::costs::Seen;
+use crate::device::costs::DeviceCosts;
 use crate::device::linked::Unusable;
 use crate::device::{self, DeviceError, resources, together};
-use crate::executor::{ExecutorError, Opened, Works, meter};
+use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::{MarketFile, ProviderFile};
 use crate::folder::key::NodeKey;
 use crate::folder::limits::LimitRefusal;
-use crate::metrics::Listening;
+use crate::metrics::MetricsListener;
 use crate::network::profile::{self, Profile};
-use crate::network::wire::{self, Intake, WireError};
+use crate::network::wire::Intake;
 use crate::network::{self, Network};
-use crate::protocols::lease::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
+use crate::protocols::lease::{OPENING_BYTES_MAX, PROTOCOL};
 use crate::protocols::market::Members;
-use crate::sandbox::CellFault;
+use crate::sandbox::SandboxFault;
 use fault::Faulty;
+use journal::Sums;
 use pace::Pace;
 use prefetch_predictor::Outlook;
-use session::Work;
-use sessions::Sessions;
-use turns::Turns;
+use shell::{Incoming, Shell, Signal};
 
 pub use books::runs;
+pub use conditions::{Conditions, minute_now};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use live::{LiveDevice, LiveFigures};
 pub use power::HoldError;
 pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
-pub use shelf::{Conditions, Terms, minute_now};
 pub use statistics::Statistics;
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
@@ -84,13 +79,6 @@ const FOLDER_BYTES_MAX: u64 = 16 << 30;
 /// The largest single content fetched.
 const CONTENT_BYTES_MAX: u64 = 1 << 30;
 
-/// How long one step of giving leases back may hold up a stop.
-const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How long leases that are to end with what is done have for it: the run of one request, and its
-/// way to the buyer.
-const LAST_CALL: Duration = Duration::from_secs(5);
-
 /// How often validators are told where this node lives; one that restarted has forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 
@@ -103,16 +91,6 @@ const PROFILE_ROUNDS_FIRST: u32 = 3;
 
 fn profile_is_due(round: u32) -> bool {
     round < PROFILE_ROUNDS_FIRST || round.is_multiple_of(PROFILE_ROUNDS)
-}
-
-/// How far a provider is with stopping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stopping {
-    No,
-    /// Nothing new is taken, and what may be ended with notice ends.
-    Asked,
-    /// Whatever is at work ends with what is done.
-    LastCall,
 }
 
 /// What a provider runs with.
@@ -148,7 +126,7 @@ pub enum ProviderError {
     Library(#[from] Unusable),
     /// The process for jobs did not open it.
     #[error(transparent)]
-    Cell(#[from] CellFault),
+    Sandbox(#[from] SandboxFault),
     /// Its devices cannot work together.
     #[error(transparent)]
     Group(#[from] GroupError),
@@ -170,9 +148,11 @@ pub enum ProviderError {
         /// The folder.
         home: PathBuf,
     },
-    /// The address for lanes cannot be listened on.
-    #[error("cannot listen for lanes: {0}; choose another address at traffic.lane, or \"off\"")]
-    Lane(io::Error),
+    /// The address for direct channels cannot be listened on.
+    #[error(
+        "cannot listen for direct channels: {0}; set traffic.direct to another address or \"off\""
+    )]
+    Direct(io::Error),
     /// A device that is really there is told to play a fault.
     #[error("only an emulated device plays a fault")]
     Fault,
@@ -191,9 +171,34 @@ impl From<ExecutorError> for ProviderError {
         match error {
             ExecutorError::Device(error) => Self::Device(error),
             ExecutorError::Library(error) => Self::Library(error),
-            ExecutorError::Cell(error) => Self::Cell(error),
+            ExecutorError::Sandbox(error) => Self::Sandbox(error),
             ExecutorError::Group(error) => Self::Group(error),
         }
+    }
+}
+
+/// What a shell begins with.
+struct Beginning {
+    heard: mpsc::Receiver<Incoming>,
+    journal: journal::Writer,
+    past: Past,
+}
+
+impl Beginning {
+    /// Opens the journal of a folder: beside it, where peers are heard and what leases come to.
+    fn open(
+        home: &Path,
+    ) -> Result<(Beginning, mpsc::Sender<Incoming>, watch::Receiver<Sums>), JournalError> {
+        let journal = journal::Journal::open(home)?;
+        let past = journal.history().past();
+        let (journal, sums) = journal.start();
+        let (inbox, heard) = mpsc::channel(shell::INBOX);
+        let beginning = Beginning {
+            heard,
+            journal,
+            past,
+        };
+        Ok((beginning, inbox, sums))
     }
 }
 
@@ -203,25 +208,29 @@ pub struct Provider {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    works: Works,
+    executor: Executor,
     label: String,
     /// What the device was measured to do at its best.
     peak: Resources,
     pace: Pace,
     terms: Conditions,
-    sessions: Sessions,
-    turns: Turns,
     /// What is taken of peers that open a stream.
     intake: Intake,
-    books: books::Books,
+    /// How many streams were opened.
+    streams: AtomicU64,
+    /// What peers say, until the shell has heard it.
+    inbox: mpsc::Sender<Incoming>,
+    /// What the shell begins with; taken by it.
+    beginning: Mutex<Option<Beginning>>,
+    /// How the shell stands, once it has begun.
+    status: watch::Sender<Option<watch::Receiver<ProviderStatus>>>,
+    sums: watch::Receiver<Sums>,
+    /// Held as long as the provider runs.
+    _lock: File,
     outlook: Arc<Outlook>,
     live: live::Live,
     /// What its devices were seen to take.
-    seen: Arc<Seen>,
-    /// Held shared by each lease that is served, from its start to its receipt's end.
-    serving: RwLock<()>,
-    /// Never goes back.
-    stopping: watch::Sender<Stopping>,
+    seen: Arc<DeviceCosts>,
     fault: Faulty,
     power: Mutex<power::Held>,
     /// What the CPU takes for runs in processes of their own.
@@ -240,12 +249,13 @@ impl Provider {
             program,
         } = config;
         let market = market.with_known(&home);
-        let books = books::Books::open(&home)?;
+        let lock = books::lock(&home)?;
+        let (beginning, inbox, sums) = Beginning::open(&home)?;
         // Before anything is measured: it is measured with the limits it is sold with.
         let wanted = &provider.limits.power_watts;
         let power = power::Held::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
-        let opened = Opened::new(&home, &provider, program, &store).await?;
+        let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
         let check = |profile| provider.limits.check_device(profile);
         opened.profiles.iter().try_for_each(check)?;
         let config = network::Config {
@@ -266,43 +276,39 @@ impl Provider {
         let config =
             transfers::Config::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
-        let tensors = tensors.map_err(ProviderError::Lane)?;
-        let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
-            name: provider.name.clone(),
-            fault,
-        })?;
-        trader.register(name).await?;
+        let tensors = tensors.map_err(ProviderError::Direct)?;
+        trader.register(name_of(&provider)?).await?;
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let provider = Arc::new(Provider {
             outlook: Outlook::start(&home, tensors.store()),
-            live: live::Live::new(&opened.works, &opened.label, &opened.profiles),
+            live: live::Live::new(&opened.executor, &opened.label, &opened.profiles),
             seen: opened.seen,
             home,
             trader,
             network,
             tensors,
-            works: opened.works,
+            executor: opened.executor,
             label: opened.label,
             peak,
             pace,
             terms,
-            sessions: Sessions::default(),
-            turns: Turns::default(),
             intake: Intake::new(OPENING_BYTES_MAX, OPENING_TIMEOUT),
-            books,
-            serving: RwLock::default(),
-            stopping: watch::Sender::new(Stopping::No),
+            streams: AtomicU64::new(0),
+            inbox,
+            beginning: Mutex::new(Some(beginning)),
+            status: watch::Sender::new(None),
+            sums,
+            _lock: lock,
             fault,
             power: Mutex::new(power),
             energy: meter::Energy::find(),
         });
-        books::recover(&provider).await?;
         provider.serve();
         Ok(provider)
     }
 
     /// Tells how it does to whoever asks there, for as long as it is.
-    pub fn tell(self: &Arc<Self>, listening: Listening) {
+    pub fn tell(self: &Arc<Self>, listening: MetricsListener) {
         let told = Arc::downgrade(self);
         tokio::spawn(listening.serve(move || gauges::page(told.clone())));
     }
@@ -315,28 +321,52 @@ impl Provider {
         stop: impl Future<Output = Hurry>,
         patience: Duration,
     ) {
-        let mut shelf = shelf::Shelf::new(self.clone());
-        let hurry = tokio::select! {
+        let Some(beginning) = self.take_beginning() else {
+            return;
+        };
+        let (say, signals) = mpsc::channel(2);
+        let begins = (beginning.journal, beginning.past);
+        let (shell, status) = Shell::new(self.clone(), beginning.heard, begins, patience);
+        self.status.send_replace(Some(status));
+        let signalling = async {
+            let hurry = stop.await;
+            self.executor.retire();
+            // A shell that has ended hears nothing and needs nothing.
+            let _ = say.send(Signal::Stop).await;
+            hurry.await;
+            let _ = say.send(Signal::Hurry).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = shell.run(signals) => {}
+            () = signalling => unreachable!("whoever stops it waits for it"),
             () = self.announce() => unreachable!("announcing never ends"),
-            () = shelf.keep() => unreachable!("the shelf is kept until it is stopped"),
             () = room::keep(self) => unreachable!("memory is looked at until it is stopped"),
             () = live::keep(self) => unreachable!("devices are asked until it is stopped"),
-            hurry = stop => hurry,
-        };
-        self.stopping.send_replace(Stopping::Asked);
-        self.works.retire();
-        shelf.withdraw().await;
-        let over = async {
-            tokio::select! {
-                () = hurry => {}
-                () = tokio::time::sleep(patience) => {}
-            }
-        };
-        self.drain(over).await;
+        }
         let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = power.give_back() {
             tracing::error!(%error, "a power limit was not given back");
         }
+    }
+
+    fn take_beginning(&self) -> Option<Beginning> {
+        let mut beginning = self
+            .beginning
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        beginning.take()
+    }
+
+    /// How it stands, once it runs.
+    fn status(&self) -> Option<ProviderStatus> {
+        let status = self.status.borrow();
+        status.as_ref().map(|status| status.borrow().clone())
+    }
+
+    /// What its leases come to.
+    fn sums(&self) -> Sums {
+        *self.sums.borrow()
     }
 
     /// Says to the market and the network where this provider is, again and again.
@@ -364,48 +394,6 @@ impl Provider {
         }
     }
 
-    /// Gives back what was not begun, gives notice where that may be, and waits for what was begun
-    /// until it is `over`; then ends it with what is done, and gives back what has nothing.
-    async fn drain(&self, over: impl Future<Output = ()>) {
-        self.give_back(|lease| !self.books.has_begun(lease.id), give_up)
-            .await;
-        self.give_back(|lease| lease.term == Term::Spot, reclaim)
-            .await;
-        // Nobody holds it for writing but the one drain there is.
-        let done = tokio::select! {
-            _all = self.serving.write() => true,
-            () = over => false,
-        };
-        if !done {
-            self.stopping.send_replace(Stopping::LastCall);
-            let done = tokio::time::timeout(LAST_CALL, self.serving.write()).await;
-            if done.is_err() {
-                tracing::warn!("leases were still at work and are given back");
-                self.give_back(|_| true, give_up).await;
-            }
-        }
-        if let Err(error) = books::close_closed(self).await {
-            tracing::warn!(%error, "the journal does not say how the last leases ended");
-        }
-    }
-
-    /// Gives back those of this provider's leases that are not over, by a command.
-    async fn give_back(&self, which: impl Fn(&Lease) -> bool, how: fn(LeaseId) -> Command) {
-        let account = self.trader.account();
-        let asked = self.trader.broker().leases(account);
-        let Ok(Ok(leases)) = tokio::time::timeout(GIVE_BACK_TIMEOUT, asked).await else {
-            return;
-        };
-        let mine = leases.into_iter().filter(|lease| lease.provider == account);
-        for lease in mine.filter(which) {
-            if matches!(lease.state, LeaseState::Active | LeaseState::Ending { .. }) {
-                let given = self.trader.submit_one(how(lease.id));
-                let given = tokio::time::timeout(GIVE_BACK_TIMEOUT, given).await;
-                tracing::info!(lease = %lease.id, ?given, "gave a lease back");
-            }
-        }
-    }
-
     /// Says to the network what this provider is.
     async fn publish(&self) {
         let now = unix_ms();
@@ -427,47 +415,16 @@ impl Provider {
         self.network
             .serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
                 let provider = provider.clone();
-                async move { provider.on_stream(peer, stream).await }
+                provider.on_stream(peer, stream)
             });
     }
+}
 
-    async fn on_offer(&self, peer: PeerId, request: u32, offer: Offer, mut stream: Stream) {
-        let taken = match self.fault.takes() {
-            true => self.sessions.on_offer(peer, request, offer),
-            false => Taken::No,
-        };
-        if let Err(error) = wire::send(&mut stream, &taken).await {
-            tracing::debug!(%peer, %error, "an offer was not answered");
-        }
-    }
-
-    async fn on_stream(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
-        match self.intake.receive(&mut stream).await {
-            Ok(Some(Opening::Start(start))) => {
-                let Ok(_serving) = self.serving.try_read() else {
-                    return Ok(());
-                };
-                session::serve(self, peer, Work::Once(*start), stream).await;
-            }
-            Ok(Some(Opening::Stream(start))) => {
-                let Ok(_serving) = self.serving.try_read() else {
-                    return Ok(());
-                };
-                session::serve(self, peer, Work::Stream(*start), stream).await;
-            }
-            Ok(Some(Opening::Resume(lease))) => session::resume(self, peer, lease, stream).await,
-            Ok(Some(Opening::Offer(offer))) => self.on_offer(peer, 0, offer, stream).await,
-            Ok(Some(Opening::Hand { request, offer })) => {
-                self.on_offer(peer, request, offer, stream).await;
-            }
-            Ok(None) => {}
-            Err(error) => {
-                tracing::debug!(%peer, %error, "a stream without an opening");
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
+fn name_of(provider: &ProviderFile) -> Result<Name, ProviderError> {
+    Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
+        name: provider.name.clone(),
+        fault,
+    })
 }
 
 fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
@@ -476,14 +433,6 @@ fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
         folder: Some(home.join("tensors")),
         folder_bytes_max: FOLDER_BYTES_MAX,
     })
-}
-
-fn give_up(lease: LeaseId) -> Command {
-    Command::GiveUp { lease }
-}
-
-fn reclaim(lease: LeaseId) -> Command {
-    Command::Reclaim { lease }
 }
 
 /// What a provider's devices keep of their peak, measured before the first job has told.

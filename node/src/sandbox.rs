@@ -1,13 +1,13 @@
-//! The process in which the work of one lease is done: a *cell*.
+//! The process in which the work of one lease is done: a *sandbox*.
 //!
-//! What a buyer sends is run neither in the node's process nor in another buyer's. A cell is this
-//! same program, started again behind walls of the kernel's ([`Walls`]), with one line to its
-//! provider and nothing else. Graphs, inputs and results cross that line; large content crosses as
-//! sealed memory, of which there is one copy whatever the number of cells. A cell ends with its
-//! lease. However it ends, the node goes on and can say how.
+//! What a buyer sends is run neither in the node's process nor in another buyer's. A sandbox is
+//! this same program, started again under the kernel's rules ([`SandboxPolicy`]), with one channel
+//! to its provider and nothing else. Graphs, inputs and results cross that channel; large content
+//! crosses as sealed memory, of which there is one copy whatever the number of sandboxes. A sandbox
+//! ends with its lease. However it ends, the node goes on and can say how.
 //!
-//! The walls are Linux's. Elsewhere there are no cells: [`Cell::start`] says so, and a provider
-//! runs jobs in its own process or not at all.
+//! The rules are Linux's. Elsewhere there are no sandboxes: [`Sandbox::start`] says so, and a
+//! provider runs jobs in its own process or not at all.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
@@ -39,23 +39,23 @@ use souk_vocabulary::profile::Profile;
 use crate::folder::config::DeviceChoice;
 
 #[cfg(not(target_os = "linux"))]
-pub use absent::{Cell, Cells};
-pub use fault::CellFault;
+pub use absent::{Sandbox, SandboxPool};
+pub use fault::SandboxFault;
 #[cfg(target_os = "linux")]
-pub use group::{Groups, NoGroups};
-pub use policy::{Missing, Walls};
+pub use group::{ControlGroupError, ControlGroups};
+pub use policy::{MissingRule, SandboxPolicy};
 #[cfg(target_os = "linux")]
-pub use process::{Cell, pool::Cells};
+pub use process::{Sandbox, pool::SandboxPool};
 
-/// The first argument of a process that is a cell.
-pub const COMMAND: &str = "__cell";
+/// The first argument of a process that is a sandbox.
+pub const COMMAND: &str = "__sandbox";
 
-/// A cell that does not say for so long that it lives is taken for stopped.
+/// A sandbox that does not say for so long that it lives is taken for stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// How a run stands to others of its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Course {
+pub enum RunMode {
     /// It is the only one at a time.
     ByItself,
     /// It is one of a stream, of which several may be at work.
@@ -64,7 +64,7 @@ pub enum Course {
 
 /// How many processes a provider has for leases that are not at work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CellCounts {
+pub struct SandboxCounts {
     /// Those that wait for a lease.
     pub ready: usize,
     /// Those that start.
@@ -73,10 +73,10 @@ pub struct CellCounts {
     pub wanted: usize,
 }
 
-/// What the cells of a provider are made from.
+/// What the sandboxes of a provider are made from.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// This program, which becomes a cell when its first argument is [`COMMAND`].
+    /// This program, which becomes a sandbox when its first argument is [`COMMAND`].
     pub program: PathBuf,
     /// The devices.
     pub device: DeviceChoice,
@@ -84,10 +84,10 @@ pub struct Recipe {
     pub cores: Option<u32>,
     /// What they are called in reports.
     pub label: String,
-    /// What they are, where that is known; a cell with GPUs finds out.
+    /// What they are, where that is known; a sandbox with GPUs finds out.
     pub profiles: Option<Vec<Profile>>,
     /// What they were seen to take.
-    pub(crate) seen: std::sync::Arc<crate::device::costs::Seen>,
+    pub(crate) seen: std::sync::Arc<crate::device::costs::DeviceCosts>,
     /// What they make small.
     pub objective: Objective,
     /// The library of ONNX Runtime that they use.
@@ -96,5 +96,5 @@ pub struct Recipe {
     pub memory_bytes: u64,
     /// The control groups of this process, or why there are none.
     #[cfg(target_os = "linux")]
-    pub groups: std::sync::Arc<Result<Groups, NoGroups>>,
+    pub groups: std::sync::Arc<Result<ControlGroups, ControlGroupError>>,
 }

@@ -8,7 +8,6 @@
 
 mod auditing;
 mod backup_file;
-mod behind;
 pub mod exchange_machine;
 pub mod gateway;
 mod members;
@@ -19,6 +18,7 @@ mod saving;
 pub mod steps;
 mod storage;
 mod task;
+mod verifier;
 mod views;
 mod waiting;
 
@@ -30,9 +30,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use souk_consensus::check::checks_of;
 use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::{
-    Applied, COMMAND_BYTES_MAX, Divergence, InstallError, Refused, StartError, Status, Unanswered,
+    Applied, COMMAND_BYTES_MAX, Divergence, InstallError, Proposal, Refused, StartError, Status,
+    Unanswered,
 };
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
@@ -45,12 +47,12 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
 pub use backup_file::BackupFault;
-pub use behind::ForgedCommand;
 pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
 use task::{Event, Task};
+use verifier::verify_all;
 pub use views::ViewsError;
 
 /// Events waiting for the task: some 0.1 s of work at full speed. More is answered "busy".
@@ -83,8 +85,6 @@ pub struct ValidatorConfig {
     pub tick: Duration,
     /// Sizes on disk.
     pub store: StoreConfig,
-    /// Whether what other validators took in is verified behind; off only to measure what it costs.
-    pub verify_behind: bool,
     /// How long [`Validator::propose`] and [`Validator::query`] wait.
     pub patience: Duration,
 }
@@ -99,7 +99,6 @@ impl ValidatorConfig {
             beginning,
             tick: Duration::from_millis(15),
             store: StoreConfig::default(),
-            verify_behind: true,
             patience: Duration::from_secs(10),
         }
     }
@@ -152,9 +151,6 @@ pub enum ValidatorFailure {
     /// The state is not the group's.
     #[error(transparent)]
     Diverged(#[from] Divergence),
-    /// Another validator let a forged command into the log.
-    #[error(transparent)]
-    Forged(#[from] ForgedCommand),
     /// It panicked: an invariant is broken.
     #[error("the validator panicked")]
     Panicked,
@@ -237,13 +233,13 @@ pub enum Notice {
 const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
-pub struct Validator<M> {
+pub struct Validator<M: StateMachine> {
     events: mpsc::Sender<Event<M>>,
     notices: broadcast::Sender<Notice>,
     patience: Duration,
 }
 
-impl<M> Clone for Validator<M> {
+impl<M: StateMachine> Clone for Validator<M> {
     fn clone(&self) -> Self {
         Self {
             events: self.events.clone(),
@@ -268,7 +264,7 @@ impl Ended {
     }
 }
 
-impl<M: StateMachine + Send + 'static> Validator<M> {
+impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Opens the folder, recovers what it holds and starts the task, within a runtime. Messages for
     /// peers go to `outbound`; what does not fit is dropped, as a network may.
     ///
@@ -293,12 +289,12 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
         Ok((validator, Ended { end: ended }))
     }
 
-    /// Replicates a command and returns what applying it gave.
+    /// Replicates a verified command and returns what applying it gave.
     ///
     /// # Errors
     /// When there is no result; see [`ProposeError`] for what is known then.
-    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<Vec<u8>, ProposeError> {
-        let results = self.propose_all(vec![command.into()]).await?;
+    pub async fn propose(&self, command: Proposal<M::Command>) -> Result<Vec<u8>, ProposeError> {
+        let results = self.propose_all(vec![command]).await?;
         results
             .into_iter()
             .next()
@@ -312,7 +308,7 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
     /// When there is no result for any of them; see [`ProposeError`] for what is known then.
     pub async fn propose_all(
         &self,
-        commands: Vec<Bytes>,
+        commands: Vec<Proposal<M::Command>>,
     ) -> Result<Vec<Result<Vec<u8>, ProposeError>>, ProposeError> {
         if commands.is_empty() {
             return Ok(Vec::new());
@@ -385,6 +381,13 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
         self.events.try_send(Event::Peer { from, bytes }).is_ok()
     }
 
+    /// The network does not reach a peer: nothing more is sent to it than it takes to notice that
+    /// it is back.
+    pub fn unreachable(&self, peer: ReplicaId) {
+        // A task that has too much to do hears of it the next time.
+        let _busy = self.events.try_send(Event::Unreachable { peer });
+    }
+
     /// From now on, every applied entry. A watcher that falls behind is told how many it missed
     /// and must read the state anew.
     #[must_use]
@@ -410,7 +413,7 @@ fn refused(refused: Refused) -> ProposeError {
 }
 
 /// Opens a folder's store and decides how its replica begins.
-fn begin<M: StateMachine>(
+fn begin<M: StateMachine<Command: Send>>(
     config: &ValidatorConfig,
     machine: M,
 ) -> Result<(Store<FolderDisk>, Replica<M>), ValidatorError> {
@@ -437,7 +440,8 @@ fn begin<M: StateMachine>(
             "a write cut short by a crash was removed from the log"
         );
     }
-    let mut replica = Replica::new(config.replica.clone(), recovered, machine)?;
+    let verdicts = verify_all::<M>(&checks_of(&recovered.entries));
+    let mut replica = Replica::new(config.replica.clone(), recovered, verdicts, machine)?;
     if let Some(received) = store.take_received() {
         tracing::info!(
             parts = received.parts.len(),

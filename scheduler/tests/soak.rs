@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use souk_cpu::Cpu;
-use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{DType, Store, Tensor};
 use souk_onnx::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
@@ -66,7 +66,7 @@ fn member(index: usize) -> GroupDevice {
     };
     GroupDevice {
         label: format!("device {index}"),
-        processor: Arc::new(Emulated::new(profile.clone(), cpu, config).unwrap()),
+        processor: Arc::new(EmulatedDevice::new(profile.clone(), cpu, config).unwrap()),
     }
 }
 

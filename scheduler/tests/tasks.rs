@@ -1,8 +1,7 @@
-//! A graph as a problem and back.
+//! A graph as a problem.
 
 use bytes::Bytes;
 use souk_scheduler::graph::{Bindings, Graph};
-use souk_scheduler::planning::planner::{planner, steps};
 use souk_scheduler::planning::tasks::GraphTasks;
 use souk_scheduler::planning::{Link, Links, Offer, Operators, Slowness, Throughput};
 
@@ -57,16 +56,4 @@ fn every_node_is_in_one_task() {
 #[test]
 fn dear_links_fuse_more_than_free_ones() {
     assert!(tasks(1.0).members.len() < tasks(0.0).members.len());
-}
-
-#[test]
-fn a_plan_of_tasks_is_a_plan_of_nodes() {
-    let tasks = tasks(1e-5);
-    let auto = planner("auto").expect("there is auto");
-    let plan = auto(&tasks.problem, &mut steps(5_000)).unwrap();
-    assert_eq!(plan.validate(&tasks.problem), Ok(()));
-    let of_node = tasks.unfused(&plan.device);
-    for (members, &device) in tasks.members.iter().zip(&plan.device) {
-        assert!(members.iter().all(|node| of_node[node.0] == device));
-    }
 }

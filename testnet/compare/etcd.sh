@@ -83,7 +83,6 @@ for _ in $(seq "$rounds"); do
     etcd_round "$clients" | note etcd "$clients"
   done
   souk_round 256 --signed each | note each 256
-  souk_round 256 --signed each --no-behind | note each-no-behind 256
   souk_round 256 --signed batch64 | note batch64 256
 done
 
@@ -102,7 +101,7 @@ def median(what, clients, field):
 
 
 for what, clients in [("souk", 1), ("souk", 64), ("souk", 256), ("each", 256),
-                      ("each-no-behind", 256), ("batch64", 256)]:
+                      ("batch64", 256)]:
     line = {"what": what, "clients": clients}
     for field in ("operations_per_second", "p50_ms", "p99_ms"):
         ours, theirs = median(what, clients, field), median("etcd", clients, field)

@@ -1,11 +1,11 @@
 //! The benchmark of replication without the `souk` binary:
-//! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR [--no-behind]`, or
+//! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR`, or
 //! `bench_consensus failover KILLS DIR`, or `bench_consensus restart COMMANDS DIR`. It starts itself
 //! again as `node` for each replica.
 
 use std::path::PathBuf;
 
-use souk_testnet::bench::{Bench, NodeArguments, Signed, run, run_failover, run_restart, serve};
+use souk_testnet::bench::{Bench, NodeArguments, Signing, run, run_failover, run_restart, serve};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,27 +25,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             signed,
             "--dir",
             folder,
-            ref rest @ ..,
         ] => {
             let ports = ports.split(',').map(str::parse).collect::<Result<_, _>>()?;
-            let signed = Signed::of_name(signed).ok_or("--signed none|each|batch64")?;
+            let signed = Signing::of_name(signed).ok_or("--signed none|each|batch64")?;
             let folder = PathBuf::from(folder);
             let node = NodeArguments {
                 id: id.parse()?,
                 ports,
                 folder,
                 signed,
-                behind: rest.is_empty(),
             };
             Ok(runtime.block_on(serve(node))?)
         }
-        ["run", clients, size, seconds, signed, folder, ref rest @ ..] => {
+        ["run", clients, size, seconds, signed, folder] => {
             let mut bench = bench(folder)?;
             bench.clients = clients.parse()?;
             bench.size_bytes = size.parse()?;
             bench.seconds = seconds.parse()?;
-            bench.signed = Signed::of_name(signed).ok_or("none|each|batch64")?;
-            bench.behind = rest.is_empty();
+            bench.signed = Signing::of_name(signed).ok_or("none|each|batch64")?;
             println!(
                 "{}",
                 serde_json::to_string(&runtime.block_on(run(&bench))?)?
@@ -74,8 +71,7 @@ fn bench(folder: &str) -> Result<Bench, std::io::Error> {
         clients: 1,
         size_bytes: 256,
         seconds: 10,
-        signed: Signed::None,
-        behind: true,
+        signed: Signing::None,
         folder: PathBuf::from(folder),
         program: (std::env::current_exe()?, vec!["node".to_owned()]),
     })

@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 pub use driver::{BenchError, run};
 pub use failover::{Failover, run_failover};
 pub use replica::{NodeArguments, NodeError, serve};
-pub use restart::{Restarted, run_restart};
+pub use restart::{RestartTimes, run_restart};
 
 /// Who signs what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Signed {
+pub enum Signing {
     /// Commands come verified.
     None,
     /// Each command carries a signature, checked by the validator that takes it in.
@@ -33,7 +33,7 @@ pub enum Signed {
     Batch64,
 }
 
-impl Signed {
+impl Signing {
     /// Commands under one signature, and in one request.
     #[must_use]
     pub fn commands(self) -> u64 {
@@ -67,9 +67,7 @@ pub struct Bench {
     /// How long to measure, in seconds; a second more is spent on warming up.
     pub seconds: u64,
     /// Who signs what.
-    pub signed: Signed,
-    /// Whether the replicas verify behind what others took in.
-    pub behind: bool,
+    pub signed: Signing,
     /// Where the replicas keep their logs: the disk that is measured.
     pub folder: PathBuf,
     /// The program that runs a node, and the arguments before a node's own.
@@ -78,7 +76,7 @@ pub struct Bench {
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
+pub struct Measurement {
     /// Validators.
     pub nodes: u64,
     /// Clients.
@@ -86,7 +84,7 @@ pub struct Measured {
     /// Bytes of a command.
     pub size_bytes: usize,
     /// Who signed what.
-    pub signed: Signed,
+    pub signed: Signing,
     /// Seconds measured.
     pub seconds: f64,
     /// Commands answered.
@@ -101,6 +99,6 @@ pub struct Measured {
     pub max_ms: f64,
     /// Processor time of each replica for a command, in microseconds, the leader first.
     pub cpu_us_per_operation: Vec<f64>,
-    /// Of that, what was spent on verifying behind what others took in, in the same order.
-    pub behind_us_per_operation: Vec<f64>,
+    /// Of that, what the threads took that verify what others took in, in the same order.
+    pub verifier_us_per_operation: Vec<f64>,
 }

@@ -33,7 +33,7 @@ pub use disks::DisksError;
 use hosts::Hosts;
 pub use hosts::HostsError;
 pub use load::{Jobs, LoadError};
-pub use schedule::{Fault, Planned};
+pub use schedule::{Fault, PlannedFault};
 
 /// Validators: one may be away at a time.
 const VALIDATORS: u32 = 3;
@@ -50,7 +50,7 @@ const PROFILES: [(&str, u64); 6] = [
 
 /// What to do to a market.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct ChaosConfig {
     /// Everything drawn follows from it.
     pub seed: u64,
     /// How long faults go on.
@@ -65,13 +65,13 @@ pub struct Config {
 
 /// What was done, and what held.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ChaosReport {
     /// The seed.
     pub seed: u64,
     /// How long faults went on, in seconds.
     pub seconds: u64,
     /// What was done, and when.
-    pub faults: Vec<Planned>,
+    pub faults: Vec<PlannedFault>,
     /// What became of the jobs.
     pub jobs: Jobs,
     /// How often everything was checked.
@@ -88,7 +88,7 @@ pub enum ChaosError {
     Layout(#[from] LayoutError),
     /// Its file was not read.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    ChaosConfig(#[from] ConfigError),
     /// A node did not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -126,9 +126,9 @@ pub enum ChaosError {
 pub async fn run(
     binary: &Path,
     folder: &Path,
-    config: &Config,
+    config: &ChaosConfig,
     stop: impl Future<Output = ()>,
-) -> Result<Report, ChaosError> {
+) -> Result<ChaosReport, ChaosError> {
     let nodes = VALIDATORS as usize + PROFILES.len();
     let hosts = if config.namespaces {
         Some(Hosts::create(nodes)?)
@@ -189,7 +189,11 @@ struct Market<'a> {
 }
 
 impl Market<'_> {
-    async fn play(&mut self, folder: &Path, config: &Config) -> Result<Report, ChaosError> {
+    async fn play(
+        &mut self,
+        folder: &Path,
+        config: &ChaosConfig,
+    ) -> Result<ChaosReport, ChaosError> {
         self.cluster.ready().await?;
         let buyer = join(folder).await?;
         let load = load::Load::begin(&buyer, config.seed, config.buyers, PROFILES.len()).await?;
@@ -208,7 +212,7 @@ impl Market<'_> {
         tokio::time::sleep_until(begin + config.length).await;
         let jobs = load.end().await;
         checks.look_at_end(&buyer, &jobs).await;
-        Ok(Report {
+        Ok(ChaosReport {
             seed: config.seed,
             seconds: config.length.as_secs(),
             faults,

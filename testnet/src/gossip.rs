@@ -26,8 +26,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::sim::random::Random;
-use counted::{Counted, Counter};
+use counted::{ByteCounter, CountingTransport};
+use souk_sim::random::Random;
 
 /// Peers each node dials, as a node that stays does.
 const DIALS: usize = 8;
@@ -45,7 +45,7 @@ const FIRST_ADDRESS: u64 = 1_000_000;
 
 /// A network to measure.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct GossipConfig {
     /// Draws who dials whom and who speaks when.
     pub seed: u64,
     /// Nodes, each of them a provider.
@@ -60,7 +60,7 @@ pub struct Config {
 
 /// What was counted.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct GossipReport {
     /// The seed.
     pub seed: u64,
     /// Nodes.
@@ -103,7 +103,7 @@ struct Totals {
 }
 
 /// One node.
-struct Node {
+struct GossipNode {
     swarm: Swarm<gossipsub::Behaviour>,
     key: NodeKey,
     totals: Arc<Totals>,
@@ -118,7 +118,7 @@ struct Node {
 enum Phase {
     Silent,
     Warm,
-    Counted,
+    CountingTransport,
     /// What was said while it was counted is still on its way.
     Settling,
     Over,
@@ -128,21 +128,21 @@ enum Phase {
 ///
 /// # Errors
 /// When there are too few nodes.
-pub async fn run(config: &Config) -> Result<Report, TooFew> {
+pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFew> {
     if config.nodes <= DIALS {
         return Err(TooFew(config.nodes));
     }
     let mut random = Random::new(config.seed, "gossip");
     let totals = Arc::new(Totals::default());
     let (phase, phases) = watch::channel(Phase::Silent);
-    let counters: Vec<Arc<Counter>> = (0..config.nodes).map(|_| Arc::default()).collect();
+    let counters: Vec<Arc<ByteCounter>> = (0..config.nodes).map(|_| Arc::default()).collect();
     let mut running = JoinSet::new();
     for group in (0..config.nodes).collect::<Vec<_>>().chunks(DIALLING) {
         for place in group {
             let period_ms = u64::try_from(config.period.as_millis()).unwrap_or(u64::MAX);
             let first = Duration::from_millis(random.below(period_ms.max(1)));
             let key = NodeKey::generate();
-            let mut node = Node {
+            let mut node = GossipNode {
                 swarm: swarm(&key, counters[*place].clone()),
                 key,
                 totals: totals.clone(),
@@ -161,7 +161,7 @@ pub async fn run(config: &Config) -> Result<Report, TooFew> {
     let before: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
     totals.end_ms.store(u64::MAX, Ordering::Relaxed);
     totals.begin_ms.store(unix_ms(), Ordering::Relaxed);
-    let _ = phase.send(Phase::Counted);
+    let _ = phase.send(Phase::CountingTransport);
     let begin = Instant::now();
     tokio::time::sleep(config.length).await;
     let seconds = begin.elapsed().as_secs_f64();
@@ -175,12 +175,12 @@ pub async fn run(config: &Config) -> Result<Report, TooFew> {
 }
 
 fn report(
-    config: &Config,
+    config: &GossipConfig,
     totals: &Totals,
     seconds: f64,
     before: &[(u64, u64)],
     after: &[(u64, u64)],
-) -> Report {
+) -> GossipReport {
     let rate = |bytes: u64| bytes as f64 / seconds;
     let each = before.iter().zip(after);
     let rates: Vec<(f64, f64)> = each
@@ -192,7 +192,7 @@ fn report(
     let said = totals.said.load(Ordering::Relaxed);
     let heard = totals.heard.load(Ordering::Relaxed);
     let others = said as f64 * (nodes - 1.0);
-    Report {
+    GossipReport {
         seed: config.seed,
         nodes: config.nodes,
         period_seconds: config.period.as_secs(),
@@ -212,11 +212,11 @@ fn report(
     }
 }
 
-fn swarm(key: &NodeKey, counter: Arc<Counter>) -> Swarm<gossipsub::Behaviour> {
+fn swarm(key: &NodeKey, counter: Arc<ByteCounter>) -> Swarm<gossipsub::Behaviour> {
     let pair = key.libp2p();
     let noise = noise::Config::new(&pair).expect("the key is of the kind that noise takes");
     let transport = MemoryTransport::default()
-        .map(move |socket, _| Counted::new(socket, counter))
+        .map(move |socket, _| CountingTransport::new(socket, counter))
         .upgrade(Version::V1Lazy)
         .authenticate(noise)
         .multiplex(yamux::Config::default())
@@ -258,7 +258,7 @@ fn address(place: usize) -> Multiaddr {
     libp2p::multiaddr::Protocol::Memory(number).into()
 }
 
-impl Node {
+impl GossipNode {
     /// Listens, and dials nodes that listen already.
     fn begin(&mut self, place: usize, random: &mut Random) {
         let listens = self.swarm.listen_on(address(place));
@@ -297,14 +297,17 @@ impl Node {
     }
 
     fn counts(&self) -> bool {
-        *self.phase.borrow() == Phase::Counted
+        *self.phase.borrow() == Phase::CountingTransport
     }
 
     /// Whether a profile was said while it was counted; one said before is not counted as heard.
     fn is_counted(&self, profile: &Profile) -> bool {
         let at = |time: &AtomicU64| time.load(Ordering::Relaxed);
         let counted = at(&self.totals.begin_ms)..at(&self.totals.end_ms);
-        let counts = matches!(*self.phase.borrow(), Phase::Counted | Phase::Settling);
+        let counts = matches!(
+            *self.phase.borrow(),
+            Phase::CountingTransport | Phase::Settling
+        );
         counts && counted.contains(&profile.issued_ms)
     }
 
@@ -347,7 +350,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_small_network_hears_what_is_said_and_is_counted() {
-        let config = Config {
+        let config = GossipConfig {
             seed: 1,
             nodes: 20,
             period: Duration::from_secs(2),
@@ -359,6 +362,6 @@ mod tests {
         // Each heard profile was received at least once.
         let least = report.heard * report.said as f64 * report.profile_bytes as f64;
         assert!(report.received * report.seconds > least, "{report:?}");
-        assert!(run(&Config { nodes: 1, ..config }).await.is_err());
+        assert!(run(&GossipConfig { nodes: 1, ..config }).await.is_err());
     }
 }

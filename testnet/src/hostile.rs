@@ -27,7 +27,7 @@ use crate::chaos::load::Load;
 use crate::chaos::{self, ChaosError, Jobs};
 use crate::cluster::Cluster;
 use crate::layout;
-use attacks::{Attack, Done, Target};
+use attacks::{Attack, AttackReport, Target};
 use usage::Usage;
 
 /// Validators and providers that are attacked. The last provider is one of the attackers: it takes
@@ -53,7 +53,7 @@ const GROWTH_MIB_MAX: u64 = 512;
 
 /// What to do.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct HostileConfig {
     /// Everything drawn follows from it.
     pub seed: u64,
     /// How long the attacks go on.
@@ -64,7 +64,7 @@ pub struct Config {
 
 /// What was done, and what held.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct HostileReport {
     /// The seed.
     pub seed: u64,
     /// Honest jobs before the attacks.
@@ -74,7 +74,7 @@ pub struct Report {
     /// After them.
     pub after: Run,
     /// What each attack did.
-    pub attacks: Vec<Done>,
+    pub attacks: Vec<AttackReport>,
     /// What each node took in each of the three runs.
     pub nodes: Vec<Usage>,
     /// Peers kept out at the end, over all nodes.
@@ -98,7 +98,11 @@ pub struct Run {
 ///
 /// # Errors
 /// When there was no market; a promise that is broken is in the report.
-pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report, ChaosError> {
+pub async fn run(
+    binary: &Path,
+    folder: &Path,
+    config: &HostileConfig,
+) -> Result<HostileReport, ChaosError> {
     let _ports = layout::create(folder, &layout::Config::emulated(VALIDATORS, &PROFILES))?;
     let idle = folder
         .join(layout::provider_name(PROFILES.len() as u32))
@@ -112,7 +116,11 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
     report
 }
 
-async fn play(folder: &Path, cluster: &mut Cluster, config: &Config) -> Result<Report, ChaosError> {
+async fn play(
+    folder: &Path,
+    cluster: &mut Cluster,
+    config: &HostileConfig,
+) -> Result<HostileReport, ChaosError> {
     cluster.ready().await?;
     let buyer = chaos::join(folder).await?;
     let checks = Checks::begin(&buyer).await;
@@ -146,7 +154,7 @@ async fn play(folder: &Path, cluster: &mut Cluster, config: &Config) -> Result<R
     let (before, under, after) = (before?, under?, after?);
     let nodes = usage::together(nodes, [took_before, took_under, took_after]);
     let violations = judge(cluster, checks, &buyer, [&before, &under, &after], &nodes).await;
-    Ok(Report {
+    Ok(HostileReport {
         seed: config.seed,
         before,
         under,

@@ -11,6 +11,5 @@ pub mod layout;
 pub mod models;
 pub mod ports;
 pub mod process;
-pub mod sim;
 pub mod submissions;
 pub mod supervisor;

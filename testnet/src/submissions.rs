@@ -75,7 +75,7 @@ pub struct Shape {
 
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct SubmissionReport {
     /// Jobs submitted.
     pub jobs: u32,
     /// Those whose output came.
@@ -151,12 +151,12 @@ pub enum SubmissionsError {
 
 /// Times of one job by step, and what it lost on the way.
 #[derive(Clone, Debug, Default)]
-struct Timed {
+struct JobTimes {
     steps: [Duration; STEPS.len()],
     retries: u32,
 }
 
-impl Timed {
+impl JobTimes {
     fn total(&self, steps: usize) -> Duration {
         self.steps[..steps].iter().sum()
     }
@@ -166,7 +166,11 @@ impl Timed {
 ///
 /// # Errors
 /// When there was no market. A job that is lost is in the report.
-pub async fn run(binary: &Path, folder: &Path, shape: Shape) -> Result<Report, SubmissionsError> {
+pub async fn run(
+    binary: &Path,
+    folder: &Path,
+    shape: Shape,
+) -> Result<SubmissionReport, SubmissionsError> {
     let provider = ProviderChoice {
         device: DeviceChoice::emulated(DEVICE),
         price: PRICE,
@@ -188,7 +192,7 @@ pub async fn run(binary: &Path, folder: &Path, shape: Shape) -> Result<Report, S
     measured
 }
 
-async fn measure(folder: &Path, shape: Shape) -> Result<Report, SubmissionsError> {
+async fn measure(folder: &Path, shape: Shape) -> Result<SubmissionReport, SubmissionsError> {
     let market: MarketFile = read(&folder.join(MARKET_FILE))?;
     let buyers = buyers(folder, &market, shape.buyers).await?;
     filled(&buyers[0], shape.providers).await?;
@@ -213,7 +217,7 @@ async fn measure(folder: &Path, shape: Shape) -> Result<Report, SubmissionsError
         streams.spawn(stream(buyer, job.clone(), left.clone()));
     }
     let results: Vec<_> = streams.join_all().await.into_iter().flatten().collect();
-    Ok(Report::new(shape.jobs, begin.elapsed(), results))
+    Ok(SubmissionReport::new(shape.jobs, begin.elapsed(), results))
 }
 
 /// Buyers with accounts and credits of their own.
@@ -262,7 +266,7 @@ async fn filled(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> {
 }
 
 /// One buyer's jobs, one after another, as long as any are left.
-async fn stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<Timed, String>> {
+async fn stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<JobTimes, String>> {
     let mut results = Vec::new();
     let take = |left: u32| left.checked_sub(1);
     while left
@@ -275,10 +279,10 @@ async fn stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<Time
 }
 
 /// One job; why it gave nothing, if it did not.
-async fn one(buyer: &Buyer, job: &Job) -> Result<Timed, String> {
+async fn one(buyer: &Buyer, job: &Job) -> Result<JobTimes, String> {
     let begin = Instant::now();
     let quote = buyer.quote(job).await.map_err(|error| error.to_string())?;
-    let mut timed = Timed::default();
+    let mut timed = JobTimes::default();
     timed.steps[0] = begin.elapsed();
     let (progress, mut told) = mpsc::channel(PROGRESS_MAX);
     let watching = async {
@@ -312,8 +316,12 @@ async fn one(buyer: &Buyer, job: &Job) -> Result<Timed, String> {
     }
 }
 
-impl Report {
-    fn new(jobs: u32, elapsed: Duration, results: Vec<Result<Timed, String>>) -> Report {
+impl SubmissionReport {
+    fn new(
+        jobs: u32,
+        elapsed: Duration,
+        results: Vec<Result<JobTimes, String>>,
+    ) -> SubmissionReport {
         let mut lost = BTreeMap::new();
         let mut done = Vec::new();
         for result in results {
@@ -327,7 +335,7 @@ impl Report {
             let times = done.iter().map(|timed| timed.steps[place]);
             (*name, Spread::of(times))
         };
-        Report {
+        SubmissionReport {
             jobs,
             finished: done.len(),
             lost,
@@ -373,13 +381,13 @@ mod tests {
 
     #[test]
     fn steps_add_up_to_the_whole_and_lost_jobs_are_counted() {
-        let timed = Timed {
+        let timed = JobTimes {
             steps: [Duration::from_millis(2); STEPS.len()],
             retries: 0,
         };
         let lost = || Err("nobody sells".to_owned());
         let results = vec![Ok(timed), lost(), lost()];
-        let report = Report::new(3, Duration::from_secs(1), results);
+        let report = SubmissionReport::new(3, Duration::from_secs(1), results);
         assert_eq!((report.finished, report.lost["nobody sells"]), (1, 2));
         assert_eq!(report.to_output.max_ms, 12.0);
         assert_eq!(report.to_settlement.max_ms, 14.0);

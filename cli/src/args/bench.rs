@@ -95,7 +95,8 @@ pub enum Bench {
         #[arg(long, default_value_t = 60)]
         rounds: usize,
     },
-    /// Move content between two processes: bare libp2p, plain TCP, the tensor protocol, its lane.
+    /// Move content between two processes: bare libp2p, plain TCP, the tensor protocol, its direct
+    /// channel.
     Tensors(BenchTensorsArgs),
     /// The process that holds the content of `souk bench tensors`.
     #[command(hide = true)]
@@ -251,9 +252,6 @@ pub struct ConsensusArgs {
     /// Who signs what: none, each or batch64.
     #[arg(long, default_value = "none")]
     pub signed: String,
-    /// Leave out verifying behind what other replicas took in, to see what it costs.
-    #[arg(long)]
-    pub no_behind: bool,
     /// Kill the leader so many times instead, and measure how long the next commit takes.
     #[arg(long, value_name = "N")]
     pub kills: Option<u64>,
@@ -278,9 +276,6 @@ pub struct BenchNodeArgs {
     /// Who signs what.
     #[arg(long)]
     pub signed: String,
-    /// Do not verify behind what other replicas took in.
-    #[arg(long)]
-    pub no_behind: bool,
 }
 
 /// A flow of orders.

@@ -1,7 +1,7 @@
 //! The arguments of `souk testnet …`.
 
 use clap::Subcommand;
-use souk_testnet::sim::Bug;
+use souk_sim::Bug;
 
 /// Commands on a testnet.
 #[derive(Debug, Subcommand)]

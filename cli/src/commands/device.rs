@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use souk_host::{discover, power};
 use souk_node::device;
-use souk_node::device::{DeviceError, Reached};
+use souk_node::device::{DeviceError, LibraryReport};
 use souk_node::folder::config::{DeviceChoice, KEY_FILE, ProviderFile};
 use souk_node::folder::key::NodeKey;
 use souk_node::provider;
@@ -20,7 +20,7 @@ use super::node::LIBRARY_HINT;
 use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
-use probe::{Seen, Standing};
+use probe::{Adapter, Standing};
 pub use probe::{check as check_driver, check_library};
 
 /// Runs a command on processors.
@@ -48,17 +48,17 @@ fn library(folder: &Path) -> Option<PathBuf> {
 
 fn list(output: Output, library: Option<&Path>) {
     let cpu = discover::cpu();
-    let gpus = probe::ask::<Vec<Seen>>(&["gpus"], None);
+    let gpus = probe::ask::<Vec<Adapter>>(&["gpus"], None);
     let cuda = probe::ask::<Vec<Profile>>(&["cuda"], None);
     let runtime = match library {
-        None => probe::ask::<Reached>(&["onnxruntime"], None),
+        None => probe::ask::<LibraryReport>(&["onnxruntime"], None),
         Some(library) => {
             probe::try_library(library).map_err(|cause| format!("{cause}; {LIBRARY_HINT}"))
         }
     };
     let providers = runtime.as_ref().map(|it| it.providers.as_slice());
     if output == Output::Json {
-        let profiles = |seen: &Vec<Seen>| -> Vec<Profile> {
+        let profiles = |seen: &Vec<Adapter>| -> Vec<Profile> {
             seen.iter().map(|seen| seen.profile.clone()).collect()
         };
         return show::json(&serde_json::json!({
@@ -74,10 +74,10 @@ fn list(output: Output, library: Option<&Path>) {
         "this machine: cpu, {}, {} threads",
         cpu.model, cpu.threads
     ));
-    let gpu = |Seen {
+    let gpu = |Adapter {
                    profile,
                    is_software,
-               }: Seen| {
+               }: Adapter| {
         let kind = if is_software {
             "a program on the CPU, for tests"
         } else {

@@ -13,7 +13,7 @@ use souk_node::buyer::journal::State;
 use souk_node::buyer::{
     Buyer, Ended, Finished, JobError, Journal, JournalError, Progress, Quote, QuoteError, Spending,
 };
-use souk_node::folder::config::{LaneChoice, Traffic};
+use souk_node::folder::config::{DirectChoice, Traffic};
 use souk_node::market::{
     AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
 };
@@ -103,10 +103,10 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
 /// What a submission may use of the network.
 pub fn traffic(args: &SubmitArgs) -> Traffic {
     Traffic {
-        lane: if args.no_lane {
-            LaneChoice::Off
+        direct: if args.no_direct {
+            DirectChoice::Off
         } else {
-            LaneChoice::Auto
+            DirectChoice::Auto
         },
         upload_bytes_per_second: args.upload_limit,
         download_bytes_per_second: args.download_limit,

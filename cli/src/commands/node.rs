@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use souk_node::folder::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
 use souk_node::folder::key::NodeKey;
-use souk_node::metrics::{Listening, MetricsError};
+use souk_node::metrics::{MetricsError, MetricsListener};
 use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
-use souk_node::sandbox::CellFault;
+use souk_node::sandbox::SandboxFault;
 use souk_node::validator::node::{self, Seat, SeatError};
 
 use super::key::from_key;
@@ -101,22 +101,24 @@ fn options(run: &RunArgs) -> network::Options {
 }
 
 /// Listens for who watches, if it is told to.
-async fn metrics(run: &RunArgs) -> Result<Option<Listening>, Failure> {
+async fn metrics(run: &RunArgs) -> Result<Option<MetricsListener>, Failure> {
     let Some(address) = run.metrics else {
         return Ok(None);
     };
-    let listening = Listening::at(address).await.map_err(|error| match error {
-        MetricsError::NotLoopback { .. } => Failure::new(
-            Kind::Input,
-            error,
-            "give --metrics 127.0.0.1:9464, and have a proxy with a password answer others",
-        ),
-        MetricsError::Listen { .. } => Failure::new(
-            Kind::Network,
-            error,
-            "another program may listen there: give --metrics another port",
-        ),
-    })?;
+    let listening = MetricsListener::at(address)
+        .await
+        .map_err(|error| match error {
+            MetricsError::NotLoopback { .. } => Failure::new(
+                Kind::Input,
+                error,
+                "give --metrics 127.0.0.1:9464, and have a proxy with a password answer others",
+            ),
+            MetricsError::Listen { .. } => Failure::new(
+                Kind::Network,
+                error,
+                "another program may listen there: give --metrics another port",
+            ),
+        })?;
     tell(&format!("metrics: http://{}/metrics", listening.address()));
     Ok(Some(listening))
 }
@@ -196,23 +198,23 @@ pub fn from_provider(error: ProviderError) -> Failure {
             Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
         }
         ProviderError::Library(_) => Failure::new(Kind::Input, error, LIBRARY_HINT),
-        ProviderError::Lane(_) => Failure::new(
+        ProviderError::Direct(_) => Failure::new(
             Kind::Network,
             error,
-            "it is in the provider's file, at traffic.lane",
+            "it is in the provider's file, at traffic.direct",
         ),
-        ProviderError::Cell(CellFault::Start(_)) => Failure::new(
+        ProviderError::Sandbox(SandboxFault::Start(_)) => Failure::new(
             Kind::State,
             error,
             "the system starts no process for jobs; `isolation = \"none\"` in provider.toml does \
              without, for buyers you trust",
         ),
-        ProviderError::Cell(CellFault::NotHere { .. }) => Failure::new(
+        ProviderError::Sandbox(SandboxFault::NotHere { .. }) => Failure::new(
             Kind::State,
             error,
             "`souk provider init --no-isolation` writes that",
         ),
-        ProviderError::Cell(_) => Failure::new(
+        ProviderError::Sandbox(_) => Failure::new(
             Kind::Input,
             error,
             "look at the device's driver, or sell another device in provider.toml",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use souk_node::network::swarm::routes::{Reach, Way};
+use souk_node::network::swarm::routes::{Reach, Route};
 use souk_node::network::swarm::view::View;
 
 use crate::args::Output;
@@ -42,8 +42,8 @@ fn print(view: &View) {
     ));
     for peer in &view.peers {
         let way = match peer.way {
-            Way::Direct => "direct",
-            Way::Relayed => "relayed",
+            Route::Direct => "direct",
+            Route::Relayed => "relayed",
         };
         let score = peer
             .score

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use souk_node::clock::unix_ms;
 use souk_node::content::links::{LINKS_FILE, Links};
-use souk_node::device::linked::Linked;
-use souk_node::executor::Kept;
+use souk_node::device::linked::LibraryRecord;
+use souk_node::executor::IsolationFile;
 use souk_node::folder::config::ProviderFile;
 use souk_node::provider::{self, History, LiveFigures, Statistics};
 
@@ -34,8 +34,8 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
         let hint = "correct that line or remove it, or check the folder's permissions";
         Failure::new(Kind::State, error, hint)
     })?;
-    let (runs, kept) = (provider::runs(folder), Kept::read(folder));
-    let linked = Linked::read(folder);
+    let (runs, kept) = (provider::runs(folder), IsolationFile::read(folder));
+    let linked = LibraryRecord::read(folder);
     let sums = match reset {
         true => Statistics::reset(folder, unix_ms()),
         false => Statistics::read(folder),

@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
 use souk_node::clock::unix_ms;
-use souk_node::content::links::Known;
-use souk_node::content::links::Way;
-use souk_node::device::linked::Linked;
-use souk_node::executor::Kept;
+use souk_node::content::links::Carrier;
+use souk_node::content::links::LinkRecord;
+use souk_node::device::linked::LibraryRecord;
+use souk_node::executor::IsolationFile;
 use souk_node::folder::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::provider::{Entry, History, LiveFigures};
 use souk_node::scheduler::planning::Objective;
@@ -18,7 +18,12 @@ use super::{Table, bytes, credits, say, short};
 const LEASES_SHOWN: usize = 10;
 
 /// As one JSON value; amounts in micro-credits.
-pub fn to_json(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) -> Value {
+pub fn to_json(
+    file: &ProviderFile,
+    history: &History,
+    runs: bool,
+    kept: &Option<IsolationFile>,
+) -> Value {
     let open: Vec<_> = history.open().map(|(lease, _)| lease).collect();
     json!({
         "name": file.name, "runs": runs, "device": file.device, "prefer": file.prefer,
@@ -29,7 +34,7 @@ pub fn to_json(file: &ProviderFile, history: &History, runs: bool, kept: &Option
 }
 
 /// Prints what it sells, what it earned, and its last leases.
-pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) {
+pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<IsolationFile>) {
     let device = sold(&file.device);
     let state = if runs { "runs" } else { "does not run" };
     let joules = match file.prefer {
@@ -69,7 +74,7 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<K
 }
 
 /// Prints which library of ONNX Runtime it uses, or why none.
-pub fn print_library(linked: Option<&Linked>) {
+pub fn print_library(linked: Option<&LibraryRecord>) {
     let Some(linked) = linked else { return };
     let path = linked.path.display();
     say(&match &linked.refused {
@@ -106,9 +111,9 @@ pub fn print_live(live: Option<&LiveFigures>) {
 }
 
 /// What is known of the ways to a provider.
-pub fn links_json(links: &[Known]) -> Value {
+pub fn links_json(links: &[LinkRecord]) -> Value {
     let now = unix_ms();
-    let link = |known: &Known| {
+    let link = |known: &LinkRecord| {
         json!({
             "from": known.from, "to": known.to,
             "bytes_per_second": known.samples.bytes_per_second(now),
@@ -120,9 +125,9 @@ pub fn links_json(links: &[Known]) -> Value {
 }
 
 /// Prints how fast other peers' content came here, those seen last first.
-pub fn print_links(links: &[Known]) {
-    let mut links: Vec<&Known> = links.iter().collect();
-    let last = |known: &Known| known.samples.last().map_or(0, |sample| sample.at_ms);
+pub fn print_links(links: &[LinkRecord]) {
+    let mut links: Vec<&LinkRecord> = links.iter().collect();
+    let last = |known: &LinkRecord| known.samples.last().map_or(0, |sample| sample.at_ms);
     links.sort_by_key(|known| std::cmp::Reverse(last(known)));
     if links.is_empty() {
         return;
@@ -132,8 +137,8 @@ pub fn print_links(links: &[Known]) {
     let mut table = Table::new(&["content from", ">MB/s", ">latency", "over", ">seen"]);
     for known in links.into_iter().take(LEASES_SHOWN) {
         let over = known.samples.last().map_or("", |sample| match sample.way {
-            Way::Lane => "a lane",
-            Way::Stream => "libp2p",
+            Carrier::Direct => "a direct channel",
+            Carrier::Stream => "libp2p",
         });
         let rate = known.samples.bytes_per_second(now);
         let latency = known.samples.latency_seconds(now);
@@ -148,16 +153,16 @@ pub fn print_links(links: &[Known]) {
     table.print();
 }
 
-fn print_isolation(kept: &Kept) {
+fn print_isolation(kept: &IsolationFile) {
     match kept.isolation {
-        Isolation::None => say("jobs run in the provider's own process, behind no walls"),
+        Isolation::None => say("jobs run in the provider's own process, in no sandbox"),
         Isolation::Process => {
             say("each job runs in a process of its own:");
-            kept.walls
-                .standing
+            kept.policy
+                .enforced
                 .iter()
-                .for_each(|wall| say(&format!("  {wall}")));
-            for missing in &kept.walls.missing {
+                .for_each(|rule| say(&format!("  {rule}")));
+            for missing in &kept.policy.missing {
                 say(&format!("  MISSING {missing}"));
             }
         }

@@ -155,9 +155,9 @@ impl Market {
         });
     }
 
-    /// The cells of a provider: the processes that it has started, one for each lease at work and
-    /// one that waits.
-    pub fn cells_of(&self, name: &str) -> Vec<u32> {
+    /// The sandboxes of a provider: the processes that it has started, one for each lease at work
+    /// and one that waits.
+    pub fn sandboxes_of(&self, name: &str) -> Vec<u32> {
         let provider = self.processes(&format!("{name} "));
         let is_child = |id: &u32| {
             let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();

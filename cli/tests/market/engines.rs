@@ -1,4 +1,4 @@
-//! A CPU beside a library of ONNX Runtime, behind the walls of a lease's process.
+//! A CPU beside a library of ONNX Runtime, in the sandbox of a lease.
 
 use std::fs;
 
@@ -85,7 +85,7 @@ fn request(times: usize) -> Tensor {
 }
 
 #[test]
-fn a_cpu_behind_walls_times_a_library_and_says_which_engine_ran() {
+fn a_cpu_in_a_sandbox_times_a_library_and_says_which_engine_ran() {
     let Ok(library) = std::env::var("SOUK_TEST_ONNXRUNTIME") else {
         eprintln!("SKIPPED: no ONNX Runtime library; SOUK_TEST_ONNXRUNTIME can name one");
         return;
@@ -137,14 +137,14 @@ fn a_cpu_behind_walls_times_a_library_and_says_which_engine_ran() {
         );
     }
 
-    // The library was opened before the walls, and all of them stand.
-    let walls = &seller.status()["isolation"]["walls"];
-    let standing = walls["standing"].to_string();
-    for wall in [
+    // The library was opened before the rules are in force, and all of them stand.
+    let policy = &seller.status()["isolation"]["policy"];
+    let standing = policy["enforced"].to_string();
+    for rule in [
         "one thread",
         "a list of system calls",
         "reading a file is refused",
     ] {
-        assert!(standing.contains(wall), "{wall}: {walls}");
+        assert!(standing.contains(rule), "{rule}: {policy}");
     }
 }

@@ -2,7 +2,6 @@
 
 mod backups;
 mod between;
-mod cells;
 mod common;
 mod drain;
 mod drivers;
@@ -18,6 +17,7 @@ mod priorities;
 mod providers;
 mod recovery;
 mod refusals;
+mod sandboxes;
 mod seller;
 mod shares;
 mod streams;

@@ -168,7 +168,7 @@ fn two_providers_never_run_in_one_folder() {
 }
 
 #[test]
-fn what_onnx_runtime_reaches_is_sold_and_run_in_a_cell() {
+fn what_onnx_runtime_reaches_is_sold_and_run_in_a_sandbox() {
     let Ok(library) = std::env::var("SOUK_TEST_ONNXRUNTIME") else {
         eprintln!("SKIPPED: no ONNX Runtime library; SOUK_TEST_ONNXRUNTIME can name one");
         return;

@@ -74,7 +74,7 @@ fn stream(market: &Market, folder: &Path, out: &str) -> Child {
     }
     let mut command = submission(market, folder, out);
     command.args(["--stream", &format!("images={requests}"), "--window", "1"]);
-    command.args(["--upload-limit", UPLOAD, "--no-lane"]);
+    command.args(["--upload-limit", UPLOAD, "--no-direct"]);
     let streaming = command.spawn().expect("the binary runs");
     let answered = || fs::read_dir(market.path(out)).is_ok_and(|answers| answers.count() > 0);
     until("it is answered", answered);

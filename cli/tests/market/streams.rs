@@ -250,7 +250,7 @@ fn assert_a_team_streams(isolation: &str) {
 }
 
 #[test]
-fn a_team_behind_walls_is_at_several_requests_of_a_stream() {
+fn a_group_in_a_sandbox_is_at_several_requests_of_a_stream() {
     assert_a_team_streams("process");
 }
 
@@ -737,8 +737,8 @@ fn line(operator: &str, times: usize, weight: Option<&Tensor>) -> Vec<u8> {
 }
 
 #[test]
-fn a_large_cut_tensor_takes_the_lane_and_else_the_stream() {
-    // Every value of it has 8 MiB, so that whatever is cut is worth a lane.
+fn a_large_cut_tensor_takes_the_channel_and_else_the_stream() {
+    // Every value of it has 8 MiB, so that whatever is cut is worth a direct channel.
     let market = Market::up();
     let model = market.path("doubling.onnx");
     fs::write(&model, line("Add", 6, None)).unwrap();
@@ -770,9 +770,9 @@ fn a_large_cut_tensor_takes_the_lane_and_else_the_stream() {
         (ways, floats(&Path::new(&out).join("y.npy")))
     };
     let (with, first) = ways("with", 0.5);
-    assert_eq!(with, ["lane"]);
+    assert_eq!(with, ["direct"]);
     for name in ["provider-2", "provider-3", "provider-4"] {
-        market.set_in_provider(name, &[("traffic", json!({ "lane": "off" }))]);
+        market.set_in_provider(name, &[("traffic", json!({ "direct": "off" }))]);
     }
     let (without, second) = ways("without", 0.25);
     assert_eq!(without, ["stream"]);
@@ -894,8 +894,8 @@ fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
         )
     };
     let made: Vec<(String, usize)> = receipts.iter().map(made).collect();
-    // On a busy machine the heir needs more than one lease; by the next one the rival's second may be
-    // over, and the first one for sale again.
+    // On a busy machine the heir needs more than one lease; by the next one the rival's second may
+    // be over, and the first one for sale again.
     let ((seller, answered), heirs) = made.split_first().expect("there are receipts");
     assert_eq!(*seller, first.to_string());
     let heir = heirs.first().map(|(account, _)| account.as_str());

@@ -1,4 +1,4 @@
-//! Several devices that are sold as one, behind the walls of a lease's process.
+//! Several devices that are sold as one, in the sandbox of a lease.
 
 use std::fs;
 
@@ -111,7 +111,7 @@ fn computed_for(preferred: &str, devices: &Value) -> Value {
 }
 
 #[test]
-fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
+fn a_group_in_a_sandbox_shares_a_job_in_the_memory_it_was_sold() {
     let gpu = || json!({ "emulated": { "profile": "apple-m1-gpu" } });
     let report = computed_by(&json!([gpu(), gpu()]));
     let devices = report["devices"].as_object().expect("devices");
@@ -127,7 +127,7 @@ fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
 }
 
 #[test]
-fn a_processor_behind_walls_that_may_not_ask_for_its_memory_computes_in_a_team() {
+fn a_processor_in_a_sandbox_that_may_not_ask_for_its_memory_computes_in_a_group() {
     let cpu = || json!({ "cpu": { "threads": 1 } });
     let report = computed_by(&json!([cpu(), cpu()]));
     let devices = report["devices"].as_object().expect("devices");
@@ -137,7 +137,7 @@ fn a_processor_behind_walls_that_may_not_ask_for_its_memory_computes_in_a_team()
 }
 
 #[test]
-fn a_team_behind_walls_makes_time_or_joules_small_as_its_owner_says() {
+fn a_group_in_a_sandbox_makes_time_or_joules_small_as_its_owner_says() {
     let emulated = |profile: &str| json!({ "emulated": { "profile": profile } });
     let group = json!([emulated("nvidia-h100-sxm"), emulated("nvidia-t4")]);
     let [soon, few] = ["fastest", "greenest"].map(|preferred| computed_for(preferred, &group));

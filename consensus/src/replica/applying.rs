@@ -1,10 +1,14 @@
 //! The way from a committed entry to the machine, and snapshots of what came of it.
 
+use bytes::Bytes;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};
 
-use super::effects::{Answer, Applied, Outcome, Unanswered, Work, envelopes};
-use super::{Checkpoint, Replica};
+use super::effects::{Answer, Applied, Outcome, Unanswered, Work};
+use super::proposals::Landed;
+use super::verifying::{Standing, Unapplied};
+use super::{Replica, Ticket};
 use crate::batch::Batch;
+use crate::checkpoint::Checkpoint;
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, Term};
 use crate::machine::{Position, RestoreError, StateMachine};
@@ -49,6 +53,8 @@ impl<M: StateMachine> Replica<M> {
         if let Some(snapshot) = work.persist.snapshot {
             self.install(snapshot, &mut outcome)?;
         }
+        let last = work.persist.entries.last().map_or(0, |entry| entry.index);
+        self.verifying.on_durable(ready.number(), last);
         let log = self.raw.mut_store();
         log.append(work.persist.entries);
         if let Some(hard_state) = ready.hs() {
@@ -58,16 +64,15 @@ impl<M: StateMachine> Replica<M> {
             self.reads.on_index(read.request_ctx, LogIndex(read.index));
         }
         self.apply_all(ready.take_committed_entries(), &mut outcome);
-        let mut light = self.raw.advance_append(ready);
-        outcome.send.extend(envelopes(light.take_messages()));
-        self.apply_all(light.take_committed_entries(), &mut outcome);
+        self.raw.advance_append_async(ready);
+        // A snapshot counts as applied, which it can only once it counts as durable.
+        self.acknowledge();
         self.raw.advance_apply();
-        self.elections.settle(&mut self.raw);
+        outcome.forgery = self.settle_verified().err();
         outcome.reads = self.reads.take_ready(self.applied);
         if self.is_snapshot_due() {
-            self.vouching.on_snapshot(self.snapshot());
+            outcome.snapshot = Some(self.snapshot());
         }
-        outcome.snapshot = self.vouching.take_snapshot();
         Ok(outcome)
     }
 
@@ -75,9 +80,7 @@ impl<M: StateMachine> Replica<M> {
         let log = self.raw.store();
         let since = self.applied.0 - log.snapshot().index.0;
         let grown = log.grown_bytes() >= self.config.snapshot_log_bytes;
-        let due =
-            since >= self.config.snapshot_entries || (since > 0 && (grown || log.wants_snapshot()));
-        due && !self.vouching.has_snapshot()
+        since >= self.config.snapshot_entries || (since > 0 && (grown || log.wants_snapshot()))
     }
 
     /// A snapshot of the present state, to be made durable and then given to
@@ -113,6 +116,7 @@ impl<M: StateMachine> Replica<M> {
         assert!(snapshot.index > self.applied, "a snapshot never goes back");
         self.take_state(&snapshot)?;
         outcome.installed = Some(snapshot.index);
+        self.verifying.forget_from(0);
         self.incoming = None;
         self.raw.mut_store().install(snapshot);
         for ticket in self.proposals.on_installed(&self.sessions) {
@@ -141,11 +145,11 @@ impl<M: StateMachine> Replica<M> {
                 });
             }
         }
+        assert!(index >= self.applied, "a state never goes back");
         self.sessions = snapshot.sessions.clone();
         self.history = snapshot.history.clone();
         self.time = snapshot.time;
         self.applied = index;
-        self.vouching.begin(index);
         Ok(())
     }
 
@@ -170,52 +174,74 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn apply_batch(&mut self, entry: &Entry, outcome: &mut Outcome) {
-        let batch = Batch::decode(entry.data.clone()).expect("only readable entries are proposed");
+        let Unapplied {
+            batch, standing, ..
+        } = self.verifying.take(entry.index);
         if !self.sessions.admit(&batch) {
             return;
         }
+        let before = self.time;
         self.time = self.time.max(batch.time);
-        let results = self.run(LogIndex(entry.index), &batch);
-        let tickets = self.proposals.on_applied(&batch);
-        let applied = Applied {
-            index: LogIndex(entry.index),
-            term: Term(entry.term),
-            time: self.time,
-            origin: batch.id.origin,
-            taken_in_here: !tickets.is_empty() && tickets.iter().all(Option::is_some),
-            results,
-        };
-        for (ticket, (_, result)) in tickets.into_iter().zip(&applied.results) {
-            if let Some(ticket) = ticket {
-                let (index, result) = (applied.index, Ok(result.clone()));
-                outcome.answers.push(Answer {
-                    ticket,
-                    index,
-                    result,
-                });
+        assert!(self.time >= before, "time in the log never goes back");
+        let (tickets, commands): (Vec<Ticket>, Vec<M::Command>) = match standing {
+            Standing::Own => {
+                let landed = self.proposals.on_applied(&batch).into_iter();
+                landed
+                    .map(|Landed { ticket, command }| (ticket, command))
+                    .unzip()
             }
+            Standing::Checked(commands) => (Vec::new(), commands),
+            Standing::Asked(_) | Standing::Faulty(_) => {
+                unreachable!("raft gives out what was acknowledged, which was verified")
+            }
+        };
+        let (index, term) = (LogIndex(entry.index), Term(entry.term));
+        let id = batch.id;
+        let results = self.run(index, batch, &commands);
+        for (ticket, (_, result)) in tickets.into_iter().zip(&results) {
+            let result = Ok(result.clone());
+            outcome.answers.push(Answer {
+                ticket,
+                index,
+                result,
+            });
         }
-        outcome.applied.push(applied);
+        let time = self.time;
+        outcome.applied.push(Applied {
+            index,
+            term,
+            batch: id,
+            time,
+            results,
+        });
     }
 
     /// Gives a batch to the machine, and what came of it to the history.
-    fn run(&mut self, index: LogIndex, batch: &Batch) -> Vec<(bytes::Bytes, Vec<u8>)> {
-        if batch.commands.is_empty() {
+    fn run(
+        &mut self,
+        index: LogIndex,
+        batch: Batch,
+        commands: &[M::Command],
+    ) -> Vec<(Bytes, Vec<u8>)> {
+        assert_eq!(batch.commands.len(), commands.len());
+        if commands.is_empty() {
             let result = self.machine.tick(Position { index, offset: 0 }, self.time);
             self.history.push(History::leaf(&[], &result));
-            return vec![(bytes::Bytes::new(), result)];
+            return vec![(Bytes::new(), result)];
         }
-        let mut results = Vec::with_capacity(batch.commands.len());
-        for (offset, command) in (0..).zip(&batch.commands) {
+        let mut results = Vec::with_capacity(commands.len());
+        for ((offset, bytes), command) in (0..).zip(batch.commands).zip(commands) {
             let at = Position { index, offset };
             let result = self.machine.apply(at, self.time, command);
-            self.history.push(self.machine.leaf(at, command, &result));
-            results.push((command.clone(), result));
+            self.history.push(self.machine.leaf(at, &bytes, &result));
+            results.push((bytes, result));
         }
         results
     }
 
     fn on_checkpoint(&mut self, term: Term, outcome: &mut Outcome) {
+        let latest = self.checkpoints.latest();
+        assert!(latest.is_none_or(|latest| latest.index < self.applied));
         let checkpoint = Checkpoint {
             index: self.applied,
             term,
@@ -224,7 +250,7 @@ impl<M: StateMachine> Replica<M> {
             state: Digest(self.machine.digest()),
         };
         self.checkpoints.on_reached(checkpoint);
-        self.vouching.on_checkpoint(checkpoint);
+        self.tell_checkpoint(checkpoint);
         outcome.checkpoints.push(checkpoint);
     }
 

@@ -39,6 +39,11 @@ pub(super) struct Clocks {
 }
 
 impl Clocks {
+    /// What the local clock shows.
+    pub(super) fn local(&self) -> LogTime {
+        self.local
+    }
+
     /// Something happens at this time of the local clock.
     pub(super) fn on_call(&mut self, now: LogTime) {
         let latest = self.at_tick.map_or(now, |at| LogTime(at.0 + JUMP_MS));
@@ -53,6 +58,7 @@ impl Clocks {
         }
         self.at_tick = Some(now);
         self.local = now;
+        assert!(moved <= JUMP_MS || self.readings.is_empty());
     }
 
     /// Another replica says what its clock shows.

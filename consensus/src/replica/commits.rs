@@ -25,6 +25,8 @@ impl Commits {
     pub(super) fn on_awaited(&mut self, by: ReplicaId, index: u64) {
         let (_, last) = self.awaited.entry(by.get()).or_insert((index, index));
         *last = index.max(*last);
+        let (first, last) = self.awaited[&by.get()];
+        assert!(first <= last, "it waits for something");
     }
 
     /// Those that wait for something up to `committed`. What they wait for beyond it stays.
@@ -38,6 +40,7 @@ impl Commits {
             *first = (*first).max(committed + 1);
             *first <= *last
         });
+        assert!(self.awaited.values().all(|(first, _)| *first > committed));
         due
     }
 }

@@ -1,43 +1,35 @@
 //! What a replica wants done in the world, in the order in which it must be done.
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, HardState};
+use raft::eraftpb::HardState;
 
 use super::proposals::Ticket;
 use super::reads::ReadTicket;
 use super::transfer::Incoming;
-use super::{Checkpoint, Replica};
-use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use super::{Forgery, Replica};
+use crate::batch::BatchId;
+use crate::check::Check;
+use crate::checkpoint::Checkpoint;
+use crate::ids::{LogIndex, LogTime, Term};
 use crate::incoming::KeptPart;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
-use crate::wire::{Envelope, PeerMessage};
-use raft::eraftpb::Message;
+use crate::store::Persist;
+use crate::wire::{Envelope, envelopes};
 
 /// The first half of a round: send, persist, send.
 #[derive(Debug)]
 pub struct Work {
     /// To be sent at once; a leader's appends, while its own disk is still writing.
     pub send_first: Vec<Envelope>,
+    /// To be verified, beside what follows; see [`Replica::on_verified`].
+    pub checks: Vec<Check>,
     /// Parts of a snapshot to be kept; see [`crate::Store::keep_parts`].
     pub parts: Vec<KeptPart>,
     /// To be made durable.
     pub persist: Persist,
-    /// To be sent once it is durable: votes and acknowledgements.
+    /// To be sent once it is durable: votes, and acknowledgements of what was verified before.
     pub send_after: Vec<Envelope>,
-}
-
-/// What is to be made durable with one sync; see [`crate::Store::persist`].
-#[derive(Debug, Default)]
-pub struct Persist {
-    /// A snapshot received from the leader, which replaces the log.
-    pub snapshot: Option<Snapshot>,
-    /// Entries; they replace any at or after their first index.
-    pub entries: Vec<Entry>,
-    /// Term, vote and commit.
-    pub hard_state: Option<HardState>,
-    /// False if nothing of it is needed after a crash.
-    pub must_sync: bool,
 }
 
 /// The second half of a round: what the log has brought.
@@ -56,8 +48,10 @@ pub struct Outcome {
     /// A snapshot replaced the state: whatever was derived from it must be derived again.
     pub installed: Option<LogIndex>,
     /// A snapshot to be kept, and then given to [`Replica::compact`]: enough was applied since the
-    /// last one, and everything in it was verified.
+    /// last one.
     pub snapshot: Option<Snapshot>,
+    /// What the leader sent and must not be in the log; it was cut off.
+    pub forgery: Option<Forgery>,
 }
 
 /// One applied entry.
@@ -67,12 +61,10 @@ pub struct Applied {
     pub index: LogIndex,
     /// Its term.
     pub term: Term,
+    /// The batch, which is applied once.
+    pub batch: BatchId,
     /// The log's clock.
     pub time: LogTime,
-    /// Who took its commands in, as the entry says.
-    pub origin: ReplicaId,
-    /// Whether they were taken in here, in this life: they need not be verified again.
-    pub taken_in_here: bool,
     /// Its commands and their results; one without a command let time pass.
     pub results: Vec<(Bytes, Vec<u8>)>,
 }
@@ -110,19 +102,23 @@ impl<M: StateMachine> Replica<M> {
             Snapshot::decode(bytes).expect("it was decoded when it was received")
         });
         let must_sync = ready.must_sync();
+        let entries = ready.take_entries();
+        self.on_written(&entries);
         let persist = Persist {
             snapshot,
-            entries: ready.take_entries(),
-            hard_state: must_sync.then(|| self.raw.raft.hard_state()),
+            entries,
+            hard_state: must_sync.then(|| self.hard_state()),
             must_sync,
         };
         let mut send_first = std::mem::take(&mut self.outbox);
         send_first.extend(envelopes(ready.take_messages()));
-        let send_after = envelopes(ready.take_persisted_messages());
+        let free = self.verifying.hold(ready.take_persisted_messages());
+        let send_after = envelopes(free);
         self.in_work = Some(ready);
         let parts = self.incoming.as_mut().map(Incoming::take_unkept);
         Some(Work {
             send_first,
+            checks: self.verifying.take_checks(),
             parts: parts.unwrap_or_default(),
             persist,
             send_after,
@@ -131,20 +127,13 @@ impl<M: StateMachine> Replica<M> {
 
     fn has_work(&self) -> bool {
         let unkept = self.incoming.as_ref().is_some_and(Incoming::has_unkept);
-        unkept
-            || self.raw.has_ready()
-            || !self.outbox.is_empty()
-            || self.vouching.is_snapshot_ready()
+        unkept || self.raw.has_ready() || !self.outbox.is_empty() || self.verifying.has_checks()
     }
-}
 
-pub(super) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
-    let envelope = |message: Message| {
-        let to = ReplicaId::new(message.to)?;
-        Some(Envelope {
-            to,
-            bytes: PeerMessage::Raft(Box::new(message)).encode(),
-        })
-    };
-    messages.into_iter().filter_map(envelope).collect()
+    /// Term, vote, and what is committed of that which was verified.
+    fn hard_state(&self) -> HardState {
+        let mut hard_state = self.raw.raft.hard_state();
+        hard_state.commit = hard_state.commit.min(self.verifying.verified());
+        hard_state
+    }
 }

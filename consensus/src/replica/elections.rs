@@ -13,6 +13,12 @@ use crate::log::Log;
 /// that heard the same heartbeat a moment later, and lose a whole round.
 const LEASE_TICKS: usize = 2;
 
+/// The timeout of one that must not campaign.
+const NEVER: usize = usize::MAX - 1;
+
+/// What raft-rs is told of the longest timeout.
+pub(super) const TIMEOUT_MAX: usize = usize::MAX;
+
 /// Draws timeouts between one and two election timeouts.
 #[derive(Debug)]
 pub(super) struct Elections {
@@ -33,8 +39,9 @@ impl Elections {
         }
     }
 
-    /// Sets the timeout; to be called after everything that may have touched raft's state.
-    pub(super) fn settle(&mut self, raw: &mut RawNode<Log>) {
+    /// Sets the timeout; to be called after everything that may have touched raft's state. Who is
+    /// not to campaign yet waits for as long as it takes.
+    pub(super) fn settle(&mut self, raw: &mut RawNode<Log>, may_campaign: bool) {
         let now = (raw.raft.term, raw.raft.state, raw.raft.leader_id);
         let campaign = raw.raft.election_elapsed == 0 && now.1 != StateRole::Leader && now.2 == 0;
         if self.seen != Some(now) || campaign {
@@ -43,7 +50,8 @@ impl Elections {
             let draw = self.next() % (2 * self.ticks - least) as u64;
             self.drawn = least + usize::try_from(draw).unwrap_or(0);
         }
-        raw.raft.set_randomized_election_timeout(self.drawn);
+        let timeout = if may_campaign { self.drawn } else { NEVER };
+        raw.raft.set_randomized_election_timeout(timeout);
     }
 
     /// splitmix64: small, well mixed, and the same everywhere.

@@ -106,14 +106,14 @@ impl<M: StateMachine> Replica<M> {
         let mut change = ConfChangeV2::default();
         change.set_changes(changes.iter().map(single).collect::<Vec<_>>().into());
         let proposed = self.raw.propose_conf_change(Vec::new(), change);
-        self.elections.settle(&mut self.raw);
+        self.settle_elections();
         proposed.map_err(|_| ChangeError::Dropped)
     }
 
     /// Asks the leader to hand its office to a voter.
     pub fn transfer_leader(&mut self, to: ReplicaId) {
         self.raw.transfer_leader(to.get());
-        self.elections.settle(&mut self.raw);
+        self.settle_elections();
     }
 
     /// How far the others are; empty unless this replica leads.

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::sessions::Sessions;
 use crate::batch::{Batch, BatchId};
 use crate::ids::{Incarnation, LogTime, ReplicaId};
+use crate::machine::{Forged, StateMachine};
+use crate::sessions::Sessions;
 
 /// Names one proposed command until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +40,25 @@ pub enum Refused {
 /// Bytes of one command: an entry travels in one message, and messages are about this large.
 pub const COMMAND_BYTES_MAX: usize = 1 << 20;
 
+/// A command that its taker has verified: its bytes for the log, and what is applied here.
+#[derive(Debug)]
+pub struct Proposal<C> {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// What they say.
+    pub command: C,
+}
+
+impl<C> Proposal<C> {
+    /// Verifies a command.
+    ///
+    /// # Errors
+    /// When it must not be proposed.
+    pub fn verify<M: StateMachine<Command = C>>(bytes: Bytes) -> Result<Self, Forged> {
+        M::verify(&bytes).map(|command| Self { bytes, command })
+    }
+}
+
 /// Bounds of what one replica keeps on its way into the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ProposalLimits {
@@ -70,11 +90,19 @@ impl Default for ProposalLimits {
 
 /// A batch that was proposed and not yet seen applied.
 #[derive(Debug)]
-struct Flight {
+struct Flight<C> {
     tickets: Vec<Ticket>,
     commands: Vec<Bytes>,
+    verified: Vec<C>,
     bytes: usize,
     sent: Sent,
+}
+
+/// One of this replica's commands that is applied now.
+#[derive(Debug)]
+pub(super) struct Landed<C> {
+    pub ticket: Ticket,
+    pub command: C,
 }
 
 /// When, in which term and to whom a flight was last sent.
@@ -87,19 +115,19 @@ pub(super) struct Sent {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Proposals {
+pub(super) struct Proposals<C> {
     origin: ReplicaId,
     incarnation: Incarnation,
     limits: ProposalLimits,
     next_ticket: u64,
     next_sequence: u64,
-    queue: VecDeque<(Ticket, Bytes)>,
-    flights: BTreeMap<u64, Flight>,
+    queue: VecDeque<(Ticket, Proposal<C>)>,
+    flights: BTreeMap<u64, Flight<C>>,
     commands: usize,
     bytes: usize,
 }
 
-impl Proposals {
+impl<C> Proposals<C> {
     pub(super) fn new(origin: ReplicaId, incarnation: Incarnation, limits: ProposalLimits) -> Self {
         Self {
             origin,
@@ -115,8 +143,8 @@ impl Proposals {
     }
 
     /// Queues commands, all or none; their tickets follow each other from the one returned.
-    pub(super) fn push(&mut self, commands: Vec<Bytes>) -> Result<Ticket, Refused> {
-        let sizes = || commands.iter().map(Bytes::len);
+    pub(super) fn push(&mut self, commands: Vec<Proposal<C>>) -> Result<Ticket, Refused> {
+        let sizes = || commands.iter().map(|it| it.bytes.len());
         if let Some(bytes) = sizes().find(|bytes| *bytes > COMMAND_BYTES_MAX) {
             return Err(Refused::TooLarge { bytes });
         }
@@ -130,6 +158,10 @@ impl Proposals {
         let first = Ticket(self.next_ticket);
         self.commands += commands.len();
         self.bytes += size;
+        assert!(
+            self.commands <= limits.commands_max,
+            "what is full takes nothing"
+        );
         for command in commands {
             self.queue.push_back((Ticket(self.next_ticket), command));
             self.next_ticket += 1;
@@ -146,6 +178,7 @@ impl Proposals {
         let mut flight = Flight {
             tickets: Vec::new(),
             commands: Vec::new(),
+            verified: Vec::new(),
             bytes: 0,
             sent: Sent {
                 term: 0,
@@ -153,27 +186,29 @@ impl Proposals {
                 tick: 0,
             },
         };
-        while let Some((_, command)) = self.queue.front() {
-            let size = flight.bytes + command.len() + 4;
+        while let Some((_, proposal)) = self.queue.front() {
+            let size = flight.bytes + proposal.bytes.len() + 4;
             let full = size > self.limits.entry_bytes_max
                 || flight.commands.len() >= self.limits.entry_commands_max;
             if full && !flight.commands.is_empty() {
                 break;
             }
-            let (ticket, command) = self.queue.pop_front().expect("it has a front");
+            let (ticket, proposal) = self.queue.pop_front().expect("it has a front");
             flight.bytes = size;
             flight.tickets.push(ticket);
-            flight.commands.push(command);
+            flight.commands.push(proposal.bytes);
+            flight.verified.push(proposal.command);
         }
         let sequence = self.next_sequence;
         self.next_sequence += 1;
+        assert!(!flight.tickets.is_empty(), "a flight carries something");
         self.flights.insert(sequence, flight);
         Some(sequence)
     }
 
     /// The flights to be sent now: never sent, sent to another leader or term, or long ago.
     pub(super) fn due(&self, now: Sent, resend_ticks: u64) -> Vec<u64> {
-        let due = |flight: &Flight| {
+        let due = |flight: &Flight<C>| {
             (flight.sent.term, flight.sent.leader) != (now.term, now.leader)
                 || flight.sent.tick + resend_ticks <= now.tick
         };
@@ -231,39 +266,57 @@ impl Proposals {
     }
 
     pub(super) fn on_sent(&mut self, sequence: u64, sent: Sent) {
+        assert!(sent.leader != 0, "nobody is no leader");
         if let Some(flight) = self.flights.get_mut(&sequence) {
             flight.sent = sent;
         }
     }
 
-    /// A batch was applied: if it is of this life, the ticket of each of its commands, in the order
-    /// in which they were applied. A leader may have changed that order.
-    pub(super) fn on_applied(&mut self, batch: &Batch) -> Vec<Option<Ticket>> {
-        let Some(flight) = self.land(batch.id) else {
-            return Vec::new();
-        };
-        if flight.commands == batch.commands {
-            return flight.tickets.into_iter().map(Some).collect();
+    /// Whether a batch in this replica's name is one that it has in flight. None of a batch that is
+    /// another's, or of which nothing is known any more: it was applied, or is of an earlier life.
+    pub(super) fn claims(&self, batch: &Batch) -> Option<bool> {
+        if batch.id.origin != self.origin || batch.id.incarnation < self.incarnation {
+            return None;
         }
-        let mut mine: Vec<(Ticket, Bytes)> =
-            flight.tickets.into_iter().zip(flight.commands).collect();
-        let mut ticket = |command: &Bytes| {
-            let place = mine
-                .iter()
-                .position(|(_, candidate)| candidate == command)?;
-            Some(mine.remove(place).0)
+        let possible = batch.id.incarnation == self.incarnation
+            && batch.id.sequence < self.next_sequence
+            && batch.floor <= self.floor();
+        if !possible {
+            return Some(false);
+        }
+        let flight = self.flights.get(&batch.id.sequence)?;
+        Some(flight.commands == batch.commands || is_reordered(&flight.commands, &batch.commands))
+    }
+
+    /// A batch that was in flight is applied: its commands in the order in which the log has them.
+    /// A leader may have changed that order.
+    pub(super) fn on_applied(&mut self, batch: &Batch) -> Vec<Landed<C>> {
+        let flight = self
+            .land(batch.id)
+            .expect("it was in flight when it was written");
+        let tickets = flight.tickets.into_iter().zip(flight.verified);
+        let landed = tickets.map(|(ticket, command)| Landed { ticket, command });
+        if flight.commands == batch.commands {
+            return landed.collect();
+        }
+        let mut mine: Vec<(Bytes, Landed<C>)> = flight.commands.into_iter().zip(landed).collect();
+        let mut take = |command: &Bytes| {
+            let place = mine.iter().position(|(candidate, _)| candidate == command);
+            mine.remove(place.expect("it is the same batch")).1
         };
-        batch.commands.iter().map(&mut ticket).collect()
+        batch.commands.iter().map(&mut take).collect()
     }
 
     /// Forgets a flight of this life.
-    fn land(&mut self, id: BatchId) -> Option<Flight> {
+    fn land(&mut self, id: BatchId) -> Option<Flight<C>> {
         if (id.origin, id.incarnation) != (self.origin, self.incarnation) {
             return None;
         }
         let flight = self.flights.remove(&id.sequence)?;
+        assert!(self.commands >= flight.commands.len());
         self.commands -= flight.commands.len();
         self.bytes -= flight.commands.iter().map(Bytes::len).sum::<usize>();
+        assert_eq!(flight.tickets.len(), flight.verified.len());
         Some(flight)
     }
 
@@ -298,4 +351,14 @@ impl Proposals {
     pub(super) fn commands(&self) -> usize {
         self.commands
     }
+}
+
+/// Whether two lists hold the same commands.
+fn is_reordered(one: &[Bytes], other: &[Bytes]) -> bool {
+    let sorted = |commands: &[Bytes]| {
+        let mut sorted = commands.to_vec();
+        sorted.sort_unstable();
+        sorted
+    };
+    one.len() == other.len() && sorted(one) == sorted(other)
 }

@@ -56,6 +56,7 @@ impl Reads {
         }
         let ticket = ReadTicket(self.next_ticket);
         self.next_ticket += 1;
+        assert!(self.waiting.back().is_none_or(|last| *last < ticket));
         self.waiting.push_back(ticket);
         Ok(ticket)
     }
@@ -75,6 +76,7 @@ impl Reads {
             None => Vec::new(),
         };
         tickets.extend(self.waiting.drain(..));
+        assert!(self.round.is_none(), "one round at a time");
         if tickets.is_empty() {
             return None;
         }

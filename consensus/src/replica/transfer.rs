@@ -13,7 +13,7 @@ use raft::{ProgressState, SnapshotStatus};
 
 use super::{Replica, StepError};
 use crate::history::Digest;
-use crate::ids::{LogIndex, ReplicaId};
+use crate::ids::{LogIndex, ReplicaId, Term};
 use crate::incoming::{self, KeptPart, Received};
 use crate::machine::StateMachine;
 use crate::manifest::Manifest;
@@ -62,6 +62,10 @@ impl Incoming {
     }
 
     fn on_part(&mut self, number: u32, bytes: Bytes) {
+        assert!(
+            number < self.manifest.parts(),
+            "only what verifies is taken"
+        );
         self.asked.remove(&number);
         self.parts.insert(number, bytes);
         self.unkept.insert(number);
@@ -110,7 +114,15 @@ impl<M: StateMachine> Replica<M> {
     ) -> Result<(), StepError> {
         let manifest = Manifest::decode(offer.get_snapshot().data.clone())
             .map_err(|cause| StepError::Manifest { from, cause })?;
-        if offer.get_snapshot().get_metadata().index <= self.applied.0 {
+        let (index, term) = {
+            let offered = offer.get_snapshot().get_metadata();
+            (LogIndex(offered.index), Term(offered.term))
+        };
+        if index <= self.applied {
+            let known = self.raw.store().term_at(index);
+            if known.is_some_and(|known| known != term) {
+                return Err(StepError::Unlike(from));
+            }
             // raft answers how far this log goes. The leader was told when the snapshot was
             // installed; where that was lost it offers the same one again and again.
             return Ok(self.step_raft(offer)?);
@@ -218,7 +230,33 @@ impl<M: StateMachine> Replica<M> {
         let whole: Vec<u8> = incoming.parts.values().flatten().copied().collect();
         let snapshot = Snapshot::decode(whole.into())?;
         let mut offer = incoming.offer.clone();
+        let offered = offer.get_snapshot().get_metadata();
+        if !is_sound(&snapshot, offered.index, offered.term) {
+            return Err(StepError::Unlike(incoming.from));
+        }
+        offer
+            .mut_snapshot()
+            .mut_metadata()
+            .set_conf_state(snapshot.members.clone());
         offer.mut_snapshot().data = snapshot.bytes;
         Ok(self.step_raft(offer)?)
     }
+}
+
+/// Whether a snapshot is the one that was offered, and has members that a group can have.
+fn is_sound(snapshot: &Snapshot, index: u64, term: u64) -> bool {
+    let members = &snapshot.members;
+    let distinct = |lists: [&[u64]; 2]| {
+        let all = lists.concat();
+        !all.contains(&0) && all.iter().collect::<BTreeSet<_>>().len() == all.len()
+    };
+    let outgoing = members.get_voters_outgoing();
+    let next = members.get_learners_next();
+    (snapshot.index.0, snapshot.term.0) == (index, term)
+        && !members.get_voters().is_empty()
+        && distinct([members.get_voters(), members.get_learners()])
+        && distinct([outgoing, members.get_learners()])
+        && distinct([members.get_voters(), next])
+        && next.iter().all(|id| outgoing.contains(id))
+        && (!members.auto_leave || !outgoing.is_empty())
 }

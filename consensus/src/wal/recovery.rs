@@ -121,12 +121,17 @@ pub(super) fn read(disk: &mut impl Disk) -> Result<Contents, WalOpenError> {
     Ok(Scan::read_all(disk)?.0.contents)
 }
 
-/// The first thing a new life writes is its number.
+/// The first thing a new life writes is its number. Where that begins a segment, what an earlier
+/// life wrote and did not sync is made durable first: nothing may follow what can still be lost.
 fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
     let batch = Append::default();
     let mut frame = frame::begin(Vec::new());
     records::encode_first(wal.incarnation, &wal.hard_state, &batch, &mut frame);
     if !wal.fits(frame::payload_bytes(&frame)) {
+        let old = segment_name(wal.active);
+        if wal.segments.contains_key(&wal.active) {
+            disk.sync(&old).map_err(super::failed("sync", &old))?;
+        }
         frame = wal.roll(disk, &batch)?;
     }
     wal.write_frame(disk, frame)

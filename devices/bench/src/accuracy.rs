@@ -17,7 +17,7 @@ use souk_onnx::work::Work;
 use souk_vocabulary::history::{History, Key};
 use souk_vocabulary::processor::{Processor, WorkError};
 
-use trials::{Timed, Trial, timed};
+use trials::{TimedTrial, Trial, timed};
 
 /// Batches that calibrate, each so many of the model's own.
 const CALIBRATED: [usize; 2] = [1, 4];
@@ -114,11 +114,13 @@ pub fn accuracy(
     let mut ready = Vec::new();
     for batch in [CALIBRATED[0], UNSEEN, CALIBRATED[1]] {
         for node in &observed {
-            ready.extend(Timed::operator(cpu, node, batch)?);
+            ready.extend(TimedTrial::operator(cpu, node, batch)?);
         }
     }
     let operators = timed(ready, clock)?;
-    let moves = operators.iter().map(|trial| Timed::transfer(cpu, trial));
+    let moves = operators
+        .iter()
+        .map(|trial| TimedTrial::transfer(cpu, trial));
     let moves = timed(moves.collect(), clock)?;
     Ok(judged(&operators, &moves))
 }

@@ -16,8 +16,8 @@ use souk_onnx::NodeProto;
 use souk_onnx::subgraph::CompileError;
 use souk_onnx::work::{Extent, Work};
 use souk_registry::sheet::{alone, waves};
-use souk_vocabulary::held::Held;
 use souk_vocabulary::processor::{Processor, RunError, WorkError};
+use souk_vocabulary::residency::TensorHandle;
 use thiserror::Error;
 
 /// The part of the library's rate that large products are to reach.
@@ -194,7 +194,7 @@ fn ours(
     let memory = card.memory().expect("a card has a memory of its own");
     let mut inputs = BTreeMap::new();
     for (name, tensor) in &given {
-        inputs.insert(name.clone(), Held::Device(memory.put(tensor)?));
+        inputs.insert(name.clone(), TensorHandle::Device(memory.put(tensor)?));
     }
     let small = memory.put(&waves(DType::F32, &[1]))?;
     let kept = BTreeSet::from(["y".to_owned()]);
@@ -279,8 +279,6 @@ impl Bare {
     fn copied(&self, bytes: u64) -> Result<f64, RatioError> {
         let [from, to] = [self.block(bytes)?, self.block(bytes)?];
         let spans = (from.span(0, bytes), to.span(0, bytes));
-        let cleared = self.driver.clear(spans.0);
-        cleared.map_err(RatioError::driver)?;
         let once = || {
             let copied = self.driver.copy(spans.0, spans.1);
             copied.map_err(RatioError::driver)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rten::{DataType, Dimension, Model, NodeId, RunOptions, ThreadPool, ValueType};
-use souk_cpu::rten_engine::{self, ENGINE, Given};
+use souk_cpu::rten_engine::{self, ENGINE, InputValue};
 use souk_host::system;
 use souk_memory::DType;
 use souk_onnx::subgraph::Port;
@@ -48,13 +48,13 @@ pub fn time_alone(
     let pool = Arc::new(ThreadPool::with_num_threads(threads.get()));
     let once = || {
         let ids = model.input_ids().iter().zip(&given);
-        let given = ids.map(|(&id, port)| Given::new(id, port, &inputs[&port.name]));
-        let given: Vec<Given<'_>> = given.collect::<Result<_, _>>().map_err(|cause| {
+        let given = ids.map(|(&id, port)| InputValue::new(id, port, &inputs[&port.name]));
+        let given: Vec<InputValue<'_>> = given.collect::<Result<_, _>>().map_err(|cause| {
             let path = path.to_owned();
             ModelError::Run { path, cause }
         })?;
         let options = RunOptions::default().with_thread_pool(Some(pool.clone()));
-        let views = given.iter().map(Given::view).collect();
+        let views = given.iter().map(InputValue::view).collect();
         let made = model.run(views, model.output_ids(), Some(options));
         made.map_err(|error| failed(error.to_string()))
     };

@@ -3,16 +3,16 @@
 //! rten multiplies large matrices as well as anyone, but takes two to four times as long as the
 //! best over convolutions. Here images lie channels last, a convolution reads them where they lie,
 //! normalisation and activations are part of the convolution before them, and threads go from step
-//! to step without meeting a scheduler. What this engine has no word for runs elsewhere.
+//! to step without meeting a scheduler. What this engine has no operator for runs elsewhere.
 
+mod filters;
 mod layout;
-mod packed;
+mod patterns;
 mod plan;
 mod rows;
 mod run;
 mod stages;
 mod window;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -23,52 +23,54 @@ use souk_memory::Tensor;
 use souk_onnx::graph::Graph;
 use souk_reference::Scope;
 
-use super::crew;
-use super::lines::Lines;
+use crate::tiled::aligned::AlignedFloats;
+use crate::tiled::plan::Step;
+use crate::tiled::spares::SpareBuffers;
+use crate::tiled::worker_pool;
+use filters::{FilterDims, PackedFilters};
 use layout::{Image, Layout};
-use packed::{FilterDims, Packed};
-use plan::{Action, Convolution, Plan, Step, Weights};
-use run::Run;
+use patterns::{ImageMatcher, ImagePattern, RANK};
+use plan::{Convolution, FilterWeights, ImageAction, ImagePlan};
+use run::ImageRun;
 use stages::{Split, Stage, stages};
-use words::{RANK, Reader, Word};
-
-/// Sets of buffers kept between runs, for as many runs at once.
-const SPARES_MAX: usize = 2;
 
 /// A graph of which every node runs here.
 pub(super) struct ImageModel {
     isa: Isa,
-    plan: Plan,
+    plan: ImagePlan,
     /// Weights of the convolutions that have them in the model, by step.
-    held: Vec<Option<(FilterDims, Arc<Packed>)>>,
+    held: Vec<Option<(FilterDims, Arc<PackedFilters>)>>,
     threads: Arc<ThreadPool>,
     /// How the last run was laid out: the next is mostly of the same size.
-    last: Mutex<Option<Arc<Laid>>>,
+    last: Mutex<Option<Arc<ImageExecutionPlan>>>,
 }
 
 /// A plan laid out for inputs of one size.
-struct Laid {
+struct ImageExecutionPlan {
     inputs: Vec<Image>,
     filters: Vec<Option<FilterDims>>,
     layout: Layout,
     stages: Vec<(Stage, Split)>,
     zeros: Vec<f32>,
-    spares: Mutex<Vec<Vec<Lines>>>,
+    spares: SpareBuffers,
 }
 
-/// Which nodes of a graph have a word here, and whether each is worth bringing images in for.
-pub(super) fn words(graph: &Graph) -> Vec<Option<Worth>> {
-    let reader = Reader::new(graph);
-    let word = |node| {
-        let (word, _) = reader.word(node)?;
-        let heavy = matches!(word, Word::Convolve { .. } | Word::Neighbours { .. });
+/// Which nodes of a graph run here, and whether each is worth bringing images in for.
+pub(super) fn worths(graph: &Graph) -> Vec<Option<Worth>> {
+    let reader = ImageMatcher::new(graph);
+    let worth = |node| {
+        let (pattern, _) = reader.pattern(node)?;
+        let heavy = matches!(
+            pattern,
+            ImagePattern::Convolve { .. } | ImagePattern::Neighbours { .. }
+        );
         Some(if heavy { Worth::Heavy } else { Worth::Light })
     };
-    let mut words: Vec<Option<Worth>> = graph.nodes().iter().map(word).collect();
+    let mut worths: Vec<Option<Worth>> = graph.nodes().iter().map(worth).collect();
     for first in reader.shuffles().into_keys() {
-        words[first..first + 3].fill(Some(Worth::Light));
+        worths[first..first + 3].fill(Some(Worth::Light));
     }
-    words
+    worths
 }
 
 /// Whether a node alone is reason enough to run here.
@@ -79,12 +81,12 @@ pub(super) enum Worth {
 }
 
 impl ImageModel {
-    /// Plans a graph; `None` if some node has no word after all. [`Self::pack`] comes before the
-    /// first run.
+    /// Plans a graph; `None` if some node has no operator here after all. [`Self::pack`] comes
+    /// before the first run.
     pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
-        let plan = Plan::new(graph)?;
-        let fit = |step: &Step| match &step.action {
-            Action::Convolve(convolution) => convolution.is_packable(),
+        let plan = ImagePlan::new(graph)?;
+        let fit = |step: &Step<ImageAction>| match &step.action {
+            ImageAction::Convolve(convolution) => convolution.is_packable(),
             _ => true,
         };
         plan.steps.iter().all(fit).then(|| Self {
@@ -99,7 +101,7 @@ impl ImageModel {
     /// Names of the weights that [`Self::pack`] takes over.
     pub fn packable(&self) -> BTreeSet<String> {
         let names = self.plan.convolutions().filter_map(|it| match &it.weights {
-            Weights::Held { name, .. } => Some(name.clone()),
+            FilterWeights::Held { name, .. } => Some(name.clone()),
             _ => None,
         });
         names.collect()
@@ -108,7 +110,7 @@ impl ImageModel {
     /// Packs the weights in the model, letting go of each as soon as it is packed.
     pub fn pack(&mut self) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
-            if let Action::Convolve(convolution) = &mut step.action {
+            if let ImageAction::Convolve(convolution) = &mut step.action {
                 *held = packed(self.isa, convolution);
             }
         }
@@ -117,11 +119,11 @@ impl ImageModel {
     /// A weight that was in the model, as it was there; `None` if it was not packed here.
     pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
         let is_wanted = |convolution: &Convolution| match &convolution.weights {
-            Weights::Packed { name } => name == wanted,
+            FilterWeights::Packed { name } => name == wanted,
             _ => false,
         };
         let step = self.plan.steps.iter().position(|step| match &step.action {
-            Action::Convolve(convolution) => is_wanted(convolution),
+            ImageAction::Convolve(convolution) => is_wanted(convolution),
             _ => false,
         })?;
         let (dims, packed) = self.held[step].as_ref()?;
@@ -135,31 +137,35 @@ impl ImageModel {
         let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
         let tensors: Vec<&Tensor> = tensors.collect::<Option<_>>()?;
         let images = tensors.iter().map(|tensor| image(tensor));
-        let laid = self.laid(images.collect::<Option<_>>()?, filters, &packed)?;
+        let execution = self.execution(images.collect::<Option<_>>()?, filters, &packed)?;
         let values = tensors.iter().map(|tensor| tensor.elements::<f32>().ok());
         let values: Vec<_> = values.collect::<Option<_>>()?;
         let given: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
-        let mut buffers = laid.buffers();
-        self.clear_frames(&laid, &mut buffers);
-        let mut results = self.results(&laid);
-        let run = Run {
+        let mut buffers = execution.spares.take(&execution.layout.buffers);
+        self.clear_frames(&execution, &mut buffers);
+        let mut results = self.results(&execution);
+        let run = ImageRun {
             isa: self.isa,
             plan: &self.plan,
-            layout: &laid.layout,
-            stages: &laid.stages,
+            layout: &execution.layout,
+            stages: &execution.stages,
             packed: &packed,
             given: &given,
-            buffers: &crew::memories(&mut buffers),
-            zeros: &laid.zeros,
-            results: &crew::memories(&mut results),
+            buffers: &worker_pool::memories(&mut buffers),
+            zeros: &execution.zeros,
+            results: &worker_pool::memories(&mut results),
         };
-        let tasks: Vec<usize> = laid.stages.iter().map(|(_, split)| split.tasks).collect();
-        crew::run(&self.threads, &tasks, |stage, task| run.task(stage, task));
-        laid.keep(buffers);
+        let tasks: Vec<usize> = execution
+            .stages
+            .iter()
+            .map(|(_, split)| split.tasks)
+            .collect();
+        worker_pool::run(&self.threads, &tasks, |stage, task| run.task(stage, task));
+        execution.spares.keep(buffers);
         let named = self.plan.outputs.iter().zip(results);
         named
             .map(|((name, value), floats)| {
-                let image = laid.layout.images[*value];
+                let image = execution.layout.images[*value];
                 let dims = [image.samples, image.channels, image.height, image.width];
                 Some((name.clone(), Tensor::from_vec(dims, floats).ok()?))
             })
@@ -170,10 +176,10 @@ impl ImageModel {
     fn weights(&self, scope: &Scope) -> Option<Packs> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let both = steps.map(|(step, held)| match (&step.action, held) {
-            (Action::Convolve(_), Some((dims, packed))) => {
+            (ImageAction::Convolve(_), Some((dims, packed))) => {
                 Some((Some(*dims), Some(packed.clone())))
             }
-            (Action::Convolve(convolution), None) => {
+            (ImageAction::Convolve(convolution), None) => {
                 let (dims, packed) = given(self.isa, convolution, scope)?;
                 Some((Some(dims), Some(Arc::new(packed))))
             }
@@ -183,74 +189,51 @@ impl ImageModel {
         Some(both.into_iter().unzip())
     }
 
-    fn laid(
+    fn execution(
         &self,
         inputs: Vec<Image>,
         filters: Vec<Option<FilterDims>>,
-        packed: &[Option<Arc<Packed>>],
-    ) -> Option<Arc<Laid>> {
+        packed: &[Option<Arc<PackedFilters>>],
+    ) -> Option<Arc<ImageExecutionPlan>> {
         let mut last = self.last.lock().unwrap_or_else(|held| held.into_inner());
-        if let Some(laid) = &*last
-            && laid.inputs == inputs
-            && laid.filters == filters
+        if let Some(execution) = &*last
+            && execution.inputs == inputs
+            && execution.filters == filters
         {
-            return Some(laid.clone());
+            return Some(execution.clone());
         }
         let layout = Layout::new(&self.plan, &inputs, &filters)?;
         let threads = self.threads.run(rayon::current_num_threads);
-        let laid = Arc::new(Laid {
+        let execution = Arc::new(ImageExecutionPlan {
             stages: stages(self.isa, &self.plan, &layout, packed, threads),
             zeros: vec![0.0; layout.pixel_max],
             inputs,
             filters,
             layout,
-            spares: Mutex::new(Vec::new()),
+            spares: SpareBuffers::default(),
         });
-        *last = Some(laid.clone());
-        Some(laid)
+        *last = Some(execution.clone());
+        Some(execution)
     }
 
     /// Zeros the frames of images given, whose buffers held other values in the last run.
-    fn clear_frames(&self, laid: &Laid, buffers: &mut [Lines]) {
+    fn clear_frames(&self, execution: &ImageExecutionPlan, buffers: &mut [AlignedFloats]) {
         for (_, value) in &self.plan.inputs {
-            let place = &laid.layout.places[*value];
+            let place = &execution.layout.places[*value];
             if let Some(frame) = place.frame {
-                let samples = laid.layout.images[*value].samples;
+                let samples = execution.layout.images[*value].samples;
                 let floats = samples * frame.height * frame.width * place.stride;
                 buffers[place.buffer][..floats].fill(0.0);
             }
         }
     }
 
-    fn results(&self, laid: &Laid) -> Vec<Vec<f32>> {
+    fn results(&self, execution: &ImageExecutionPlan) -> Vec<Vec<f32>> {
         let outputs = self.plan.outputs.iter();
-        let images = outputs.map(|(_, value)| laid.layout.images[*value]);
+        let images = outputs.map(|(_, value)| execution.layout.images[*value]);
         images
             .map(|image| vec![0.0; image.pixels() * image.channels])
             .collect()
-    }
-}
-
-impl Laid {
-    /// Buffers of an earlier run, or new ones.
-    fn buffers(&self) -> Vec<Lines> {
-        let spare = self
-            .spares
-            .lock()
-            .unwrap_or_else(|held| held.into_inner())
-            .pop();
-        let fresh = || {
-            let floats = self.layout.buffers.iter();
-            floats.map(|&floats| Lines::zeros(floats)).collect()
-        };
-        spare.unwrap_or_else(fresh)
-    }
-
-    fn keep(&self, buffers: Vec<Lines>) {
-        let mut spares = self.spares.lock().unwrap_or_else(|held| held.into_inner());
-        if spares.len() < SPARES_MAX {
-            spares.push(buffers);
-        }
     }
 }
 
@@ -280,16 +263,16 @@ fn filter_dims(tensor: &Tensor, groups: usize) -> Option<FilterDims> {
     })
 }
 
-type Held = Option<(FilterDims, Arc<Packed>)>;
+type HeldFilters = Option<(FilterDims, Arc<PackedFilters>)>;
 
 /// Sizes and weights of the convolutions among the steps.
-type Packs = (Vec<Option<FilterDims>>, Vec<Option<Arc<Packed>>>);
+type Packs = (Vec<Option<FilterDims>>, Vec<Option<Arc<PackedFilters>>>);
 
 impl Convolution {
     /// Whether the weights are well made, where the model has them.
     fn is_packable(&self) -> bool {
         match &self.weights {
-            Weights::Held { tensor, .. } => {
+            FilterWeights::Held { tensor, .. } => {
                 filter_dims(tensor, self.groups).is_some() && tensor.elements::<f32>().is_ok()
             }
             _ => true,
@@ -298,8 +281,8 @@ impl Convolution {
 }
 
 /// Packs the weights of a convolution if the model has them; the convolution then only names them.
-fn packed(isa: Isa, convolution: &mut Convolution) -> Held {
-    let Weights::Held {
+fn packed(isa: Isa, convolution: &mut Convolution) -> HeldFilters {
+    let FilterWeights::Held {
         name,
         tensor,
         factor,
@@ -310,16 +293,20 @@ fn packed(isa: Isa, convolution: &mut Convolution) -> Held {
     };
     let dims = filter_dims(tensor, convolution.groups)?;
     let values = tensor.elements::<f32>().ok()?;
-    let packed = Packed::new(isa, dims, &values, |at| factor[at], |at| shift[at]);
+    let packed = PackedFilters::new(isa, dims, &values, |at| factor[at], |at| shift[at]);
     drop(values);
     let name = name.clone();
-    convolution.weights = Weights::Packed { name };
+    convolution.weights = FilterWeights::Packed { name };
     Some((dims, Arc::new(packed)))
 }
 
 /// The weights of a convolution that are given in a run.
-fn given(isa: Isa, convolution: &Convolution, scope: &Scope) -> Option<(FilterDims, Packed)> {
-    let Weights::Given {
+fn given(
+    isa: Isa,
+    convolution: &Convolution,
+    scope: &Scope,
+) -> Option<(FilterDims, PackedFilters)> {
+    let FilterWeights::Given {
         weights,
         bias,
         bias_held,
@@ -340,7 +327,7 @@ fn given(isa: Isa, convolution: &Convolution, scope: &Scope) -> Option<(FilterDi
     let values = tensor.elements::<f32>().ok()?;
     Some((
         dims,
-        Packed::new(isa, dims, &values, |_| 1.0, |at| bias[at]),
+        PackedFilters::new(isa, dims, &values, |_| 1.0, |at| bias[at]),
     ))
 }
 

@@ -5,20 +5,16 @@
 //! ONNX defines, so what runs is right.
 
 mod bodies;
-mod crew;
 mod images;
-mod lanes;
-mod lines;
 mod passes;
 pub mod rten_engine;
 mod rten_fit;
 mod rten_part;
-mod rten_words;
+mod rten_rewrite;
 mod segments;
 mod sequences;
 mod sizes;
-mod tile;
-mod values;
+mod tiled;
 #[cfg(feature = "wasm")]
 mod wasm_nodes;
 #[cfg(not(feature = "wasm"))]
@@ -136,7 +132,7 @@ impl Cpu {
         &self,
         subgraph: &Subgraph,
         inputs: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<Observed>, WorkError> {
+    ) -> Result<Vec<Observation>, WorkError> {
         let graph = Graph::bind(subgraph)?;
         let segments = Segments::compile(graph.clone(), &self.threads, Keep::Everything)?;
         check_inputs(&graph.inputs, inputs)?;
@@ -144,7 +140,7 @@ impl Cpu {
         Ok(graph
             .nodes()
             .iter()
-            .map(|node| Observed::new(node, &graph, &values))
+            .map(|node| Observation::new(node, &graph, &values))
             .collect())
     }
 }
@@ -154,7 +150,7 @@ pub type Extents = BTreeMap<String, (DType, Vec<usize>)>;
 
 /// A node with what it was given in a run.
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct Observation {
     /// The node.
     pub node: NodeProto,
     /// Version of the standard operator set it is written in.
@@ -171,7 +167,7 @@ pub struct Observed {
     pub class: String,
 }
 
-impl Observed {
+impl Observation {
     fn new(node: &NodeProto, graph: &Graph, values: &BTreeMap<String, Tensor>) -> Self {
         let extent = |name: &String| {
             let tensor = values.get(name).or_else(|| graph.weights.get(name))?;

@@ -17,7 +17,7 @@ use souk_onnx::subgraph::{CompileError, Port, Unsupported, UnsupportedReason};
 use souk_onnx::{DataLocation, ModelProto, NodeProto, StringStringEntryProto, TensorProto};
 use souk_vocabulary::processor::RunError;
 
-use super::rten_words;
+use super::rten_rewrite;
 
 /// What errors call this engine.
 pub const ENGINE: &str = "rten";
@@ -49,7 +49,7 @@ impl RtenModel {
         options.enable_optimization(optimise);
         let mut proto = graph.model.clone();
         let nodes = &mut proto.graph.get_or_insert_default().node;
-        *nodes = rten_words::reworded(nodes);
+        *nodes = rten_rewrite::rewritten(nodes);
         let lent = lend(graph, &mut proto, &mut options);
         let bytes = onnx::encode(&proto).to_vec();
         let model = caught(|| options.load(bytes)).map_err(|reason| engine_refuses(&reason))?;
@@ -79,13 +79,13 @@ impl RtenModel {
         &self,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<BTreeMap<String, Tensor>, RunError> {
-        let given: Result<Vec<Given<'_>>, RunError> = self
+        let given: Result<Vec<InputValue<'_>>, RunError> = self
             .inputs
             .iter()
-            .filter_map(|(port, id)| id.map(|id| Given::new(id, port, &inputs[&port.name])))
+            .filter_map(|(port, id)| id.map(|id| InputValue::new(id, port, &inputs[&port.name])))
             .collect();
         let given = given?;
-        let views = given.iter().map(Given::view).collect();
+        let views = given.iter().map(InputValue::view).collect();
         let ids: Vec<NodeId> = self.outputs.iter().map(|(_, id)| *id).collect();
         let options = RunOptions::default().with_thread_pool(Some(self.threads.clone()));
         let run = || self.model.run(views, &ids, Some(options));
@@ -164,20 +164,20 @@ fn outliving(tensor: &Tensor) -> &'static [u8] {
 }
 
 /// An input in a type rten has.
-pub struct Given<'a> {
+pub struct InputValue<'a> {
     id: NodeId,
     dims: &'a [usize],
-    values: Values<'a>,
+    values: InputElements<'a>,
 }
 
-enum Values<'a> {
+enum InputElements<'a> {
     F32(std::borrow::Cow<'a, [f32]>),
     I32(std::borrow::Cow<'a, [i32]>),
     U8(std::borrow::Cow<'a, [u8]>),
     I8(std::borrow::Cow<'a, [i8]>),
 }
 
-impl<'a> Given<'a> {
+impl<'a> InputValue<'a> {
     /// The value of an input, which is converted where rten has not its type.
     ///
     /// # Errors
@@ -185,14 +185,16 @@ impl<'a> Given<'a> {
     pub fn new(id: NodeId, port: &Port, tensor: &'a Tensor) -> Result<Self, RunError> {
         let checked = "the type was matched";
         let values = match tensor.dtype() {
-            DType::F32 => Values::F32(tensor.elements().expect(checked)),
-            DType::I32 => Values::I32(tensor.elements().expect(checked)),
-            DType::U8 => Values::U8(tensor.elements().expect(checked)),
-            DType::I8 => Values::I8(tensor.elements().expect(checked)),
+            DType::F32 => InputElements::F32(tensor.elements().expect(checked)),
+            DType::I32 => InputElements::I32(tensor.elements().expect(checked)),
+            DType::U8 => InputElements::U8(tensor.elements().expect(checked)),
+            DType::I8 => InputElements::I8(tensor.elements().expect(checked)),
             DType::Bool => {
-                Values::I32(tensor.bytes().iter().map(|&byte| i32::from(byte)).collect())
+                InputElements::I32(tensor.bytes().iter().map(|&byte| i32::from(byte)).collect())
             }
-            DType::I64 => Values::I32(narrowed(port, &tensor.elements().expect(checked))?.into()),
+            DType::I64 => {
+                InputElements::I32(narrowed(port, &tensor.elements().expect(checked))?.into())
+            }
             found => {
                 let (name, expected) = (port.name.clone(), port.dtype);
                 return Err(RunError::InputDType {
@@ -214,10 +216,10 @@ impl<'a> Given<'a> {
     pub fn view(&self) -> (NodeId, ValueOrView<'_>) {
         let dims = self.dims;
         let view: ValueView<'_> = match &self.values {
-            Values::F32(values) => TensorView::from_data(dims, &values[..]).into(),
-            Values::I32(values) => TensorView::from_data(dims, &values[..]).into(),
-            Values::U8(values) => TensorView::from_data(dims, &values[..]).into(),
-            Values::I8(values) => TensorView::from_data(dims, &values[..]).into(),
+            InputElements::F32(values) => TensorView::from_data(dims, &values[..]).into(),
+            InputElements::I32(values) => TensorView::from_data(dims, &values[..]).into(),
+            InputElements::U8(values) => TensorView::from_data(dims, &values[..]).into(),
+            InputElements::I8(values) => TensorView::from_data(dims, &values[..]).into(),
         };
         (self.id, view.into())
     }

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
-use souk_onnx::operators::{Class, facts};
 use souk_onnx::ranks::Ranks;
+use souk_onnx::schema::{OperatorSchema, RtenClass};
 use souk_onnx::subgraph::UnsupportedReason;
 use souk_onnx::types::Types;
 
@@ -80,7 +80,7 @@ impl<'a> Fit<'a> {
         if self.opset < OPSET_MIN {
             return Err(UnsupportedReason::Version(self.opset));
         }
-        let class = facts(node.op_type()).0;
+        let class = OperatorSchema::of(node.op_type()).rten;
         if !node.operator_domain().is_empty() || class.is_none() {
             return Err(UnsupportedReason::Operator);
         }
@@ -119,10 +119,10 @@ impl<'a> Fit<'a> {
                 "an operand may be a vector".to_owned(),
             ));
         }
-        if matches!(class, Some(Class::Move | Class::Compare)) {
+        if matches!(class, Some(RtenClass::Move | RtenClass::Compare)) {
             return Ok(());
         }
-        if class == Some(Class::Convert) {
+        if class == Some(RtenClass::Convert) {
             return self.check_cast(node);
         }
         let inputs = node.input.iter().filter(|name| !name.is_empty());
@@ -177,7 +177,7 @@ impl<'a> Fit<'a> {
             return self.note_constant(output, &values);
         }
         let is_source = matches!(node.op_type(), "Shape" | "Size");
-        let moves = facts(node.op_type()).0 == Some(Class::Move);
+        let moves = OperatorSchema::of(node.op_type()).rten == Some(RtenClass::Move);
         let keeps = moves || SIZE_ARITHMETIC.contains(&node.op_type());
         if is_source || (keeps && self.are_small(node)) {
             let outputs = node.output.iter().filter(|name| !name.is_empty());

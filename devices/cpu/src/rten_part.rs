@@ -1,7 +1,7 @@
 //! Nodes that rten runs, and what tells whether to believe it.
 //!
 //! Where a value is no number rten may lose it (its largest of several is a number if any is), or
-//! have it in place of a minus infinity that a reworded activation met. Outputs show the second;
+//! have it in place of a minus infinity that a rewritten activation met. Outputs show the second;
 //! for the first the values are looked at that go into nodes where it would be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use rten::ThreadPool;
 use souk_memory::{DType, Tensor};
 use souk_onnx::graph::Graph;
-use souk_onnx::operators::{Class, facts};
+use souk_onnx::schema::{OperatorSchema, RtenClass};
 use souk_onnx::subgraph::{CompileError, Port};
 use souk_onnx::types::Types;
 use souk_onnx::{NodeProto, ValueInfoProto};
 use souk_reference::Scope;
-use souk_reference::extents::{self, Doubt, Told, told};
+use souk_reference::extents::{self, Doubt, ValueSummary, told};
 use souk_vocabulary::processor::RunError;
 
 use super::rten_engine::{ENGINE, RtenModel};
@@ -30,7 +30,7 @@ pub(super) struct RtenPart {
     opset: i64,
     /// Values that are given, and what was given last when all sizes were found to be right.
     given: Vec<String>,
-    told: Mutex<Option<Vec<Told>>>,
+    told: Mutex<Option<Vec<ValueSummary>>>,
     /// Floats that go into nodes after which nobody can tell that one was no number.
     watched: BTreeSet<String>,
     /// Those of them that are made only to be watched.
@@ -38,7 +38,7 @@ pub(super) struct RtenPart {
 }
 
 /// What rten made.
-pub(super) struct Made {
+pub(super) struct PartResult {
     pub outputs: BTreeMap<String, Tensor>,
     /// Whether the same nodes may come to something else: some value is no number.
     pub is_doubtful: bool,
@@ -90,7 +90,7 @@ impl RtenPart {
         nodes: &[NodeProto],
         inputs: &Scope,
         weights: &Scope,
-    ) -> Result<Made, RunError> {
+    ) -> Result<PartResult, RunError> {
         self.look_ahead(nodes, inputs, weights)?;
         let mut outputs = self.model.run(inputs)?;
         let watched = self
@@ -102,7 +102,7 @@ impl RtenPart {
         for name in &self.unwanted {
             outputs.remove(name);
         }
-        Ok(Made {
+        Ok(PartResult {
             outputs,
             is_doubtful,
         })
@@ -118,7 +118,7 @@ impl RtenPart {
         weights: &Scope,
     ) -> Result<(), RunError> {
         let told = self.given.iter().map(|name| inputs.get(name).map(told));
-        let told: Option<Vec<Told>> = told.collect();
+        let told: Option<Vec<ValueSummary>> = told.collect();
         let mut last = self.told.lock().unwrap_or_else(|held| held.into_inner());
         if told.is_some() && *last == told {
             return Ok(());
@@ -139,7 +139,8 @@ impl RtenPart {
 /// The floats that go into nodes of a part after which nobody can tell that one was no number.
 fn watched(part: &Graph) -> BTreeSet<String> {
     let loses = |node: &&NodeProto| {
-        LOSES.contains(&node.op_type()) || facts(node.op_type()).0 == Some(Class::Compare)
+        LOSES.contains(&node.op_type())
+            || OperatorSchema::of(node.op_type()).rten == Some(RtenClass::Compare)
     };
     let read = part
         .nodes()

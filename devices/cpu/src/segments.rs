@@ -307,10 +307,10 @@ fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
     if keep == Keep::Everything {
         return Vec::new();
     }
-    let words = images::words(graph);
+    let worths = images::worths(graph);
     let mut runs = Vec::new();
     let mut start = 0;
-    for run in words.chunk_by(|left, right| left.is_some() == right.is_some()) {
+    for run in worths.chunk_by(|left, right| left.is_some() == right.is_some()) {
         let range = start..start + run.len();
         start = range.end;
         if run.contains(&Some(Worth::Heavy)) {

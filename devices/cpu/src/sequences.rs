@@ -3,16 +3,14 @@
 //!
 //! Weights are packed once, biases, activations and sums are part of the product before them,
 //! attention never writes its scores out or turns its heads, and threads go from stage to stage
-//! without meeting a scheduler. What this engine has no word for runs elsewhere.
+//! without meeting a scheduler. What this engine has no operator for runs elsewhere.
 
-mod attend;
-mod heads;
-mod laid;
-mod packed;
+mod execution_plan;
+mod patterns;
 mod plan;
 mod rows;
 mod run;
-mod words;
+mod scratch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -24,36 +22,32 @@ use souk_memory::Tensor;
 use souk_onnx::graph::Graph;
 use souk_reference::Scope;
 
-use super::crew::{self, Memory};
-use super::lines::Lines;
-use laid::Laid;
-use packed::Packed;
-use plan::{Action, Plan, Product, Weights};
-use run::Run;
-use words::{Reader, Word};
-
-/// Sets of buffers kept between runs, for as many runs at once.
-const SPARES_MAX: usize = 2;
+use crate::tiled::spares::SpareBuffers;
+use crate::tiled::worker_pool::{self, Memory};
+use execution_plan::SequenceExecutionPlan;
+use patterns::{SequenceMatcher, SequencePattern};
+use plan::{PackedProduct, Product, ProductWeights, SequenceAction, SequencePlan};
+use run::SequenceRun;
 
 /// A graph of which every node runs here.
 pub(super) struct SequenceModel {
     isa: Isa,
-    plan: Plan,
+    plan: SequencePlan,
     /// Weights of the products, by step.
-    held: Vec<Option<Arc<Packed>>>,
+    held: Vec<Option<Arc<PackedProduct>>>,
     threads: Arc<ThreadPool>,
     /// How the last run was laid out: the next is mostly of the same size.
-    last: Mutex<Option<Arc<Laid>>>,
-    spares: Mutex<Vec<Vec<Lines>>>,
+    last: Mutex<Option<Arc<SequenceExecutionPlan>>>,
+    spares: SpareBuffers,
 }
 
-/// Runs of nodes that all have a word here, with a product among them to make it worth it; `taken`
-/// are another engine's.
+/// Runs of nodes that are all part of a pattern, with a product among them to make it worth it;
+/// `taken` are another engine's.
 pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
-    let reader = Reader::new(graph);
+    let reader = SequenceMatcher::new(graph);
     let mut runs: Option<Vec<Range<usize>>> = None;
-    // What several nodes say is lost where something between them has no word; then the others of
-    // them have none either, and runs are cut anew.
+    // A pattern of several nodes is lost where something between them is part of none; then the
+    // others of them are part of none either, and runs are cut anew.
     loop {
         let within = |nodes: &[usize]| match &runs {
             None => true,
@@ -61,11 +55,14 @@ pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
                 .iter()
                 .any(|run| nodes.iter().all(|node| run.contains(node))),
         };
-        let said = reader.said(within);
+        let matches = reader.matches(within);
         let mut has = vec![None; graph.nodes().len()];
-        for said in &said {
-            let is_product = matches!(said.word, Word::Product { .. });
-            said.nodes.iter().for_each(|&at| has[at] = Some(is_product));
+        for found in &matches {
+            let is_product = matches!(found.pattern, SequencePattern::Product { .. });
+            found
+                .nodes
+                .iter()
+                .for_each(|&at| has[at] = Some(is_product));
         }
         taken.iter().for_each(|range| has[range.clone()].fill(None));
         let (mut found, mut start) = (Vec::new(), 0);
@@ -84,13 +81,13 @@ pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
 }
 
 impl SequenceModel {
-    /// Plans a graph; `None` if some node has no word after all. [`Self::pack`] comes before the
-    /// first run.
+    /// Plans a graph; `None` if some node is part of no pattern after all. [`Self::pack`] comes
+    /// before the first run.
     pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
-        let plan = Plan::new(graph)?;
+        let plan = SequencePlan::new(graph)?;
         let fits = |product: &Product| match &product.weights {
-            Weights::Held { tensor, .. } => tensor.elements::<f32>().is_ok(),
-            Weights::Packed { .. } => true,
+            ProductWeights::Held { tensor, .. } => tensor.elements::<f32>().is_ok(),
+            ProductWeights::Packed { .. } => true,
         };
         let all = plan.products().all(fits);
         all.then(|| Self {
@@ -99,15 +96,15 @@ impl SequenceModel {
             plan,
             threads: threads.clone(),
             last: Mutex::new(None),
-            spares: Mutex::new(Vec::new()),
+            spares: SpareBuffers::default(),
         })
     }
 
     /// Names of the weights that [`Self::pack`] takes over.
     pub fn packable(&self) -> BTreeSet<String> {
         let names = self.plan.products().filter_map(|it| match &it.weights {
-            Weights::Held { name, .. } => Some(name.clone()),
-            Weights::Packed { .. } => None,
+            ProductWeights::Held { name, .. } => Some(name.clone()),
+            ProductWeights::Packed { .. } => None,
         });
         names.collect()
     }
@@ -115,7 +112,7 @@ impl SequenceModel {
     /// Packs the weights, letting go of each as soon as it is packed.
     pub fn pack(&mut self) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
-            if let Action::Product(product) = &mut step.action {
+            if let SequenceAction::Product(product) = &mut step.action {
                 *held = packed(self.isa, product).map(Arc::new);
             }
         }
@@ -125,16 +122,18 @@ impl SequenceModel {
     pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let mut found = steps.filter_map(|(step, held)| match (&step.action, held) {
-            (Action::Product(product), Some(held)) => match &product.weights {
-                Weights::Packed { name } if name == wanted => Some((product.transposed, held)),
+            (SequenceAction::Product(product), Some(held)) => match &product.weights {
+                ProductWeights::Packed { name } if name == wanted => {
+                    Some((product.transposed, held))
+                }
                 _ => None,
             },
             _ => None,
         });
         let (transposed, held) = found.next()?;
         let sizes = match transposed {
-            true => [held.columns, held.depth],
-            false => [held.depth, held.columns],
+            true => [held.columns, held.matrix.depth],
+            false => [held.matrix.depth, held.columns],
         };
         Tensor::from_vec(sizes, held.unpacked(self.isa, transposed)).ok()
     }
@@ -144,79 +143,55 @@ impl SequenceModel {
         let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
         let tensors: Vec<&Tensor> = tensors.collect::<Option<_>>()?;
         let sizes = tensors.iter().map(|tensor| tensor.dims().to_vec());
-        let laid = self.laid(sizes.collect())?;
+        let execution = self.execution(sizes.collect())?;
         let values = tensors.iter().map(|tensor| tensor.elements::<f32>().ok());
         let values: Vec<_> = values.collect::<Option<_>>()?;
         let given: Vec<Memory> = values.iter().map(|values| Memory::read(values)).collect();
-        let mut buffers = self.buffers(&laid);
+        let mut buffers = self.spares.take(&execution.buffers);
         let outputs = self.plan.outputs.iter();
-        let floats = outputs.map(|(_, value)| laid.dims[*value].iter().product());
+        let floats = outputs.map(|(_, value)| execution.dims[*value].iter().product());
         let mut results: Vec<Vec<f32>> = floats.map(|count| vec![0.0; count]).collect();
-        let run = Run {
+        let run = SequenceRun {
             isa: self.isa,
             plan: &self.plan,
-            laid: &laid,
+            execution: &execution,
             packed: &self.held,
             given: &given,
-            buffers: &crew::memories(&mut buffers),
-            results: &crew::memories(&mut results),
+            buffers: &worker_pool::memories(&mut buffers),
+            results: &worker_pool::memories(&mut results),
         };
-        crew::run(&self.threads, &laid.tasks(), |stage, task| {
+        worker_pool::run(&self.threads, &execution.tasks(), |stage, task| {
             run.task(stage, task)
         });
-        self.keep(buffers);
+        self.spares.keep(buffers);
         let named = self.plan.outputs.iter().zip(results);
         named
             .map(|((name, value), floats)| {
-                let dims = &laid.dims[*value][..];
+                let dims = &execution.dims[*value][..];
                 Some((name.clone(), Tensor::from_vec(dims, floats).ok()?))
             })
             .collect()
     }
 
-    fn laid(&self, sizes: Vec<Vec<usize>>) -> Option<Arc<Laid>> {
+    /// The plan laid out for inputs of these sizes; `None` if they are for another engine.
+    fn execution(&self, sizes: Vec<Vec<usize>>) -> Option<Arc<SequenceExecutionPlan>> {
         let mut last = self.last.lock().unwrap_or_else(|held| held.into_inner());
-        if let Some(laid) = &*last
-            && laid.inputs == sizes
+        if let Some(execution) = &*last
+            && execution.inputs == sizes
         {
-            return Some(laid.clone());
+            return Some(execution.clone());
         }
         let threads = self.threads.run(rayon::current_num_threads);
-        let laid = Laid::new(self.isa, &self.plan, sizes, &self.held, threads)?;
-        let laid = Arc::new(laid);
-        *last = Some(laid.clone());
-        Some(laid)
-    }
-
-    /// Buffers of an earlier run, as long as these sizes need, or new ones.
-    fn buffers(&self, laid: &Laid) -> Vec<Lines> {
-        let spare = self
-            .spares
-            .lock()
-            .unwrap_or_else(|held| held.into_inner())
-            .pop();
-        let fits = |spare: &Vec<Lines>| {
-            let lengths = spare.iter().map(|floats| floats.len());
-            lengths.eq(laid.buffers.iter().copied())
-        };
-        let fresh = || {
-            let floats = laid.buffers.iter();
-            floats.map(|&floats| Lines::zeros(floats)).collect()
-        };
-        spare.filter(fits).unwrap_or_else(fresh)
-    }
-
-    fn keep(&self, buffers: Vec<Lines>) {
-        let mut spares = self.spares.lock().unwrap_or_else(|held| held.into_inner());
-        if spares.len() < SPARES_MAX {
-            spares.push(buffers);
-        }
+        let made = SequenceExecutionPlan::new(self.isa, &self.plan, sizes, &self.held, threads)?;
+        let made = Arc::new(made);
+        *last = Some(made.clone());
+        Some(made)
     }
 }
 
 /// Packs the weights of a product that has them; the product then only names them.
-fn packed(isa: Isa, product: &mut Product) -> Option<Packed> {
-    let Weights::Held { name, tensor } = &product.weights else {
+fn packed(isa: Isa, product: &mut Product) -> Option<PackedProduct> {
+    let ProductWeights::Held { name, tensor } = &product.weights else {
         return None;
     };
     let &[rows, columns] = tensor.dims() else {
@@ -227,10 +202,10 @@ fn packed(isa: Isa, product: &mut Product) -> Option<Packed> {
         false => [rows, columns],
     };
     let values = tensor.elements::<f32>().ok()?;
-    let packed = Packed::new(isa, sizes, &values, product.transposed, &product.bias);
+    let packed = PackedProduct::new(isa, sizes, &values, product.transposed, &product.bias);
     drop(values);
     let name = name.clone();
-    product.weights = Weights::Packed { name };
+    product.weights = ProductWeights::Packed { name };
     Some(packed)
 }
 

@@ -10,6 +10,7 @@ use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
 use souk_onnx::graph::{Graph, values_read};
 use souk_onnx::ranks::Ranks;
+use souk_onnx::schema::{Extents, OperatorSchema};
 
 /// A size of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,30 +35,6 @@ struct Sizes<'a> {
     dims: BTreeMap<String, Vec<Size>>,
     lists: BTreeMap<String, Vec<Element>>,
 }
-
-/// Operators that give as many sizes as their first input has, whatever else they are given.
-const KEEPS: &[&str] = &[
-    "Abs",
-    "Cast",
-    "Clip",
-    "Dropout",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Gelu",
-    "Identity",
-    "LayerNormalization",
-    "LeakyRelu",
-    "Log",
-    "LogSoftmax",
-    "Neg",
-    "Reciprocal",
-    "Relu",
-    "Sigmoid",
-    "Softmax",
-    "Sqrt",
-    "Tanh",
-];
 
 /// Operators that do nothing but tell sizes, and go when nobody reads what they tell.
 const TELLS: &[&str] = &[
@@ -198,8 +175,6 @@ impl<'a> Sizes<'a> {
     fn made(&self, node: &NodeProto) -> Option<Vec<Size>> {
         let first = self.of(node, 0)?;
         match node.op_type() {
-            operator if KEEPS.contains(&operator) => Some(first.clone()),
-            "Add" | "Sub" | "Mul" | "Div" | "Pow" => repeated(first, self.of(node, 1)?),
             "MatMul" => {
                 let (left, right) = (first.split_last()?.1, self.of(node, 1)?);
                 let (rows, batch) = left.split_last()?;
@@ -219,7 +194,11 @@ impl<'a> Sizes<'a> {
                 Some(places.chain(first.get(1..)?).cloned().collect())
             }
             "Reshape" => self.reshaped(node, first),
-            _ => None,
+            operator => match OperatorSchema::of(operator).extents {
+                Extents::OfFirst => Some(first.clone()),
+                Extents::Repeated if node.input.len() == 2 => repeated(first, self.of(node, 1)?),
+                _ => None,
+            },
         }
     }
 

@@ -23,7 +23,7 @@ use cudarc::driver::{
 };
 use souk_memory::paths::Path;
 
-use super::emit::{self, Bound, ENTRY, Translated};
+use super::emit::{self, Bound, ENTRY, Translation};
 use super::product::ADA;
 use super::{CudaDevice, CudaError, Product, library, nvrtc};
 use multiply::Library;
@@ -220,16 +220,6 @@ impl Driver {
         staging.write(&self.stream, span, bytes).map_err(text)
     }
 
-    /// Sets memory to zeros.
-    pub fn clear(&self, span: Span) -> Result<(), String> {
-        self.stream.context().bind_to_thread().map_err(text)?;
-        let _alone = self.order.alone();
-        let bytes = usize::try_from(span.bytes).unwrap_or(usize::MAX);
-        // SAFETY: a span lies within a block that is held by whoever asks.
-        unsafe { result::memset_d8_async(span.address, 0, bytes, self.stream.cu_stream()) }
-            .map_err(text)
-    }
-
     /// Copies memory within the card; both stretches are of the same length.
     pub fn copy(&self, from: Span, to: Span) -> Result<(), String> {
         self.stream.context().bind_to_thread().map_err(text)?;
@@ -243,7 +233,7 @@ impl Driver {
     /// Translates and compiles a kernel.
     pub fn compile(&self, wgsl: &str) -> Result<Kernel, String> {
         let translated = emit::translate(wgsl).map_err(|error| error.to_string())?;
-        let Translated {
+        let Translation {
             source,
             threads,
             arrays,

@@ -28,7 +28,7 @@ pub const ENTRY: &str = "souk_main";
 
 /// A kernel in CUDA C++.
 #[derive(Clone, Debug)]
-pub struct Translated {
+pub struct Translation {
     /// Its source.
     pub source: String,
     /// Threads of a block.
@@ -70,7 +70,7 @@ pub enum EmitError {
 }
 
 /// Translates the WGSL of a kernel.
-pub fn translate(wgsl: &str) -> Result<Translated, EmitError> {
+pub fn translate(wgsl: &str) -> Result<Translation, EmitError> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| EmitError::Parse {
         reason: error.emit_to_string(wgsl),
     })?;
@@ -103,7 +103,7 @@ struct Writer<'a> {
 const WRITTEN: &str = "a text takes whatever is written to it";
 
 impl Writer<'_> {
-    fn kernel(mut self) -> Result<Translated, EmitError> {
+    fn kernel(mut self) -> Result<Translation, EmitError> {
         let entries = &self.module.entry_points;
         let is_main = |entry: &&naga::EntryPoint| entry.name == "main";
         let entry = entries.iter().find(is_main).ok_or(EmitError::Entry)?;
@@ -166,7 +166,7 @@ impl Writer<'_> {
         self.launched(threads, &arrays)?;
         let mut arrays: Vec<Bound> = arrays.into_iter().map(|(_, bound, _)| bound).collect();
         arrays.sort_by_key(|bound| bound.binding);
-        Ok(Translated {
+        Ok(Translation {
             source: self.text,
             threads,
             arrays,

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 pub use driver::{Block, Driver, Kernel, Span, Work};
 pub use library::{Absent, present};
-pub use product::{Known, Product, Side, Sums, even_stride};
+pub use product::{FusedFunction, Product, Side, Sums, even_stride};
 
 /// A GPU that the driver lists.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ const QUARTERS: usize = 16;
 
 /// A function that libraries of products do themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum FusedFunction {
     /// `Relu`.
     Relu,
     /// `Gelu` by the hyperbolic tangent; the exact one no library has.
@@ -81,7 +81,7 @@ pub struct Product<P> {
     /// One for each column.
     pub bias: Option<P>,
     /// What is done to each element at the end.
-    pub known: Option<Known>,
+    pub known: Option<FusedFunction>,
     /// Where the result goes.
     pub result: P,
 }
@@ -168,8 +168,8 @@ impl<P> Product<P> {
         let code = |dtype: DType| u64::from(dtype.onnx_code().unsigned_abs());
         let known = match self.known {
             None => 0,
-            Some(Known::Relu) => 1,
-            Some(Known::GeluTanh) => 2,
+            Some(FusedFunction::Relu) => 1,
+            Some(FusedFunction::GeluTanh) => 2,
         };
         let mut form = vec![
             code(self.left.dtype),
@@ -278,14 +278,14 @@ fn data_type(dtype: DType) -> Option<cudaDataType_t> {
 }
 
 /// What the library does at the end.
-fn epilogue(has_bias: bool, known: Option<Known>) -> cublasLtEpilogue_t {
+fn epilogue(has_bias: bool, known: Option<FusedFunction>) -> cublasLtEpilogue_t {
     match (has_bias, known) {
         (false, None) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
         (true, None) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
-        (false, Some(Known::Relu)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU,
-        (true, Some(Known::Relu)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
-        (false, Some(Known::GeluTanh)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU,
-        (true, Some(Known::GeluTanh)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_BIAS,
+        (false, Some(FusedFunction::Relu)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU,
+        (true, Some(FusedFunction::Relu)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
+        (false, Some(FusedFunction::GeluTanh)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU,
+        (true, Some(FusedFunction::GeluTanh)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_BIAS,
     }
 }
 
@@ -415,7 +415,11 @@ mod tests {
         let mut product = product(DType::F16);
         let mut epilogues = Vec::new();
         for bias in [None, Some(())] {
-            for known in [None, Some(Known::Relu), Some(Known::GeluTanh)] {
+            for known in [
+                None,
+                Some(FusedFunction::Relu),
+                Some(FusedFunction::GeluTanh),
+            ] {
                 (product.bias, product.known) = (bias, known);
                 epilogues.push(product.terms((9, 0)).unwrap().epilogue as u32);
             }

@@ -23,13 +23,13 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::{Work, computes};
-use souk_vocabulary::held::{DeviceMemory, Held};
 use souk_vocabulary::processor::{
     Energy, Estimate, Outcome, Processor, Program, RunError, WorkError,
 };
 use souk_vocabulary::profile::Profile;
+use souk_vocabulary::residency::{DeviceMemory, TensorHandle};
 
-pub use memory::Copied;
+pub use memory::CopyTotals;
 use memory::{Copies, EmulatedMemory};
 
 /// Sets of input shapes whose work is remembered for each program.
@@ -108,7 +108,7 @@ impl EmulatedConfig {
 pub type Infer = dyn Fn(&Subgraph, &BTreeMap<String, Tensor>) -> Option<Extents> + Send + Sync;
 
 /// A device that is only described.
-pub struct Emulated {
+pub struct EmulatedDevice {
     profile: Profile,
     cpu: Arc<Cpu>,
     config: EmulatedConfig,
@@ -128,7 +128,7 @@ struct State {
     copies: Copies,
 }
 
-impl Emulated {
+impl EmulatedDevice {
     /// A device as `profile` describes it, whatever that says of being emulated.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl Emulated {
 
     /// What copies to and from its memory moved, and the time they took by its profile.
     #[must_use]
-    pub fn copied(&self) -> Copied {
+    pub fn copied(&self) -> CopyTotals {
         self.state.copies.copied()
     }
 
@@ -182,7 +182,7 @@ impl Emulated {
     }
 }
 
-impl Processor for Emulated {
+impl Processor for EmulatedDevice {
     fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -350,11 +350,11 @@ impl Program for EmulatedProgram {
 
     fn run_held(
         &self,
-        inputs: &BTreeMap<String, Held>,
+        inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
-    ) -> Result<Outcome<Held>, RunError> {
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         let memory = self.memory.as_ref();
-        let input = |(name, held): (&String, &Held)| {
+        let input = |(name, held): (&String, &TensorHandle)| {
             let tensor = memory.map_or_else(|| held.to_host(), |memory| memory.input(held));
             Ok((name.clone(), tensor?))
         };
@@ -364,15 +364,15 @@ impl Program for EmulatedProgram {
         let inputs = inputs.iter().map(input).collect::<Result<_, RunError>>()?;
         let mut outcome = self
             .run(&inputs)?
-            .try_map(|tensor| Ok::<_, RunError>(Held::Host(tensor)))?;
+            .try_map(|tensor| Ok::<_, RunError>(TensorHandle::Host(tensor)))?;
         let Some(memory) = memory else {
             return Ok(outcome);
         };
         for (name, output) in &mut outcome.outputs {
-            if let Held::Host(tensor) = output
+            if let TensorHandle::Host(tensor) = output
                 && kept.contains(name)
             {
-                *output = Held::Device(memory.keep(tensor.clone())?);
+                *output = TensorHandle::Device(memory.keep(tensor.clone())?);
             }
         }
         memory.crosses(outcome.outputs.values());
@@ -403,7 +403,7 @@ mod tests {
         Cpu::new(souk_testing::cpu_profile(), std::num::NonZeroUsize::MIN)
     }
 
-    fn device(config: EmulatedConfig) -> Emulated {
+    fn device(config: EmulatedConfig) -> EmulatedDevice {
         let cpu = Arc::new(cpu());
         let mut profile = cpu.profile().clone();
         let rate = Throughput {
@@ -416,7 +416,7 @@ mod tests {
             idle_watts: None,
             busy_watts: 10.0,
         });
-        Emulated::new(profile, cpu, config).unwrap()
+        EmulatedDevice::new(profile, cpu, config).unwrap()
     }
 
     fn at_once() -> EmulatedConfig {
@@ -543,7 +543,7 @@ mod tests {
             measured: false,
         };
         profile.throughput.insert(DType::I8, rate);
-        let device = Emulated::new(profile, Arc::new(cpu()), at_once()).unwrap();
+        let device = EmulatedDevice::new(profile, Arc::new(cpu()), at_once()).unwrap();
         let refused = device.compile(&product()).err().unwrap();
         assert!(
             refused

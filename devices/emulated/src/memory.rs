@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use souk_memory::paths::{Path, PathKind};
 use souk_memory::{DType, Shape, Tensor};
 use souk_vocabulary::catalogue::{self, Interconnect};
-use souk_vocabulary::held::{DeviceMemory, Held, Resident};
 use souk_vocabulary::links;
 use souk_vocabulary::processor::RunError;
 use souk_vocabulary::profile::Profile;
+use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
 use souk_vocabulary::taxonomy::{Kind, MemoryKind};
 
 use super::{Pace, State};
@@ -38,7 +38,7 @@ struct Inside {
 
 /// What copies to, from and between emulated devices moved, and the time they took by the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Copied {
+pub struct CopyTotals {
     /// Bytes from the host.
     pub from_host: u64,
     /// Bytes to the host.
@@ -62,9 +62,9 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    pub fn copied(&self) -> Copied {
+    pub fn copied(&self) -> CopyTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Copied {
+        CopyTotals {
             from_host: read(&self.from_host),
             to_host: read(&self.to_host),
             from_peers: read(&self.from_peers),
@@ -115,8 +115,8 @@ impl EmulatedMemory {
     }
 
     /// An input of a run as the CPU computes with it: what lies elsewhere is brought here first.
-    pub fn input(&self, held: &Held) -> Result<Tensor, RunError> {
-        let Held::Device(resident) = held else {
+    pub fn input(&self, held: &TensorHandle) -> Result<Tensor, RunError> {
+        let TensorHandle::Device(resident) = held else {
             return held.to_host();
         };
         let any: &dyn Any = &**resident;
@@ -151,10 +151,10 @@ impl EmulatedMemory {
     }
 
     /// What of these is on the host crosses with a run, as one.
-    pub fn crosses<'a>(&self, all: impl Iterator<Item = &'a Held>) {
+    pub fn crosses<'a>(&self, all: impl Iterator<Item = &'a TensorHandle>) {
         let on_host = all.filter_map(|held| match held {
-            Held::Host(tensor) => Some(tensor.bytes().len() as u64),
-            Held::Device(_) => None,
+            TensorHandle::Host(tensor) => Some(tensor.bytes().len() as u64),
+            TensorHandle::Device(_) => None,
         });
         let bytes: u64 = on_host.sum();
         if self.0.pace == Pace::Paced && bytes > 0 {
@@ -314,19 +314,19 @@ mod tests {
     use souk_vocabulary::processor::Processor;
 
     use super::*;
-    use crate::{Emulated, EmulatedConfig};
+    use crate::{EmulatedConfig, EmulatedDevice};
 
     /// The CPU that results are held against.
     fn cpu() -> Cpu {
         Cpu::new(souk_testing::cpu_profile(), std::num::NonZeroUsize::MIN)
     }
 
-    fn device(name: &str, pace: Pace) -> Emulated {
+    fn device(name: &str, pace: Pace) -> EmulatedDevice {
         let config = EmulatedConfig {
             pace,
             ..EmulatedConfig::default()
         };
-        Emulated::new(find(name).unwrap().clone(), Arc::new(cpu()), config).unwrap()
+        EmulatedDevice::new(find(name).unwrap().clone(), Arc::new(cpu()), config).unwrap()
     }
 
     #[test]
@@ -434,15 +434,15 @@ mod tests {
         let program = device.compile(&graph).unwrap();
         let (memory, x) = (device.memory().unwrap(), noise(&[1 << 21], 3));
         let way = memory.host_link().time(8 << 20);
-        let there = Held::Device(memory.put(&x).unwrap());
-        let run = |x: &Held, kept: &[&str]| {
+        let there = TensorHandle::Device(memory.put(&x).unwrap());
+        let run = |x: &TensorHandle, kept: &[&str]| {
             let kept = kept.iter().map(|name| (*name).to_owned()).collect();
             let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
             let start = Instant::now();
             let busy = program.run_held(&inputs, &kept).unwrap().busy;
             (start.elapsed(), busy)
         };
-        let given = Held::Host(x);
+        let given = TensorHandle::Host(x);
         for (input, kept, ways) in [(&given, &["y"][..], 1), (&there, &[], 1), (&given, &[], 2)] {
             let (took, busy) = run(input, kept);
             assert!(
@@ -465,7 +465,7 @@ mod tests {
             pace: Pace::Virtual,
             ..EmulatedConfig::default()
         };
-        let device = Emulated::new(profile, Arc::new(cpu()), config).unwrap();
+        let device = EmulatedDevice::new(profile, Arc::new(cpu()), config).unwrap();
         let (x, y) = (("x", DType::F32), ("y", DType::F32));
         let graph = subgraph(&model(vec![node("Relu", &["x"], &["y"])], &[x], &[y], &[]));
         let program = device.compile(&graph).unwrap();
@@ -474,9 +474,13 @@ mod tests {
         let alone = alone.unwrap().outputs["y"].clone();
         let kept = BTreeSet::from(["y".to_owned()]);
         let run = |x| program.run_held(&BTreeMap::from([("x".to_owned(), x)]), &kept);
-        let first = run(Held::Host(x)).unwrap().outputs.remove("y").unwrap();
+        let first = run(TensorHandle::Host(x))
+            .unwrap()
+            .outputs
+            .remove("y")
+            .unwrap();
         let second = run(first.clone()).unwrap().outputs.remove("y").unwrap();
-        assert_eq!(device.copied(), Copied::default());
+        assert_eq!(device.copied(), CopyTotals::default());
         let error = run(first.clone()).unwrap_err();
         let RunError::OutOfMemory {
             device: named,

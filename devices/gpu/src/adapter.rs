@@ -17,10 +17,10 @@ use wgpu::{
     Limits, MemoryHints,
 };
 
-use super::context::Context;
-use super::driver::Driver;
-use super::live::Live;
-use super::webgpu::{Answers, WebGpu};
+use crate::context::Context;
+use crate::driver::Driver;
+use crate::driver::webgpu::{Answers, WebGpu};
+use crate::live::Live;
 
 /// PCI vendors that decide how a GPU is named.
 const QUALCOMM: u32 = 0x5143;
@@ -167,7 +167,7 @@ impl Adapter {
 
     /// What lies between its memory and the host's: PCI Express as far as Linux describes it. Where
     /// they are one memory the driver copies within it all the same.
-    pub(super) fn host_link(&self) -> Link {
+    pub(crate) fn host_link(&self) -> Link {
         match self.info.device_type {
             DeviceType::IntegratedGpu | DeviceType::Cpu => links::copied(),
             _ => self
@@ -195,7 +195,7 @@ impl Adapter {
         (largest, "at least the largest buffer the driver allows")
     }
 
-    pub(super) fn open(&self, config: GpuConfig) -> Result<Context, OpenError> {
+    pub(crate) fn open(&self, config: GpuConfig) -> Result<Context, OpenError> {
         let own = self.adapter.limits();
         let limits = Limits {
             max_buffer_size: own.max_buffer_size,

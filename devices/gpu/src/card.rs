@@ -5,8 +5,8 @@ use std::sync::Arc;
 use souk_cuda::{CudaError, Driver, devices};
 use souk_host::power;
 
-use super::context::Context;
-use super::{Gpu, GpuConfig, driver};
+use crate::context::Context;
+use crate::{Gpu, GpuConfig, driver};
 
 /// Opens a card whose throughput nobody asks about.
 ///

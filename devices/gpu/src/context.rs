@@ -13,13 +13,12 @@ use bytes::Bytes;
 use souk_host::busy::Busy;
 use souk_host::power::Domain;
 
-use super::doubles::Doubles;
-use super::driver::{Buffer, Driver, Launch, Pipeline};
-use super::error::GpuError;
-use super::live::Live;
-use super::memory::{Traffic, Way};
-use super::own;
-use super::packed::Halves;
+use crate::driver::{Buffer, Driver, Launch, Pipeline};
+use crate::error::GpuError;
+use crate::live::Live;
+use crate::numbers::doubles::Doubles;
+use crate::numbers::packed::Halves;
+use crate::traffic::{Traffic, Way};
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
 const PIPELINES_MAX: usize = 512;
@@ -29,7 +28,7 @@ const POOL_BYTES_MAX: u64 = 1 << 30;
 const BUFFER_BYTES_MIN: u64 = 256;
 
 /// A device with its queue, kernels and memory.
-pub(super) struct Context {
+pub(crate) struct Context {
     driver: Driver,
     /// What the device is called in errors.
     pub name: String,
@@ -61,7 +60,7 @@ struct Memory {
 }
 
 /// A buffer counted while it lives; it goes back to the pool if it came from there.
-pub(super) struct Pooled {
+pub(crate) struct PooledBuffer {
     buffer: Option<Buffer>,
     memory: Arc<Memory>,
     /// Whether it goes back to the pool.
@@ -136,8 +135,8 @@ impl Context {
     }
 
     /// Finds out, once, whether the device's own floats of 16 bits are right.
-    pub fn try_halves(&self) {
-        self.halves.get_or_init(|| own::halves(self));
+    pub fn try_halves(&self, probe: impl FnOnce(&Self) -> Halves) {
+        self.halves.get_or_init(|| probe(self));
     }
 
     /// Which numbers of 64 bits kernels have.
@@ -189,7 +188,7 @@ impl Context {
     }
 
     /// A buffer of at least `bytes`.
-    pub fn buffer(&self, bytes: u64) -> Result<Arc<Pooled>, GpuError> {
+    pub fn buffer(&self, bytes: u64) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = bytes.max(BUFFER_BYTES_MIN).next_power_of_two();
         // Large ones are rounded less: half of a device would be lost to rounding.
         let size = if size > 1 << 20 {
@@ -221,7 +220,7 @@ impl Context {
 
     /// A buffer of its own with these bytes in it. Not from the pool: a write is carried out before
     /// the whole submission it is recorded in, in which a pooled buffer may have had another use.
-    pub fn upload(&self, bytes: &[u8]) -> Result<Arc<Pooled>, GpuError> {
+    pub fn upload(&self, bytes: &[u8]) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = (bytes.len() as u64).max(4).next_multiple_of(4);
         let free = self.bytes_max.saturating_sub(self.used_bytes());
         let out_of_memory = GpuError::OutOfMemory { bytes: size, free };
@@ -234,7 +233,10 @@ impl Context {
     }
 
     /// Such a buffer for each of these, all of them in one copy.
-    pub fn upload_all(&self, contents: &[Cow<'_, [u8]>]) -> Result<Vec<Arc<Pooled>>, GpuError> {
+    pub fn upload_all(
+        &self,
+        contents: &[Cow<'_, [u8]>],
+    ) -> Result<Vec<Arc<PooledBuffer>>, GpuError> {
         if let [] | [_] = contents {
             return contents.iter().map(|bytes| self.upload(bytes)).collect();
         }
@@ -295,9 +297,9 @@ impl Context {
         GpuError::Hung { limit }
     }
 
-    /// Carries out launches in order, some buffers cleared before.
-    pub fn launch(&self, cleared: &[Buffer], launches: &[Launch]) -> Result<(), GpuError> {
-        match self.driver.launch(cleared, launches, self.time_max)? {
+    /// Carries out launches in order.
+    pub fn launch(&self, launches: &[Launch]) -> Result<(), GpuError> {
+        match self.driver.launch(launches, self.time_max)? {
             true => Ok(()),
             false => Err(self.give_up()),
         }
@@ -337,18 +339,18 @@ impl Memory {
         self.idle_bytes.store(0, Ordering::Relaxed);
     }
 
-    fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+    fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<PooledBuffer> {
         self.counted(buffer, true)
     }
 
     /// Holds a buffer that does not go to the pool.
-    fn hold_once(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+    fn hold_once(self: &Arc<Self>, buffer: Buffer) -> Arc<PooledBuffer> {
         self.counted(buffer, false)
     }
 
-    fn counted(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<Pooled> {
+    fn counted(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<PooledBuffer> {
         self.used_bytes.fetch_add(buffer.size(), Ordering::Relaxed);
-        Arc::new(Pooled {
+        Arc::new(PooledBuffer {
             buffer: Some(buffer),
             memory: self.clone(),
             reusable,
@@ -356,14 +358,14 @@ impl Memory {
     }
 }
 
-impl Pooled {
+impl PooledBuffer {
     /// The buffer.
     pub fn get(&self) -> &Buffer {
         self.buffer.as_ref().expect("it is taken only when dropped")
     }
 }
 
-impl Drop for Pooled {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let Some(buffer) = self.buffer.take() else {
             return;

@@ -3,6 +3,9 @@
 //! Everything above speaks of buffers, compiled kernels and launches; what they are is known here
 //! and below.
 
+mod submitter;
+pub(crate) mod webgpu;
+
 use std::sync::Arc;
 #[cfg(all(test, feature = "cuda"))]
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,12 +16,12 @@ use bytes::Bytes;
 use souk_cuda as cuda;
 use souk_memory::paths::Path;
 
-use super::doubles::Doubles;
-use super::error::GpuError;
-use super::webgpu::WebGpu;
+use crate::driver::webgpu::WebGpu;
+use crate::error::GpuError;
+use crate::numbers::doubles::Doubles;
 
 /// How a device is driven.
-pub(super) enum Driver {
+pub(crate) enum Driver {
     WebGpu(WebGpu),
     #[cfg(feature = "cuda")]
     Cuda(Box<cuda::Driver>),
@@ -29,7 +32,7 @@ pub(super) enum Driver {
 
 /// Memory of a device.
 #[derive(Clone)]
-pub(super) enum Buffer {
+pub(crate) enum Buffer {
     WebGpu(wgpu::Buffer),
     #[cfg(feature = "cuda")]
     Cuda(Arc<cuda::Block>),
@@ -38,7 +41,7 @@ pub(super) enum Buffer {
 }
 
 /// A kernel compiled for a device.
-pub(super) enum Pipeline {
+pub(crate) enum Pipeline {
     WebGpu(wgpu::ComputePipeline),
     #[cfg(feature = "cuda")]
     Cuda(cuda::Kernel),
@@ -48,14 +51,14 @@ pub(super) enum Pipeline {
 
 /// A stretch of a buffer, in bytes.
 #[derive(Clone)]
-pub(super) struct Stretch {
+pub(crate) struct Stretch {
     pub buffer: Buffer,
     pub start: u64,
     pub length: u64,
 }
 
 /// What is carried out, in order.
-pub(super) enum Launch {
+pub(crate) enum Launch {
     /// A kernel, its arrays by binding, and its workgroups.
     Kernel {
         pipeline: Arc<Pipeline>,
@@ -233,18 +236,13 @@ impl Driver {
         }
     }
 
-    /// Clears some buffers, then launches; what is refused names itself. `Ok(false)` if the driver
-    /// has not answered in this time.
-    pub fn launch(
-        &self,
-        cleared: &[Buffer],
-        launches: &[Launch],
-        time_max: Duration,
-    ) -> Result<bool, GpuError> {
+    /// Launches; what is refused names itself. `Ok(false)` if the driver has not answered in this
+    /// time.
+    pub fn launch(&self, launches: &[Launch], time_max: Duration) -> Result<bool, GpuError> {
         match self {
-            Self::WebGpu(driver) => driver.launch(cleared, launches, time_max),
+            Self::WebGpu(driver) => driver.launch(launches, time_max),
             #[cfg(feature = "cuda")]
-            Self::Cuda(driver) => launch_cuda(driver, cleared, launches).map(|()| true),
+            Self::Cuda(driver) => launch_cuda(driver, launches).map(|()| true),
             #[cfg(all(test, feature = "cuda"))]
             Self::Paper => {
                 launches.iter().for_each(launch_paper);
@@ -323,20 +321,11 @@ fn launch_paper(launch: &Launch) {
 
 /// Spells launches out for CUDA: addresses and lengths instead of buffers.
 #[cfg(feature = "cuda")]
-fn launch_cuda(
-    driver: &cuda::Driver,
-    cleared: &[Buffer],
-    launches: &[Launch],
-) -> Result<(), GpuError> {
+fn launch_cuda(driver: &cuda::Driver, launches: &[Launch]) -> Result<(), GpuError> {
     let span = |stretch: &Stretch| match &stretch.buffer {
         Buffer::Cuda(block) => Some(block.span(stretch.start, stretch.length)),
         _ => None,
     };
-    for buffer in cleared {
-        if let Some(span) = span(&buffer.whole()) {
-            driver.clear(span).map_err(GpuError::Driver)?;
-        }
-    }
     let mut spelt = Vec::with_capacity(launches.len());
     for launch in launches {
         match launch {

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// Why a step on the GPU failed.
 #[derive(Debug, Error)]
-pub(super) enum GpuError {
+pub(crate) enum GpuError {
     /// The operator's inputs do not go together.
     #[error(transparent)]
     Operator(#[from] KernelError),

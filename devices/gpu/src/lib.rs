@@ -7,47 +7,20 @@
 //! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
 
 mod adapter;
-mod attention;
-mod batch;
-mod blocks;
 #[cfg(feature = "cuda")]
 pub mod card;
-mod casts;
 mod context;
-mod convolutions;
-mod custom;
-mod doubles;
 mod driver;
-mod dropout;
-mod elementwise;
 mod error;
-mod fused;
-mod halves;
-mod integers;
-mod layout;
-#[cfg(feature = "cuda")]
-mod library;
 mod live;
-mod loss;
 mod memory;
-mod own;
-mod packed;
-mod pool;
-mod products;
+mod numbers;
+mod operators;
+mod probe;
 mod program;
-mod quantise;
-mod quarters;
-mod record;
-mod reduce;
-mod scatter;
+mod recording;
 mod shaders;
-mod steps;
-mod stream;
-mod submitter;
-mod table;
-mod user;
-mod webgpu;
-mod wholes;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -58,18 +31,17 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::Work;
-use souk_vocabulary::held::DeviceMemory;
 use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::{Estimate, Processor, Program};
 use souk_vocabulary::profile::Profile;
+use souk_vocabulary::residency::DeviceMemory;
 use souk_vocabulary::taxonomy::Kind;
 
 pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
 use context::Context;
 use memory::GpuMemory;
-pub use memory::Moved;
-use program::GpuProgram;
-pub use user::{UserKernel, UserKernelError};
+use program::{GpuProgram, custom, table};
+pub use traffic::TrafficTotals;
 
 /// A GPU that runs subgraphs.
 pub struct Gpu {
@@ -103,7 +75,7 @@ impl Gpu {
 
     /// Bytes that tensors and the sizes of kernels moved between its memory and others.
     #[must_use]
-    pub fn moved(&self) -> Moved {
+    pub fn moved(&self) -> TrafficTotals {
         self.context.traffic().moved()
     }
 
@@ -164,7 +136,7 @@ impl Processor for Gpu {
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let graph = Graph::bind(subgraph)?;
         if graph.dtypes.values().any(|dtype| *dtype == DType::F16) {
-            self.context.try_halves();
+            self.context.try_halves(probe::halves);
         }
         let program = GpuProgram::compile(self.context.clone(), graph)?;
         Ok(Box::new(program))

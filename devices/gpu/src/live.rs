@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A card's folder under `/sys/bus/pci/devices`.
-pub(super) struct Live {
+pub(crate) struct Live {
     folder: PathBuf,
 }
 

@@ -7,76 +7,23 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use souk_memory::paths::Path;
 use souk_memory::{DType, Shape, Tensor};
 use souk_reference::call::KernelError;
-use souk_vocabulary::held::{DeviceMemory, Resident};
 use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::RunError;
+use souk_vocabulary::residency::{DeviceMemory, Resident};
 
-use super::context::Context;
-use super::error::GpuError;
-use super::packed::lies_there;
-use super::program::tensor;
-use super::steps::{Value, upload, upload_all};
-use super::stream::{Array, Stream};
-
-/// Bytes that moved between a GPU's memory and others since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// From the host: tensors, and the sizes that kernels read.
-    pub from_host: u64,
-    /// To the host.
-    pub to_host: u64,
-    /// From another device, without passing the host.
-    pub from_peers: u64,
-    /// Copies that took them: what goes together is one.
-    pub operations: u64,
-}
-
-/// Counts them.
-#[derive(Debug, Default)]
-pub(super) struct Traffic {
-    from_host: AtomicU64,
-    to_host: AtomicU64,
-    from_peers: AtomicU64,
-    operations: AtomicU64,
-}
-
-/// Which way bytes went.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
-    FromHost,
-    ToHost,
-    FromPeer,
-}
-
-impl Traffic {
-    pub fn note(&self, way: Way, bytes: u64) {
-        let counter = match way {
-            Way::FromHost => &self.from_host,
-            Way::ToHost => &self.to_host,
-            Way::FromPeer => &self.from_peers,
-        };
-        counter.fetch_add(bytes, Ordering::Relaxed);
-        self.operations.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn moved(&self) -> Moved {
-        Moved {
-            from_host: self.from_host.load(Ordering::Relaxed),
-            to_host: self.to_host.load(Ordering::Relaxed),
-            from_peers: self.from_peers.load(Ordering::Relaxed),
-            operations: self.operations.load(Ordering::Relaxed),
-        }
-    }
-}
+use crate::context::Context;
+use crate::error::GpuError;
+use crate::numbers::packed::lies_there;
+use crate::recording::{Array, Stream, Value, tensor, upload, upload_all};
+use crate::traffic::Way;
 
 /// A GPU's memory as others see it.
-pub(super) struct GpuMemory {
+pub(crate) struct GpuMemory {
     context: Arc<Context>,
     host_link: Path,
 }
@@ -177,7 +124,7 @@ impl DeviceMemory for GpuMemory {
 }
 
 /// A tensor that a run made, or that was put there.
-pub(super) struct GpuResident {
+pub(crate) struct GpuResident {
     context: Arc<Context>,
     value: Value,
     dtype: DType,
@@ -262,7 +209,7 @@ fn own<'r>(context: &Arc<Context>, resident: &'r dyn Resident) -> Option<&'r Gpu
 
 /// A resident as a value of runs on `context`: itself if it lies there, a copy if a link leads from
 /// where it lies; `None` if neither.
-pub(super) fn taken(
+pub(crate) fn taken(
     context: &Arc<Context>,
     from: &dyn Resident,
 ) -> Result<Option<Value>, RunError> {

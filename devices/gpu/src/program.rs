@@ -1,33 +1,35 @@
 //! A subgraph ready to run on a GPU: recorded anew for the shapes of each run, submitted at once.
 
+pub(crate) mod custom;
+mod fusion;
+pub(crate) mod table;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
-use souk_memory::{DType, Shape, Tensor};
+use souk_memory::Tensor;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Port, Unsupported, UnsupportedReason};
 use souk_reference as reference;
 use souk_reference::Scope;
 use souk_reference::call::{Call, KernelError};
-use souk_vocabulary::held::Held;
 use souk_vocabulary::processor::{Energy, Engine, Outcome, Program, RunError, check_held};
+use souk_vocabulary::residency::TensorHandle;
 
-use super::context::Context;
-use super::doubles::Doubles;
-use super::error::GpuError;
-use super::fused::{self, Fused, Place};
-use super::memory::{self, GpuResident};
-use super::packed::{lanes, lies_there, narrow};
-use super::steps::{Step, Value, upload};
-use super::stream::{Array, Stream};
-use super::table::{self, Judge, Side, Takeover};
-use super::{custom, record};
+use crate::context::Context;
+use crate::error::GpuError;
+use crate::memory::GpuResident;
+use crate::numbers::doubles::Doubles;
+use crate::numbers::packed::lies_there;
+use crate::recording::{Array, Step, Stream, Value, narrow, tensor, upload};
+use crate::{memory, operators};
+use fusion::{Fusion, Place};
+use table::{Judge, Side, Takeover};
 
 /// A subgraph on the device.
-pub(super) struct GpuProgram {
+pub(crate) struct GpuProgram {
     context: Arc<Context>,
     graph: Graph,
     sides: Vec<Side>,
@@ -39,7 +41,7 @@ pub(super) struct GpuProgram {
     ends: Vec<Vec<String>>,
     scope: Scope,
     /// What a node has that nothing is taken into.
-    alone: Fused,
+    alone: Fusion,
 }
 
 impl GpuProgram {
@@ -51,7 +53,7 @@ impl GpuProgram {
             checked.map_err(|reason| Unsupported::new(node, reason))?;
         }
         let weights = send_weights(&context, &context.name, &graph, &sides)?;
-        let places = fused::plan(&graph, &sides, context.driver().multiplies_quarters());
+        let places = fusion::plan(&graph, &sides, context.driver().multiplies_quarters());
         let nodes = graph.nodes().iter().zip(&sides);
         let doubles = context.doubles();
         let host_reads =
@@ -65,7 +67,7 @@ impl GpuProgram {
             weights,
             graph,
             scope: Scope::new(),
-            alone: Fused::default(),
+            alone: Fusion::default(),
         })
     }
 
@@ -106,7 +108,7 @@ impl GpuProgram {
     fn on_device<'a>(
         &'a self,
         node: &'a NodeProto,
-        fused: &'a Fused,
+        fused: &'a Fusion,
         stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
@@ -138,7 +140,7 @@ impl GpuProgram {
             let arrays = custom::record(&mut step, &self.graph)?;
             return Ok(arrays.into_iter().map(Value::of_device).collect());
         }
-        let arrays = record::record(&mut step)?;
+        let arrays = operators::record(&mut step)?;
         let outputs = arrays.into_iter().enumerate();
         outputs
             .map(|(index, array)| {
@@ -201,14 +203,19 @@ impl GpuProgram {
     /// Inputs as values of a run: what lies on this device stays there, unless the host must know
     /// it. What lies on another comes by the link between them or through the host. Both wait for
     /// the other's turn, so they are done before one's own.
-    fn given(&self, inputs: &BTreeMap<String, Held>) -> Result<BTreeMap<String, Value>, RunError> {
-        let given = |(name, held): (&String, &Held)| {
+    fn given(
+        &self,
+        inputs: &BTreeMap<String, TensorHandle>,
+    ) -> Result<BTreeMap<String, Value>, RunError> {
+        let given = |(name, held): (&String, &TensorHandle)| {
             let mut value = match held {
-                Held::Host(tensor) => Value::of_host(tensor.clone()),
-                Held::Device(resident) => match memory::taken(&self.context, &**resident)? {
-                    Some(value) => value,
-                    None => Value::of_host(resident.to_host()?),
-                },
+                TensorHandle::Host(tensor) => Value::of_host(tensor.clone()),
+                TensorHandle::Device(resident) => {
+                    match memory::taken(&self.context, &**resident)? {
+                        Some(value) => value,
+                        None => Value::of_host(resident.to_host()?),
+                    }
+                }
             };
             if value.host.is_none() && self.host_reads.contains(name) {
                 value.host = Some(held.to_host()?);
@@ -224,7 +231,7 @@ impl GpuProgram {
         stream: Stream<'_>,
         values: &BTreeMap<String, Value>,
         kept: &BTreeSet<String>,
-    ) -> Result<BTreeMap<String, Held>, GpuError> {
+    ) -> Result<BTreeMap<String, TensorHandle>, GpuError> {
         stream.submit()?;
         let mut outputs = BTreeMap::new();
         let mut arrays: Vec<(&Port, &Array)> = Vec::new();
@@ -234,10 +241,10 @@ impl GpuProgram {
             match (&value.host, value.on_device()) {
                 (_, Some(_)) if kept.contains(&port.name) => {
                     let resident = GpuResident::new(&self.context, value.clone())?;
-                    outputs.insert(port.name.clone(), Held::Device(Arc::new(resident)));
+                    outputs.insert(port.name.clone(), TensorHandle::Device(Arc::new(resident)));
                 }
                 (Some(tensor), _) => {
-                    outputs.insert(port.name.clone(), Held::Host(tensor.clone()));
+                    outputs.insert(port.name.clone(), TensorHandle::Host(tensor.clone()));
                 }
                 (None, Some(array)) => arrays.push((port, array)),
                 (None, None) => return Err(KernelError::Missing(0).into()),
@@ -249,7 +256,7 @@ impl GpuProgram {
             .collect();
         let read = self.context.read(&buffers)?;
         for ((port, array), words) in arrays.into_iter().zip(read) {
-            outputs.insert(port.name.clone(), Held::Host(tensor(array, words)?));
+            outputs.insert(port.name.clone(), TensorHandle::Host(tensor(array, words)?));
         }
         Ok(outputs)
     }
@@ -265,7 +272,8 @@ impl Program for GpuProgram {
     }
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let held = |(name, tensor): (&String, &Tensor)| (name.clone(), Held::Host(tensor.clone()));
+        let held =
+            |(name, tensor): (&String, &Tensor)| (name.clone(), TensorHandle::Host(tensor.clone()));
         let inputs = inputs.iter().map(held).collect();
         let outcome = self.run_held(&inputs, &BTreeSet::new())?;
         outcome.try_map(|held| held.to_host())
@@ -273,9 +281,9 @@ impl Program for GpuProgram {
 
     fn run_held(
         &self,
-        inputs: &BTreeMap<String, Held>,
+        inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
-    ) -> Result<Outcome<Held>, RunError> {
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         check_held(&self.graph.inputs, inputs)?;
         let mut values = self.given(inputs)?;
         let turn = self.context.turn.lock();
@@ -406,31 +414,4 @@ fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     }
     ends.reverse();
     ends
-}
-
-/// Words from the device as a tensor of the array's type.
-pub(super) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
-    let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let bytes: Bytes = match array.dtype {
-        _ if array.is_double => words,
-        DType::Bool => words
-            .chunks_exact(4)
-            .map(|bytes| u8::from(word(bytes) != 0))
-            .collect::<Vec<u8>>()
-            .into(),
-        DType::I64 => words
-            .chunks_exact(4)
-            .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
-            .collect::<Vec<u8>>()
-            .into(),
-        DType::F64 => words
-            .chunks_exact(4)
-            .flat_map(|bytes| f64::from(f32::from_bits(word(bytes).cast_unsigned())).to_le_bytes())
-            .collect::<Vec<u8>>()
-            .into(),
-        dtype if lanes(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
-        _ => words,
-    };
-    let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;
-    Ok(Tensor::new(array.dtype, shape, bytes).map_err(KernelError::from)?)
 }

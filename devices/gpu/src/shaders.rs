@@ -3,14 +3,11 @@
 //! Binding 0 holds a kernel's sizes as 32-bit words, the next ones its arrays, results last. Every
 //! array access is bounds-checked by naga; `p[0]` is how many threads or groups have work.
 
-use souk_memory::DType;
-
-use super::doubles;
-use super::packed::element;
-use super::stream::Array;
+pub(crate) mod doubles;
+pub(crate) mod functions;
 
 /// What every kernel begins with.
-pub(super) const PRELUDE: &str = r"
+pub(crate) const PRELUDE: &str = r"
 @group(0) @binding(0) var<storage, read> p: array<u32>;
 fn f(i: u32) -> f32 { return bitcast<f32>(p[i]); }
 fn is_nan(a: f32) -> bool { return (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
@@ -23,7 +20,7 @@ fn smaller(a: f32, b: f32) -> f32 { return select(b, a, a < b || is_nan(a)); }
 
 /// What a kernel with these bindings begins with: where an array is of halves as they lie, it says
 /// that it computes with them; where one is of 64-bit floats, its functions are of those.
-pub(super) fn prelude(arrays: &str) -> String {
+pub(crate) fn prelude(arrays: &str) -> String {
     match arrays {
         _ if arrays.contains("array<f64>") => doubles::PRELUDE.to_owned(),
         _ if arrays.contains("array<f16>") => format!("enable f16;\n{PRELUDE}"),
@@ -33,16 +30,15 @@ pub(super) fn prelude(arrays: &str) -> String {
 
 /// What a kernel computes with, and what lies in the arrays that it reads and writes.
 #[derive(Clone, Copy)]
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     pub number: &'static str,
     pub read: &'static str,
     pub written: &'static str,
 }
 
 impl Numbers {
-    /// Those of a kernel that makes one array of another.
-    pub fn of(from: &Array, to: &Array) -> Self {
-        let [read, written] = [from, to].map(|array| element(array.dtype, array.is_double));
+    /// Those of a kernel that reads one array and writes another.
+    pub fn of(read: &'static str, written: &'static str) -> Self {
         let number = if read == "f16" { "f32" } else { read };
         Self {
             number,
@@ -75,7 +71,7 @@ fn converted(from: &str, to: &str, value: &str) -> String {
 }
 
 /// The entry of a kernel with one thread for each `i` below `p[0]`.
-pub(super) const BY_THREAD: &str = r"
+pub(crate) const BY_THREAD: &str = r"
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<u32>,
         @builtin(local_invocation_index) l: u32) {
@@ -84,7 +80,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<
 ";
 
 /// The same with a number of each thread that the others see.
-pub(super) fn by_group(number: &str) -> String {
+pub(crate) fn by_group(number: &str) -> String {
     format!("\nvar<workgroup> t: array<{number}, 64>;{BY_GROUP}")
 }
 
@@ -98,7 +94,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<
 ";
 
 /// Arrays as bindings from 1 on: name and element type, the last `written` of them writable.
-pub(super) fn bindings(arrays: &[(&str, &str)], written: usize) -> String {
+pub(crate) fn bindings(arrays: &[(&str, &str)], written: usize) -> String {
     let last = arrays.len() - written;
     let line = |(index, (name, element)): (usize, &(&str, &str))| {
         let access = if index < last { "read" } else { "read_write" };
@@ -109,7 +105,7 @@ pub(super) fn bindings(arrays: &[(&str, &str)], written: usize) -> String {
 }
 
 /// All threads of a group bring `t` together into `t[0]` by `combine`, of `a` and `b`.
-pub(super) fn gather(combine: &str) -> String {
+pub(crate) fn gather(combine: &str) -> String {
     format!(
         r"
   workgroupBarrier();
@@ -127,7 +123,7 @@ pub(super) fn gather(combine: &str) -> String {
 /// size, step read, step written, start, stride, size of the source, and what lies outside it
 /// (0 nothing does, 1 the fill, 2 reflected, 3 the edge, 4 wrapped). The fill is a word of the
 /// sizes, or the first one of an array of its own.
-pub(super) fn copy(word: Word, has_fill: bool) -> String {
+pub(crate) fn copy(word: Word, has_fill: bool) -> String {
     let name = word.name();
     let (names, fill): (&[_], _) = match has_fill {
         true => (
@@ -171,7 +167,7 @@ pub(super) fn copy(word: Word, has_fill: bool) -> String {
 
 /// What is moved as it is.
 #[derive(Clone, Copy)]
-pub(super) enum Word {
+pub(crate) enum Word {
     /// 32 bits.
     Single,
     /// 64 bits.
@@ -181,15 +177,6 @@ pub(super) enum Word {
 }
 
 impl Word {
-    /// What an array that is not packed is moved in.
-    pub fn of(array: &Array) -> Self {
-        match array.dtype {
-            _ if array.is_double => Self::Double,
-            DType::F16 => Self::Half,
-            _ => Self::Single,
-        }
-    }
-
     fn name(self) -> &'static str {
         match self {
             Self::Single => "u32",
@@ -200,7 +187,7 @@ impl Word {
 }
 
 /// `y[i] = x[places[i]]` in runs of `p[1]` words; a place below 0 gives the fill `p[2]`.
-pub(super) fn take(word: Word) -> String {
+pub(crate) fn take(word: Word) -> String {
     let name = word.name();
     let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
     let prelude = prelude(&arrays);
@@ -213,7 +200,7 @@ pub(super) fn take(word: Word) -> String {
 }
 
 /// `y[places[i]] = x[i]` in runs of `p[1]` words; a place below 0 is skipped.
-pub(super) fn put(word: Word) -> String {
+pub(crate) fn put(word: Word) -> String {
     let name = word.name();
     let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
     let prelude = prelude(&arrays);
@@ -229,7 +216,7 @@ pub(super) fn put(word: Word) -> String {
 /// for, which takes them in their order.
 ///
 /// Sizes: count, words of an update. `starts` has where the updates of a place begin in `order`.
-pub(super) fn combine(element: &str, combine: &str) -> String {
+pub(crate) fn combine(element: &str, combine: &str) -> String {
     let arrays = bindings(
         &[
             ("x", element),
@@ -258,7 +245,7 @@ pub(super) fn combine(element: &str, combine: &str) -> String {
 /// A reduction of the middle one of three dimensions: sizes are count, its size, the last one's.
 /// What it starts with; `pre` of `v`, `combine` of `a` and `b`, `post` of `a` and `n`; a group for
 /// each result or a thread.
-pub(super) fn reduce(numbers: Numbers, expressions: [&str; 4], grouped: bool) -> String {
+pub(crate) fn reduce(numbers: Numbers, expressions: [&str; 4], grouped: bool) -> String {
     let arrays = numbers.arrays();
     let prelude = prelude(&arrays);
     let [init, pre, combine, post] = expressions;
@@ -297,7 +284,7 @@ fn post(a: {number}, n: {number}) -> {number} {{ return {post}; }}
 }
 
 /// Softmax, its logarithm, or the logarithm of the sum alone, over the middle dimension.
-pub(super) fn softmax(numbers: Numbers, kind: Softmax) -> String {
+pub(crate) fn softmax(numbers: Numbers, kind: Softmax) -> String {
     let arrays = numbers.arrays();
     let (prelude, entry) = (prelude(&arrays), by_group(numbers.number));
     let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
@@ -341,7 +328,7 @@ pub(super) fn softmax(numbers: Numbers, kind: Softmax) -> String {
 
 /// What is made of the exponentials of a row.
 #[derive(Clone, Copy)]
-pub(super) enum Softmax {
+pub(crate) enum Softmax {
     Plain,
     Log,
     LogSum,
@@ -351,7 +338,7 @@ pub(super) enum Softmax {
 ///
 /// Sizes: rows, row length, epsilon, whether the mean is taken off, then for scale and shift how
 /// many elements share one and how many there are. The mean and inverse deviation are kept.
-pub(super) fn normalise(numbers: Numbers) -> String {
+pub(crate) fn normalise(numbers: Numbers) -> String {
     let arrays = bindings(
         &[
             ("x", numbers.read),
@@ -395,7 +382,7 @@ pub(super) fn normalise(numbers: Numbers) -> String {
 
 /// The place of the largest (or smallest, `p[4]`) element along the middle dimension, the first or
 /// the last (`p[3]`) of equals.
-pub(super) fn place_of_extreme(numbers: Numbers) -> String {
+pub(crate) fn place_of_extreme(numbers: Numbers) -> String {
     let arrays = numbers.arrays();
     let prelude = prelude(&arrays);
     let (first, each) = (
@@ -420,7 +407,7 @@ pub(super) fn place_of_extreme(numbers: Numbers) -> String {
 /// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`: each
 /// element counts those before it, and writes itself at that place if it is one of the first. What
 /// is no number counts as larger than any.
-pub(super) fn top(numbers: Numbers) -> String {
+pub(crate) fn top(numbers: Numbers) -> String {
     let names = [
         ("x", numbers.read),
         ("y", numbers.written),
@@ -461,7 +448,7 @@ fn is_none(v: {number}) -> bool {{ return {is_none}; }}
 
 /// Rotary positions: sizes are count, heads, length, width, rotated width, whether pairs are
 /// interleaved, and whether heads come before positions.
-pub(super) fn rotate(numbers: Numbers) -> String {
+pub(crate) fn rotate(numbers: Numbers) -> String {
     let arrays = bindings(
         &[
             ("x", numbers.read),

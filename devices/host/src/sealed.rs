@@ -25,7 +25,7 @@ const SEALS: SealFlags = SealFlags::WRITE
 
 /// Memory that is sealed.
 #[derive(Debug)]
-pub struct Sealed {
+pub struct SealedMemory {
     file: OwnedFd,
     length: usize,
 }
@@ -36,33 +36,33 @@ struct Mapping {
     length: usize,
 }
 
-impl Sealed {
+impl SealedMemory {
     /// Memory with these pieces one after the other; each is copied once.
     ///
     /// # Errors
     /// What the system says.
-    pub fn new(pieces: &[&[u8]]) -> io::Result<Sealed> {
+    pub fn new(pieces: &[&[u8]]) -> io::Result<SealedMemory> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("souk", flags)?);
         for piece in pieces {
             file.write_all(piece)?;
         }
         fcntl_add_seals(&file, SEALS)?;
-        Sealed::received(file.into())
+        SealedMemory::received(file.into())
     }
 
     /// Memory that another process sent, if it is sealed.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] if it is not, else what the system says.
-    pub fn received(file: OwnedFd) -> io::Result<Sealed> {
+    pub fn received(file: OwnedFd) -> io::Result<SealedMemory> {
         if !fcntl_get_seals(&file)?.contains(SEALS) {
             return Err(io::ErrorKind::InvalidData.into());
         }
         // Sealed against growing and shrinking: the length is what it will always be.
         let length = rustix::fs::fstat(&file)?.st_size;
         let length = usize::try_from(length).map_err(|_| io::ErrorKind::InvalidData)?;
-        Ok(Sealed { file, length })
+        Ok(SealedMemory { file, length })
     }
 
     /// What is sent to another process.
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_is_sealed_is_read_whole_and_cannot_be_changed() {
-        let sealed = Sealed::new(&[b"one ", b"two"]).unwrap();
+        let sealed = SealedMemory::new(&[b"one ", b"two"]).unwrap();
         let bytes = sealed.bytes().unwrap();
         assert_eq!((&bytes[..], sealed.length()), (&b"one two"[..], 7));
         let mut file = File::from(sealed.file().try_clone_to_owned().unwrap());
@@ -143,13 +143,13 @@ mod tests {
 
     #[test]
     fn nothing_is_no_special_case_for_callers() {
-        assert!(Sealed::new(&[]).unwrap().bytes().unwrap().is_empty());
+        assert!(SealedMemory::new(&[]).unwrap().bytes().unwrap().is_empty());
     }
 
     #[test]
     fn memory_that_could_still_change_is_refused() {
         let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-        let refused = Sealed::received(open).unwrap_err();
+        let refused = SealedMemory::received(open).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
     }
 }

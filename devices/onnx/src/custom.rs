@@ -2,7 +2,7 @@
 //!
 //! The kernel is the first input, an initializer of bytes, so it is content like any weight: named
 //! by its hash and sent once. What it makes, and of what size, the node's attributes say, so that a
-//! graph can be planned without running it. docs/devices.md has the whole contract.
+//! graph can be planned without running it. docs/kernels.md has the whole contract.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::graph::Graph;
-use super::operators::facts;
+use super::schema::{Extents, OperatorSchema};
 use crate::NodeProto;
 
 /// Numbers of dimensions of the values for which they are known.
@@ -68,7 +68,12 @@ impl Ranks {
 
     fn follow(&mut self, node: &NodeProto) {
         if let Some(rank) = self.result(node) {
-            for name in &node.output {
+            // Of several outputs only those of a split are alike.
+            let alike = match node.op_type() {
+                "Split" => node.output.len(),
+                _ => 1,
+            };
+            for name in node.output.iter().take(alike) {
                 if !self.ranks.contains_key(name) {
                     self.note(name, rank);
                 }
@@ -79,7 +84,7 @@ impl Ranks {
         }
     }
 
-    /// Dimensions of a node's outputs.
+    /// Dimensions of a node's first output.
     fn result(&self, node: &NodeProto) -> Option<usize> {
         let first = self.of(node, 0);
         match node.op_type() {
@@ -100,20 +105,18 @@ impl Ranks {
                 let (left, right) = (first?, self.of(node, 1)?);
                 (left >= 2 && right >= 2).then(|| left.max(right))
             }
-            "Where" => Some(first?.max(self.of(node, 1)?).max(self.of(node, 2)?)),
-            "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Equal" | "Greater" | "GreaterOrEqual"
-            | "Less" | "LessOrEqual" | "And" | "Or" | "Xor" | "Max" | "Min" | "Sum" | "Mean"
-            | "PRelu" => {
-                let inputs = 0..node.input.len();
-                let ranks: Option<Vec<usize>> = inputs.map(|index| self.of(node, index)).collect();
-                ranks?.into_iter().max()
-            }
-            operator if operator.starts_with("Reduce") || operator.starts_with("Arg") => {
-                let keeps = node.int("keepdims").unwrap_or(1) != 0;
-                first.filter(|_| keeps)
-            }
-            operator if facts(operator).1 => first,
-            _ => None,
+            operator => match OperatorSchema::of(operator).extents {
+                Extents::OfFirst | Extents::RankOfFirst => first,
+                Extents::Repeated => {
+                    let inputs = 0..node.input.len();
+                    let ranks = inputs.map(|index| self.of(node, index));
+                    ranks.collect::<Option<Vec<usize>>>()?.into_iter().max()
+                }
+                Extents::Own => {
+                    let reduces = operator.starts_with("Reduce") || operator.starts_with("Arg");
+                    first.filter(|_| reduces && node.int("keepdims").unwrap_or(1) != 0)
+                }
+            },
         }
     }
 

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use souk_memory::DType;
 
 use crate::custom::{self, Custom, CustomError};
+use crate::schema::OperatorSchema;
 use crate::subgraph::{CompileError, Unsupported, UnsupportedReason, node_name};
 use crate::{GraphProto, NodeProto, tensor_from_proto};
 
@@ -61,43 +62,9 @@ fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileEr
 /// Type of the first output.
 fn first_type(node: &NodeProto, types: &Types) -> Option<DType> {
     let input = |index| types.get(node.input_name(index)?).copied();
-    let code = |name| DType::from_onnx_code(i32::try_from(node.int(name)?).ok()?).ok();
-    match node.op_type() {
-        "Cast" | "BitCast" => code("to"),
-        "CastLike" | "Where" => input(1),
-        "Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin" | "NonMaxSuppression" => {
-            Some(DType::I64)
-        }
-        "Equal" | "Greater" | "Less" | "GreaterOrEqual" | "LessOrEqual" | "And" | "Or" | "Not"
-        | "Xor" | "IsNaN" | "IsInf" => Some(DType::Bool),
-        "Constant" => constant_type(node),
-        "ConstantOfShape" => match node.tensor("value") {
-            Some(value) => DType::from_onnx_code(value.data_type()).ok(),
-            None => Some(DType::F32),
-        },
-        "EyeLike" | "Bernoulli" | "RandomNormalLike" | "RandomUniformLike" => {
-            code("dtype").or_else(|| input(0))
-        }
-        "RandomNormal" | "RandomUniform" => code("dtype").or(Some(DType::F32)),
-        "Multinomial" => code("dtype").or(Some(DType::I32)),
-        "BlackmanWindow" | "HammingWindow" | "HannWindow" | "MelWeightMatrix" => {
-            code("output_datatype").or(Some(DType::F32))
-        }
-        "OneHot" => input(2),
-        "QuantizeLinear" => {
-            let stated = code("output_dtype").filter(|_| node.int("output_dtype") != Some(0));
-            stated.or_else(|| input(2)).or(Some(DType::U8))
-        }
-        "DequantizeLinear" => {
-            let stated = code("output_dtype").filter(|_| node.int("output_dtype") != Some(0));
-            stated.or_else(|| input(1))
-        }
-        "DynamicQuantizeLinear" => Some(DType::U8),
-        "MatMulInteger" | "ConvInteger" => Some(DType::I32),
-        "QLinearMatMul" | "QLinearConv" => input(7),
-        "ImageDecoder" => Some(DType::U8),
-        _ => input(0),
-    }
+    let known = |code| DType::from_onnx_code(code).ok();
+    let result = OperatorSchema::of(node.op_type()).result;
+    result.of(node, input, known)
 }
 
 /// Types of the outputs after the first, at their index; the last stands for all that follow.
@@ -121,17 +88,6 @@ fn other_type(node: &NodeProto, types: &Types, first: DType) -> [DType; 4] {
             [first, key, input(2).unwrap_or(first), first]
         }
         _ => [first; 4],
-    }
-}
-
-/// Type of a constant, whichever attribute it is stated in.
-fn constant_type(node: &NodeProto) -> Option<DType> {
-    let attribute = node.attribute.first()?;
-    match attribute.name() {
-        "value" => DType::from_onnx_code(attribute.t.as_ref()?.data_type()).ok(),
-        "value_float" | "value_floats" => Some(DType::F32),
-        "value_int" | "value_ints" => Some(DType::I64),
-        _ => None,
     }
 }
 

@@ -28,7 +28,7 @@ use souk_vocabulary::processor::{Estimate, Processor, Program};
 use souk_vocabulary::profile::Profile;
 
 pub use library::{LIBRARY_VARIABLE, Library, LoadError, library_path};
-use loaded::Loaded;
+use loaded::LoadedModel;
 use program::{RuntimeProgram, Watch};
 pub use provider::Provider;
 
@@ -127,8 +127,8 @@ impl Processor for OnnxRuntime {
             return Err(CompileError::Port { name });
         }
         let loaded = match self.provider.is_cpu() {
-            true => Loaded::beside(subgraph)?,
-            false => Loaded::whole(subgraph)?,
+            true => LoadedModel::beside(subgraph)?,
+            false => LoadedModel::whole(subgraph)?,
         };
         let opened = self
             .library

@@ -14,7 +14,7 @@ use souk_host::discover;
 use souk_onnx::sample;
 use thiserror::Error;
 
-use super::loaded::{Loaded, Opened};
+use super::loaded::{LoadedModel, OpenSession};
 use super::provider::{self, Provider};
 use super::refusal::{self, Placements, Refusal};
 
@@ -93,7 +93,7 @@ pub enum LoadError {
 
 /// What this process has of the one library it has room for.
 #[derive(Debug, Default)]
-enum Held {
+enum LibraryState {
     /// Nobody asked yet: it is looked for.
     #[default]
     Unsought,
@@ -103,8 +103,8 @@ enum Held {
     Open(Arc<Library>),
 }
 
-fn held() -> MutexGuard<'static, Held> {
-    static HELD: OnceLock<Mutex<Held>> = OnceLock::new();
+fn held() -> MutexGuard<'static, LibraryState> {
+    static HELD: OnceLock<Mutex<LibraryState>> = OnceLock::new();
     let held = HELD.get_or_init(Mutex::default);
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -130,8 +130,8 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
 }
 
 /// A small model with its weights within it.
-fn warm_model() -> Loaded {
-    Loaded {
+fn warm_model() -> LoadedModel {
+    LoadedModel {
         model: sample::subgraph().model.clone(),
         beside: Vec::new(),
     }
@@ -167,7 +167,7 @@ impl Library {
     /// [`LoadError`].
     pub fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
         let mut held = held();
-        if let Held::Open(library) = &*held {
+        if let LibraryState::Open(library) = &*held {
             if library.path == path {
                 return Ok(library.clone());
             }
@@ -196,7 +196,7 @@ impl Library {
             host: Provider::host(discover::cpu().isa),
             providers: OnceLock::new(),
         });
-        *held = Held::Open(library.clone());
+        *held = LibraryState::Open(library.clone());
         Ok(library)
     }
 
@@ -208,12 +208,12 @@ impl Library {
     pub fn choose(path: Option<&Path>) -> Result<(), LoadError> {
         let mut held = held();
         match &*held {
-            Held::Open(library) if Some(library.path()) == path => {}
-            Held::Open(library) => {
+            LibraryState::Open(library) if Some(library.path()) == path => {}
+            LibraryState::Open(library) => {
                 let open = library.path.clone();
                 return Err(LoadError::Another { open });
             }
-            _ => *held = Held::Chosen(path.map(Path::to_owned)),
+            _ => *held = LibraryState::Chosen(path.map(Path::to_owned)),
         }
         Ok(())
     }
@@ -225,9 +225,9 @@ impl Library {
     /// [`LoadError`].
     pub fn find() -> Result<Arc<Self>, LoadError> {
         let path = match &*held() {
-            Held::Open(library) => return Ok(library.clone()),
-            Held::Chosen(path) => path.clone(),
-            Held::Unsought => library_path(),
+            LibraryState::Open(library) => return Ok(library.clone()),
+            LibraryState::Chosen(path) => path.clone(),
+            LibraryState::Unsought => library_path(),
         };
         Self::open(&path.ok_or(LoadError::NotFound)?)
     }
@@ -236,8 +236,8 @@ impl Library {
     #[must_use]
     pub fn opened() -> Option<Arc<Self>> {
         match &*held() {
-            Held::Open(library) => Some(library.clone()),
-            Held::Unsought | Held::Chosen(_) => None,
+            LibraryState::Open(library) => Some(library.clone()),
+            LibraryState::Unsought | LibraryState::Chosen(_) => None,
         }
     }
 
@@ -299,19 +299,19 @@ impl Library {
     /// computes all of it there, or refuses it.
     pub(super) fn open_model(
         &self,
-        loaded: Loaded,
+        loaded: LoadedModel,
         provider: &Provider,
         threads: NonZeroUsize,
-    ) -> Result<Opened, Refusal> {
+    ) -> Result<OpenSession, Refusal> {
         let builder = |log: Option<&Placements>| self.builder(provider, threads, log);
-        let opened = Opened::new(loaded, || builder(None));
+        let opened = OpenSession::new(loaded, || builder(None));
         opened.map_err(|(loaded, said)| {
             if !refusal::is_left(&said) {
                 return Refusal::Said(said);
             }
             let placements = Placements::default();
             // Only a session that may leave nodes to the CPU says which; it is for its log alone.
-            let _ = Opened::new(loaded, || builder(Some(&placements)));
+            let _ = OpenSession::new(loaded, || builder(Some(&placements)));
             Refusal::Left(placements.left())
         })
     }

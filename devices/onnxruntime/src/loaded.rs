@@ -18,14 +18,14 @@ use souk_onnx::subgraph::{CompileError, Subgraph, weight_id};
 use super::elements::element;
 
 /// A model, and those of its weights that are not within it.
-pub(super) struct Loaded {
+pub(super) struct LoadedModel {
     /// Encoded as ONNX.
     pub model: Bytes,
     /// What a session reads for as long as it lives, by the initializers' names.
     pub beside: Vec<(String, Tensor)>,
 }
 
-impl Loaded {
+impl LoadedModel {
     /// The model of a subgraph with all its weights within it.
     pub fn whole(subgraph: &Subgraph) -> Result<Self, CompileError> {
         Self::new(subgraph, |_| false)
@@ -87,19 +87,19 @@ fn is_aligned(tensor: &Tensor) -> bool {
 }
 
 /// A session, and what it reads.
-pub(super) struct Opened {
+pub(super) struct OpenSession {
     // Goes before what it reads.
     pub session: Session,
     _beside: Vec<(String, Tensor)>,
 }
 
-impl Opened {
+impl OpenSession {
     /// Has the library make a model ready. One that it refuses comes back with what it said.
     #[expect(unsafe_code, reason = "the session borrows what is kept beside it")]
     pub fn new(
-        loaded: Loaded,
+        loaded: LoadedModel,
         builder: impl FnOnce() -> Result<SessionBuilder, String>,
-    ) -> Result<Self, (Loaded, String)> {
+    ) -> Result<Self, (LoadedModel, String)> {
         let session = || {
             let mut builder = builder()?;
             for (name, tensor) in &loaded.beside {

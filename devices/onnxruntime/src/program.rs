@@ -17,12 +17,12 @@ use souk_vocabulary::profile::Power;
 
 use super::ENGINE;
 use super::elements::{self, element};
-use super::loaded::Opened;
+use super::loaded::OpenSession;
 
 /// A loaded model.
 pub(super) struct RuntimeProgram {
     // A session changes as it runs, so runs of one program go one after another.
-    opened: Mutex<Opened>,
+    opened: Mutex<OpenSession>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     operators: u64,
@@ -38,7 +38,7 @@ pub(super) struct Watch {
 }
 
 impl RuntimeProgram {
-    pub fn new(opened: Opened, graph: Graph, power: Option<Power>, watch: Watch) -> Self {
+    pub fn new(opened: OpenSession, graph: Graph, power: Option<Power>, watch: Watch) -> Self {
         Self {
             opened: Mutex::new(opened),
             operators: graph.nodes().len() as u64,

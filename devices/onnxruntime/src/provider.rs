@@ -29,7 +29,7 @@ pub struct Provider {
 }
 
 /// A provider that a library may have been built with.
-struct Known {
+struct ProviderEntry {
     name: &'static str,
     device: Option<&'static str>,
     kind: fn(CpuIsa) -> Kind,
@@ -37,7 +37,7 @@ struct Known {
 }
 
 /// All of them, in the order in which they are listed: the host's CPU last.
-const KNOWN: [Known; 11] = [
+const KNOWN: [ProviderEntry; 11] = [
     of::<QNN>(|_| npu(NpuFamily::QualcommHexagon)),
     of::<CoreML>(|_| npu(NpuFamily::AppleNeuralEngine)),
     of::<CANN>(|_| npu(NpuFamily::HuaweiAscend)),
@@ -51,7 +51,7 @@ const KNOWN: [Known; 11] = [
     openvino("NPU", |_| npu(NpuFamily::IntelVpu)),
     openvino("GPU", |_| gpu(GpuApi::OneApi)),
     openvino("CPU", |isa| Kind::Cpu { isa }),
-    Known {
+    ProviderEntry {
         name: HOST,
         device: None,
         kind: |isa| Kind::Cpu { isa },
@@ -59,8 +59,8 @@ const KNOWN: [Known; 11] = [
     },
 ];
 
-const fn of<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> Known {
-    Known {
+const fn of<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
+    ProviderEntry {
         name: T::NAME,
         device: None,
         kind,
@@ -68,8 +68,8 @@ const fn of<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> Known {
     }
 }
 
-const fn openvino(device: &'static str, kind: fn(CpuIsa) -> Kind) -> Known {
-    Known {
+const fn openvino(device: &'static str, kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
+    ProviderEntry {
         device: Some(device),
         ..of::<OpenVINO>(kind)
     }
@@ -95,7 +95,7 @@ pub(super) fn built_in(isa: CpuIsa) -> Vec<Provider> {
     there.map(|known| known.provider(isa)).collect()
 }
 
-impl Known {
+impl ProviderEntry {
     fn provider(&self, isa: CpuIsa) -> Provider {
         Provider {
             name: self.name.to_owned(),
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     /// What a provider and a device of it stand for: kind, maker, whether the memory is the host's.
-    fn told(known: &Known) -> (String, String, String, bool) {
+    fn told(known: &ProviderEntry) -> (String, String, String, bool) {
         let provider = known.provider(CpuIsa::Other);
         (
             provider.title(),

@@ -104,11 +104,11 @@ impl LeftNode {
 /// Reads off a session's log which nodes go to the host's CPU.
 #[derive(Clone, Default)]
 pub(super) struct Placements {
-    read: Arc<Mutex<Read>>,
+    read: Arc<Mutex<PlacementLog>>,
 }
 
 #[derive(Default)]
-struct Read {
+struct PlacementLog {
     is_cpu: bool,
     left: Vec<LeftNode>,
 }
@@ -130,7 +130,7 @@ impl Placements {
     }
 }
 
-impl Read {
+impl PlacementLog {
     fn line(&mut self, line: &str) {
         if line.contains(PLACED) {
             self.is_cpu = line.contains(ON_CPU);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn nodes_on_the_cpu_are_read_off_the_log() {
-        let mut read = Read::default();
+        let mut read = PlacementLog::default();
         for line in [
             "Node placements",
             " Node(s) placed on [OpenVINOExecutionProvider]. Number of nodes: 1",

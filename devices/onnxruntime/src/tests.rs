@@ -109,11 +109,11 @@ fn weights_beside_the_model_are_brought_in() {
 #[test]
 fn weights_stay_where_they_lie_if_elements_may_lie_there() {
     let (split, _) = beside();
-    let lies = |loaded: Loaded| loaded.beside.first().map(|(_, it)| it.bytes().as_ptr());
+    let lies = |loaded: LoadedModel| loaded.beside.first().map(|(_, it)| it.bytes().as_ptr());
     let own = split.weights.values().next().map(|bytes| bytes.as_ptr());
-    assert_eq!(lies(Loaded::beside(&split).unwrap()), own);
-    assert_eq!(lies(Loaded::beside(&shifted(&split)).unwrap()), None);
-    assert_eq!(lies(Loaded::whole(&split).unwrap()), None);
+    assert_eq!(lies(LoadedModel::beside(&split).unwrap()), own);
+    assert_eq!(lies(LoadedModel::beside(&shifted(&split)).unwrap()), None);
+    assert_eq!(lies(LoadedModel::whole(&split).unwrap()), None);
 }
 
 #[test]

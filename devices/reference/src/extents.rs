@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
+use souk_onnx::schema::{Extents, OperatorSchema};
 use souk_onnx::subgraph::node_name;
 use souk_onnx::types::Types;
 use souk_vocabulary::processor::RunError;
@@ -25,85 +26,20 @@ const WHOLE_MAX: usize = 1 << 16;
 /// sizes, not the words of a text.
 const GIVEN_MAX: usize = 1 << 8;
 
-/// Operators that give as many sizes as their first input has.
-const KEEPS: &[&str] = &[
-    "Abs",
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "BatchNormalization",
-    "Cast",
-    "Ceil",
-    "Clip",
-    "Cos",
-    "Cosh",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "Identity",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LeakyRelu",
-    "Log",
-    "LogSoftmax",
-    "Neg",
-    "RMSNormalization",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Sigmoid",
-    "Sin",
-    "Sinh",
-    "Softmax",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tan",
-    "Tanh",
-];
-
-/// Operators whose inputs are repeated to one shape.
-const REPEATS: &[&str] = &[
-    "Add",
-    "Div",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "Less",
-    "LessOrEqual",
-    "Max",
-    "Mean",
-    "Min",
-    "Mul",
-    "PRelu",
-    "Pow",
-    "Sub",
-    "Sum",
-    "Where",
-];
-
 /// What is known of a value before it is made.
 #[derive(Clone)]
-struct Known {
+struct KnownValue {
     dims: Vec<usize>,
     /// Its integers or truths, if they are few.
     whole: Option<Tensor>,
 }
 
 /// What of a value that is given decides how large everything is that is made of it.
-pub type Told = (DType, Vec<usize>, Option<Bytes>);
+pub type ValueSummary = (DType, Vec<usize>, Option<Bytes>);
 
 /// That of a tensor.
-pub fn told(tensor: &Tensor) -> Told {
-    let whole = Known::of(tensor, GIVEN_MAX).whole;
+pub fn told(tensor: &Tensor) -> ValueSummary {
+    let whole = KnownValue::of(tensor, GIVEN_MAX).whole;
     let bytes = whole.map(|whole| whole.bytes().clone());
     (tensor.dtype(), tensor.dims().to_vec(), bytes)
 }
@@ -130,13 +66,13 @@ pub fn follow(
     opset: i64,
     (inputs, weights): (&Scope, &Scope),
 ) -> Result<BTreeMap<String, Vec<usize>>, Doubt> {
-    let mut values: BTreeMap<String, Known> = BTreeMap::new();
+    let mut values: BTreeMap<String, KnownValue> = BTreeMap::new();
     for node in nodes {
         for name in node.input.iter().filter(|name| !name.is_empty()) {
             if !values.contains_key(name) {
                 let known = match (inputs.get(name), weights.get(name)) {
-                    (Some(input), _) => Known::of(input, GIVEN_MAX),
-                    (None, weight) => Known::of(weight.ok_or(Doubt::Unknown)?, WHOLE_MAX),
+                    (Some(input), _) => KnownValue::of(input, GIVEN_MAX),
+                    (None, weight) => KnownValue::of(weight.ok_or(Doubt::Unknown)?, WHOLE_MAX),
                 };
                 values.insert(name.clone(), known);
             }
@@ -149,7 +85,7 @@ pub fn follow(
     Ok(sizes.collect())
 }
 
-impl Known {
+impl KnownValue {
     fn of(tensor: &Tensor, elements_max: usize) -> Self {
         let is_whole = !tensor.dtype().is_float() && tensor.shape().count() <= elements_max;
         Self {
@@ -162,12 +98,12 @@ impl Known {
 /// A node and what is known of its inputs.
 struct Node<'a> {
     node: &'a NodeProto,
-    inputs: Vec<Option<&'a Known>>,
+    inputs: Vec<Option<&'a KnownValue>>,
     opset: i64,
 }
 
 impl<'a> Node<'a> {
-    fn new(node: &'a NodeProto, values: &'a BTreeMap<String, Known>, opset: i64) -> Self {
+    fn new(node: &'a NodeProto, values: &'a BTreeMap<String, KnownValue>, opset: i64) -> Self {
         let inputs = node.input.iter().map(|name| values.get(name)).collect();
         Self {
             node,
@@ -176,7 +112,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn made(&self, types: &Types) -> Result<Vec<Known>, Doubt> {
+    fn made(&self, types: &Types) -> Result<Vec<KnownValue>, Doubt> {
         let too_large = |elements: u128| {
             Doubt::TooLarge(RunError::Operator {
                 operator: self.node.op_type().to_owned(),
@@ -196,7 +132,7 @@ impl<'a> Node<'a> {
         }
         let first = self.node.output.first().and_then(|name| types.get(name));
         if first.is_none_or(|dtype| dtype.is_float()) {
-            let bare = |dims| Known { dims, whole: None };
+            let bare = |dims| KnownValue { dims, whole: None };
             return Ok(all.into_iter().map(bare).collect());
         }
         let few = all
@@ -205,12 +141,13 @@ impl<'a> Node<'a> {
         let whole = if few { self.whole()? } else { None };
         let computes = matches!(self.node.op_type(), "Add" | "Div" | "Mul" | "Sub");
         match whole {
-            Some(whole) if whole.iter().all(fits_32) => {
-                Ok(whole.iter().map(|it| Known::of(it, WHOLE_MAX)).collect())
-            }
+            Some(whole) if whole.iter().all(fits_32) => Ok(whole
+                .iter()
+                .map(|it| KnownValue::of(it, WHOLE_MAX))
+                .collect()),
             // What is only moved was looked at before.
             None if !computes => {
-                let bare = |dims| Known { dims, whole: None };
+                let bare = |dims| KnownValue { dims, whole: None };
                 Ok(all.into_iter().map(bare).collect())
             }
             _ => Err(Doubt::Unknown),
@@ -310,10 +247,11 @@ impl<'a> Node<'a> {
     /// The sizes of each output.
     fn dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
         let operator = self.node.op_type();
+        let extents = OperatorSchema::of(operator).extents;
         let one = match operator {
             "Split" => return self.split(),
-            _ if KEEPS.contains(&operator) => self.input(0)?.to_vec(),
-            _ if REPEATS.contains(&operator) => self.repeated()?,
+            _ if extents == Extents::OfFirst => self.input(0)?.to_vec(),
+            _ if extents == Extents::Repeated => self.repeated()?,
             _ if operator.starts_with("Reduce") => self.reduced()?,
             "Shape" => vec![self.told(self.rank()?).len()],
             "Size" => Vec::new(),

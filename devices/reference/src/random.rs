@@ -14,7 +14,7 @@ const WORDS: usize = 624;
 const APART: usize = 397;
 
 /// What a dropout keeps, and what that is multiplied by.
-pub struct Kept {
+pub struct DropoutMask {
     /// Whether each element is kept.
     pub mask: Vec<bool>,
     /// What those are multiplied by.
@@ -27,7 +27,7 @@ pub fn seed(node: &NodeProto) -> Option<u32> {
 }
 
 /// What a `Dropout` of so many elements keeps; `None` where it keeps all as it is.
-pub fn kept(call: &Call<'_>, count: usize) -> Result<Option<Kept>, KernelError> {
+pub fn kept(call: &Call<'_>, count: usize) -> Result<Option<DropoutMask>, KernelError> {
     let trains = match call.optional(2) {
         Some(mode) => truths(mode)?.first().copied().unwrap_or(false),
         None => false,
@@ -43,7 +43,7 @@ pub fn kept(call: &Call<'_>, count: usize) -> Result<Option<Kept>, KernelError> 
         return Ok(None);
     }
     let mut draws = Twister::new(seed(call.node).ok_or(KernelError::Attribute("seed"))?);
-    Ok(Some(Kept {
+    Ok(Some(DropoutMask {
         mask: (0..count).map(|_| draws.fraction() >= ratio).collect(),
         scale: 1.0 / (1.0 - ratio),
     }))

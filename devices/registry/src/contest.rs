@@ -40,12 +40,12 @@ const APART_MAX_HALVES: f64 = 2e-2;
 
 /// The CPU with a library of ONNX Runtime beside its own engines. A subgraph that both have and
 /// that is run often is timed on both, and stays with the faster.
-pub struct Contested {
+pub struct EngineContest {
     own: Cpu,
     other: Arc<OnnxRuntime>,
 }
 
-impl Contested {
+impl EngineContest {
     /// A CPU and a library, of which what runs on the CPU uses `threads`.
     #[must_use]
     pub fn new(own: Cpu, library: Arc<Library>, threads: NonZeroUsize) -> Self {
@@ -56,7 +56,7 @@ impl Contested {
     }
 }
 
-impl Processor for Contested {
+impl Processor for EngineContest {
     fn profile(&self) -> &Profile {
         self.own.profile()
     }
@@ -115,13 +115,13 @@ enum Stage {
         candidate: Candidate,
     },
     /// Both are held, and run in turn on shapes that have no winner.
-    Between(Held),
+    Between(Contestants),
     /// One runs.
     Over(Arc<dyn Program>),
 }
 
 /// Both engines and what is known of them.
-struct Held {
+struct Contestants {
     own: Arc<dyn Program>,
     other: Arc<dyn Program>,
     rounds: VecDeque<(Shapes, Round)>,
@@ -227,7 +227,7 @@ impl Round {
     }
 }
 
-impl Held {
+impl Contestants {
     fn round(&mut self, shapes: &Shapes) -> Option<&mut Round> {
         let mut rounds = self.rounds.iter_mut();
         rounds
@@ -317,7 +317,7 @@ impl Contest {
         };
         drop(stage);
         if let Some(other) = candidate() {
-            *self.stage() = Stage::Between(Held {
+            *self.stage() = Stage::Between(Contestants {
                 own,
                 other: other.into(),
                 rounds: VecDeque::new(),
@@ -563,7 +563,7 @@ mod tests {
         let contest = Contest {
             inputs: Vec::new(),
             outputs: Vec::new(),
-            stage: Mutex::new(Stage::Between(Held {
+            stage: Mutex::new(Stage::Between(Contestants {
                 own,
                 other,
                 rounds: VecDeque::new(),
@@ -675,7 +675,7 @@ mod tests {
         const RUNS_MAX: usize = 1000;
         let Some(library) = library() else { return };
         let cpu = Cpu::new(souk_testing::cpu_profile(), NonZeroUsize::MIN);
-        let beside = Contested::new(cpu, library, NonZeroUsize::MIN);
+        let beside = EngineContest::new(cpu, library, NonZeroUsize::MIN);
         let values = |count: usize| {
             (0..count)
                 .map(|it| (it % 89) as f32 * 0.01)

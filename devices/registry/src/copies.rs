@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use souk_memory::Tensor;
 use souk_memory::paths::{Path, PathKind};
-use souk_vocabulary::held::{DeviceMemory, Resident};
 use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::{Processor, RunError};
+use souk_vocabulary::residency::{DeviceMemory, Resident};
 
 /// Bytes of a copy whose time is all latency.
 const SMALL_BYTES: usize = 4 << 10;
@@ -143,7 +143,7 @@ mod tests {
     use std::sync::Arc;
 
     use souk_cpu::Cpu;
-    use souk_emulated::{Emulated, EmulatedConfig};
+    use souk_emulated::{EmulatedConfig, EmulatedDevice};
     use souk_vocabulary::catalogue::find;
 
     use super::*;
@@ -153,9 +153,9 @@ mod tests {
         Cpu::new(souk_testing::cpu_profile(), std::num::NonZeroUsize::MIN)
     }
 
-    fn emulated(name: &str) -> Emulated {
+    fn emulated(name: &str) -> EmulatedDevice {
         let profile = find(name).unwrap().clone();
-        Emulated::new(profile, Arc::new(cpu()), EmulatedConfig::default()).unwrap()
+        EmulatedDevice::new(profile, Arc::new(cpu()), EmulatedConfig::default()).unwrap()
     }
 
     fn are_figures(links: &[Link]) {

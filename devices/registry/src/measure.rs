@@ -166,7 +166,7 @@ pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profi
 
 /// What was measured of a device with a memory of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct Measurement {
     /// 32-bit floating-point operations per second of a matrix product.
     pub f32_operations_per_second: f64,
     /// Bytes read and written per second by an operator that only passes over its input.
@@ -179,7 +179,7 @@ pub struct Measured {
     pub method: String,
 }
 
-impl Measured {
+impl Measurement {
     /// Writes it into a profile; `also` are types that run as fast as 32-bit floats.
     pub fn note(&self, profile: &mut Profile, also: &[DType]) {
         let rate = Throughput {
@@ -207,12 +207,12 @@ const CHAIN_TIME: Duration = Duration::from_millis(150);
 /// Measures a device that takes 32-bit floats, in about a second. What the way to the device and
 /// back costs is taken out by comparing a long chain of operators with a short one.
 #[must_use]
-pub fn processor(device: &dyn Processor) -> Measured {
+pub fn processor(device: &dyn Processor) -> Measurement {
     let (pass_seconds, once) = link_of_chain(device, PASS_SIDE, DType::F32, &alternating);
     let launching = (device, LAUNCHING, DType::F32);
     let launch_seconds = chain(launching, 1, CHAIN, &alternating) / CHAIN as f64;
     let bytes = 8.0 * (PASS_SIDE as f64).powi(2);
-    Measured {
+    Measurement {
         f32_operations_per_second: product_rate(device, DType::F32),
         bytes_per_second: bytes / pass_seconds.max(1e-9),
         launch_seconds,

@@ -117,15 +117,15 @@ const NUMBERS: &[DType] = &[
 ];
 
 /// An operator with its element types, and the shapes of its inputs in three sizes.
-struct Timed {
+struct TimedOperator {
     operator: &'static str,
     dtypes: &'static [DType],
     sizes: [&'static [&'static [usize]]; 3],
 }
 
 /// The operators that are timed.
-const TABLE: [Timed; 10] = [
-    Timed {
+const TABLE: [TimedOperator; 10] = [
+    TimedOperator {
         operator: "MatMul",
         dtypes: FLOATS,
         sizes: [
@@ -134,7 +134,7 @@ const TABLE: [Timed; 10] = [
             &[&[1024, 1024], &[1024, 1024]],
         ],
     },
-    Timed {
+    TimedOperator {
         operator: "MatMulInteger",
         dtypes: &[DType::I8],
         sizes: [
@@ -143,7 +143,7 @@ const TABLE: [Timed; 10] = [
             &[&[1024, 1024], &[1024, 1024]],
         ],
     },
-    Timed {
+    TimedOperator {
         operator: "Conv",
         dtypes: FLOATS,
         sizes: [
@@ -152,7 +152,7 @@ const TABLE: [Timed; 10] = [
             &[&[1, 64, 56, 56], &[128, 64, 3, 3]],
         ],
     },
-    Timed {
+    TimedOperator {
         operator: "Attention",
         dtypes: FLOATS,
         sizes: [
@@ -161,7 +161,7 @@ const TABLE: [Timed; 10] = [
             &[&[1, 8, 256, 64], &[1, 8, 256, 64], &[1, 8, 256, 64]],
         ],
     },
-    Timed {
+    TimedOperator {
         operator: "Add",
         dtypes: NUMBERS,
         sizes: [
@@ -170,12 +170,12 @@ const TABLE: [Timed; 10] = [
             &[&[1 << 22], &[1 << 22]],
         ],
     },
-    Timed {
+    TimedOperator {
         operator: "Gelu",
         dtypes: FLOATS,
         sizes: [&[&[1 << 10]], &[&[1 << 16]], &[&[1 << 22]]],
     },
-    Timed {
+    TimedOperator {
         operator: "LayerNormalization",
         dtypes: FLOATS,
         sizes: [
@@ -184,17 +184,17 @@ const TABLE: [Timed; 10] = [
             &[&[8192, 512], &[512]],
         ],
     },
-    Timed {
+    TimedOperator {
         operator: "Softmax",
         dtypes: FLOATS,
         sizes: [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]],
     },
-    Timed {
+    TimedOperator {
         operator: "ReduceSum",
         dtypes: NUMBERS,
         sizes: [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]],
     },
-    Timed {
+    TimedOperator {
         operator: "Transpose",
         dtypes: NUMBERS,
         sizes: [&[&[32, 32]], &[&[256, 256]], &[&[2048, 2048]]],

@@ -22,7 +22,7 @@ mod tests {
     use std::sync::Arc;
 
     use souk_cpu::Cpu;
-    use souk_emulated::{Emulated, EmulatedConfig};
+    use souk_emulated::{EmulatedConfig, EmulatedDevice};
 
     use super::*;
 
@@ -33,6 +33,6 @@ mod tests {
             .clone();
         let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
         warm(&*cpu).unwrap();
-        warm(&Emulated::new(profile, cpu, EmulatedConfig::default()).unwrap()).unwrap();
+        warm(&EmulatedDevice::new(profile, cpu, EmulatedConfig::default()).unwrap()).unwrap();
     }
 }

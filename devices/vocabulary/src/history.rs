@@ -3,25 +3,25 @@
 //! A key is a class of operators in one element type and size. For each, the ratio of measured to
 //! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
 //! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
-//! followed, and a device that has become another one within three runs (`strays`); one that is
-//! given nothing since is tried again (`passed`). A size never seen is foretold from two of its
+//! followed, and a device that has become another one within three runs (`outliers`); one that is
+//! given nothing since is tried again (`retrial`). A size never seen is foretold from two of its
 //! class that it lies between, where it does, and corrected like its neighbours where it does not.
-//! Works that are only measured together share out what they were off by (`together`).
+//! Works that are only measured together share out what they were off by (`joint_estimator`).
 
+mod joint_estimator;
 mod key;
-mod passed;
-mod strays;
-mod together;
+mod outlier_filter;
+mod retrial;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use joint_estimator::{JointMeasurement, Part};
 use key::Span;
 pub use key::{Key, class};
-pub use strays::{KNOWN, Said, Strays};
-pub use together::{Part, Together};
+pub use outlier_filter::{Evidence, KNOWN, OutlierFilter};
 
 /// Beyond this many runs an old one fades: the mean follows what the device does now.
 const MEMORY_RUNS: f64 = 64.0;
@@ -61,7 +61,7 @@ pub struct Record {
     pub before: Option<f64>,
     /// The last runs, where they lay far off.
     #[serde(skip)]
-    pub strays: Strays,
+    pub outliers: OutlierFilter,
 }
 
 /// A correction of the cost model, learned from runs.
@@ -81,8 +81,8 @@ impl Record {
     fn add(&mut self, value: f64, seconds: f64) {
         let deviation = self.variance.sqrt();
         let said = match self.weight >= KNOWN {
-            true => self.strays.see(value, self.mean, deviation),
-            false => Said::Noise(value),
+            true => self.outliers.see(value, self.mean, deviation),
+            false => Evidence::Noise(value),
         };
         let weight = 1.0 / (self.weight + 1.0).min(MEMORY_RUNS);
         let distance = value - self.mean;
@@ -94,12 +94,12 @@ impl Record {
         self.variance = (1.0 - weight) * (self.variance + weight * distance * distance);
         self.count += 1;
         match said {
-            Said::Noise(value) => {
+            Evidence::Noise(value) => {
                 self.mean += weight * (value - self.mean);
                 self.seconds += weight * (seconds - self.seconds);
                 self.weight += 1.0;
             }
-            Said::Change(value) => {
+            Evidence::Change(value) => {
                 self.seconds += value - self.mean;
                 self.mean = value;
                 self.weight = KNOWN;

@@ -4,10 +4,10 @@
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 
 pub mod catalogue;
-pub mod held;
 pub mod history;
 pub mod links;
 pub mod processor;
 pub mod profile;
+pub mod residency;
 mod run_error;
 pub mod taxonomy;

@@ -14,8 +14,8 @@ use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
 use souk_onnx::work::Work;
 use thiserror::Error;
 
-use crate::held::{DeviceMemory, Held};
 use crate::profile::{Power, Profile};
+use crate::residency::{DeviceMemory, TensorHandle};
 pub use crate::run_error::RunError;
 
 /// A device that runs subgraphs.
@@ -90,15 +90,16 @@ pub trait Program: Send + Sync {
     /// As [`Self::run`].
     fn run_held(
         &self,
-        inputs: &BTreeMap<String, Held>,
+        inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
-    ) -> Result<Outcome<Held>, RunError> {
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         let _ = kept;
         let on_host = inputs
             .iter()
             .map(|(name, held)| Ok((name.clone(), held.to_host()?)))
             .collect::<Result<_, RunError>>()?;
-        self.run(&on_host)?.try_map(|tensor| Ok(Held::Host(tensor)))
+        self.run(&on_host)?
+            .try_map(|tensor| Ok(TensorHandle::Host(tensor)))
     }
 }
 
@@ -236,7 +237,7 @@ pub fn check_inputs(ports: &[Port], inputs: &BTreeMap<String, Tensor>) -> Result
 ///
 /// # Errors
 /// As [`check_inputs`].
-pub fn check_held(ports: &[Port], inputs: &BTreeMap<String, Held>) -> Result<(), RunError> {
+pub fn check_held(ports: &[Port], inputs: &BTreeMap<String, TensorHandle>) -> Result<(), RunError> {
     check_each(ports, inputs, |held| (held.dtype(), held.shape()))
 }
 

@@ -42,14 +42,6 @@ pub enum HoldError {
         /// Bytes wanted.
         wanted: u64,
     },
-    /// No place is large enough.
-    #[error("{bytes} bytes fit nowhere: the largest place holds {widest}")]
-    TooLarge {
-        /// Bytes wanted.
-        bytes: u64,
-        /// The largest limit.
-        widest: u64,
-    },
     /// No path leads there from any place that has it.
     #[error("{handle} cannot be brought to {to}: no path leads there from where it lies")]
     NoPath {
@@ -88,13 +80,5 @@ pub enum HoldError {
         handle: Handle,
         /// Where.
         place: Place,
-    },
-    /// Others refer to the same content, which would change under them.
-    #[error("{handle} has {references} references: content that is shared is not written")]
-    Shared {
-        /// What.
-        handle: Handle,
-        /// How many.
-        references: u32,
     },
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{CopyState, Handle, HoldError, Holdings, Item, Kin, Step};
+use super::{CopyState, Handle, HoldError, Holding, Holdings, Kin, Step};
 use crate::paths::Hop;
 use crate::place::Place;
 
@@ -239,7 +239,7 @@ impl Holdings {
     }
 }
 
-impl Item {
+impl Holding {
     /// What its copy at a place costs to bring back depends on this.
     fn kin(&self, place: Place) -> Kin {
         let places = self.copies.keys().copied();

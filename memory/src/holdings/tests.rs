@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::paths::{Path, PathKind};
+use crate::place::DeviceIndex;
 
 const GPU: Place = Place::Device(DeviceIndex(0));
 const NPU: Place = Place::Device(DeviceIndex(1));
@@ -55,38 +56,6 @@ fn equal_content_is_held_once_and_goes_with_its_last_reference() {
 }
 
 #[test]
-fn a_write_makes_other_copies_vanish() {
-    let mut held = holdings(100, 100, 100, 0);
-    let handle = held.adopt(id("a"), 10, Place::Host).unwrap();
-    held.ensure_on(handle, GPU).unwrap();
-    held.ensure_on(handle, NPU).unwrap();
-    assert_eq!(held.places(handle).unwrap(), [GPU, NPU, Place::Host]);
-    held.wrote(handle, GPU).unwrap();
-    assert_eq!(held.places(handle).unwrap(), [GPU]);
-    assert_eq!(held.find(&id("a")), None, "it is something else now");
-}
-
-#[test]
-fn shared_content_and_copies_in_use_are_not_written() {
-    let mut held = holdings(100, 0, 100, 0);
-    let handle = held.adopt(id("a"), 10, Place::Host).unwrap();
-    held.ensure_on(handle, GPU).unwrap();
-    held.pin(handle, Place::Host).unwrap();
-    let place = Place::Host;
-    assert_eq!(
-        held.wrote(handle, GPU),
-        Err(HoldError::Pinned { handle, place })
-    );
-    held.unpin(handle, Place::Host).unwrap();
-    held.adopt(id("a"), 10, Place::Host).unwrap();
-    let shared = HoldError::Shared {
-        handle,
-        references: 2,
-    };
-    assert_eq!(held.wrote(handle, GPU), Err(shared));
-}
-
-#[test]
 fn what_is_cheap_to_bring_back_goes_first() {
     let mut held = holdings(100, 0, 1000, 0);
     // One has a copy in host memory, the other would have to be moved there first.
@@ -95,7 +64,7 @@ fn what_is_cheap_to_bring_back_goes_first() {
     let only = held.adopt(id("only"), 50, GPU).unwrap();
     // Touched last, and still the one to go.
     held.ensure_on(copied, GPU).unwrap();
-    let (new, _) = held.allocate(50, Hint::At(GPU)).unwrap();
+    let new = held.allocate(50, GPU).unwrap();
     assert!(held.holds(only, GPU) && held.holds(new, GPU) && !held.holds(copied, GPU));
 }
 
@@ -188,21 +157,6 @@ fn a_smaller_limit_evicts_and_a_larger_one_makes_room() {
 }
 
 #[test]
-fn hints_place_content_near_its_readers() {
-    let mut held = holdings(100, 100, 1000, 0);
-    let place = |held: &mut Holdings, hint| held.allocate(40, hint).unwrap().1;
-    assert_eq!(place(&mut held, Hint::At(Place::Host)), Place::Host);
-    assert_eq!(place(&mut held, Hint::ReadBy(&[DeviceIndex(1)])), NPU);
-    assert_eq!(
-        place(&mut held, Hint::ReadBy(&[DeviceIndex(0), DeviceIndex(1)])),
-        Place::Host
-    );
-    assert_eq!(place(&mut held, Hint::Automatic), Place::Host);
-    let huge = held.allocate(5000, Hint::Automatic).unwrap_err();
-    assert!(matches!(huge, HoldError::TooLarge { widest: 1000, .. }));
-}
-
-#[test]
 fn copies_come_from_where_they_come_soonest() {
     let mut held = holdings(1000, 1000, 1000, 0);
     let mut nvlink = path(1, 300e9);
@@ -230,7 +184,6 @@ fn copies_come_from_where_they_come_soonest() {
 enum Act {
     Adopt(u8, usize),
     Ensure(usize, usize),
-    Write(usize, usize),
     Pin(usize, usize),
     Release(usize),
     Resize(usize, u64),
@@ -240,7 +193,6 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         (0u8..12, 0usize..4).prop_map(|(content, place)| Act::Adopt(content, place)),
         (0usize..12, 0usize..4).prop_map(|(handle, place)| Act::Ensure(handle, place)),
-        (0usize..12, 0usize..4).prop_map(|(handle, place)| Act::Write(handle, place)),
         (0usize..12, 0usize..4).prop_map(|(handle, place)| Act::Pin(handle, place)),
         (0usize..12).prop_map(Act::Release),
         (0usize..4, 0u64..200).prop_map(|(place, limit)| Act::Resize(place, limit)),
@@ -268,7 +220,6 @@ proptest! {
                     }
                 }
                 Act::Ensure(index, place) => { at(index).map(|h| held.ensure_on(h, PLACES[place])); }
-                Act::Write(index, place) => { at(index).map(|h| held.wrote(h, PLACES[place])); }
                 Act::Pin(index, place) => {
                     let Some(handle) = at(index) else { continue };
                     if held.pin(handle, PLACES[place]).is_ok() && index % 2 == 0 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::spill::{Spill, Spilled};
+use super::spill::{Spill, SpilledCopy};
 use super::{Space, SpaceError};
 use crate::holdings::{Handle, HoldError, Transit};
 use crate::paths::{Path, PathBytes, PathKind};
@@ -21,7 +21,7 @@ pub enum Content<D> {
     /// In a device's own.
     Device(D),
     /// In a file.
-    Disk(Spilled),
+    Disk(SpilledCopy),
 }
 
 /// A move to be carried out: `content` over the transit's hop, then [`Space::ended`].
@@ -86,8 +86,8 @@ impl<D: Clone> Space<D> {
         bytes: u64,
         place: Place,
     ) -> Result<Handle, SpaceError> {
-        let allocated = self.holdings.allocate(bytes, crate::place::Hint::At(place));
-        let (handle, place) = self.settle(allocated)?;
+        let allocated = self.holdings.allocate(bytes, place);
+        let handle = self.settle(allocated)?;
         self.copies.insert((handle, place), content);
         Ok(handle)
     }
@@ -157,7 +157,6 @@ impl<D: Clone> Space<D> {
             self.copies.insert((handle, hop.to), content);
         }
         self.settle(Ok(()))?;
-        self.forget_names(handle);
         self.check();
         Ok(())
     }
@@ -174,7 +173,6 @@ impl<D: Clone> Space<D> {
         }
         let settled = self.settle(Ok(()));
         assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
-        self.forget_names(handle);
         self.check();
     }
 
@@ -202,19 +200,6 @@ impl<D: Clone> Space<D> {
             if matches!(end, Place::Device(_)) {
                 self.over.entry(end).or_default().add(kind, bytes);
             }
-        }
-    }
-
-    /// Bytes are as many as they are known to be.
-    pub(super) fn check_length(&self, handle: Handle, bytes: &Bytes) -> Result<(), SpaceError> {
-        let (expected, found) = (self.holdings.bytes(handle)?, bytes.len() as u64);
-        match expected == found {
-            true => Ok(()),
-            false => Err(SpaceError::Length {
-                handle,
-                expected,
-                found,
-            }),
         }
     }
 

@@ -31,7 +31,7 @@ impl Spill {
     }
 
     /// Writes content.
-    pub fn write(self: &Arc<Self>, bytes: &Bytes) -> Result<Spilled, FolderError> {
+    pub fn write(self: &Arc<Self>, bytes: &Bytes) -> Result<SpilledCopy, FolderError> {
         let content = ContentId::of(bytes);
         // Counted before it is written: nobody removes the file meanwhile.
         *self.users().entry(content).or_insert(0) += 1;
@@ -41,7 +41,7 @@ impl Spill {
             is_lost: AtomicBool::new(false),
         };
         self.folder.write(&content, bytes, |_| true)?;
-        Ok(Spilled(Arc::new(file)))
+        Ok(SpilledCopy(Arc::new(file)))
     }
 
     fn users(&self) -> MutexGuard<'_, BTreeMap<ContentId, usize>> {
@@ -59,17 +59,17 @@ impl Drop for Spill {
 
 /// A copy on disk; with the last clone of it, it goes.
 #[derive(Clone, Debug)]
-pub struct Spilled(Arc<File>);
+pub struct SpilledCopy(Arc<File>);
 
-impl PartialEq for Spilled {
+impl PartialEq for SpilledCopy {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Spilled {}
+impl Eq for SpilledCopy {}
 
-impl Spilled {
+impl SpilledCopy {
     /// Reads it, and checks that it is what was written.
     pub(super) fn read(&self) -> Result<Bytes, FolderError> {
         let id = self.0.content;

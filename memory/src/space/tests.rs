@@ -35,11 +35,10 @@ fn space(host_bytes_max: u64) -> (Space<u32>, tempfile::TempDir) {
     (space, folder)
 }
 
-fn here(ensured: Ensured<u32>) -> Bytes {
-    match ensured {
-        Ensured::Here(Content::Host(bytes)) => bytes,
-        Ensured::Here(other) => panic!("{other:?} is not in host memory"),
-        Ensured::Fetch { peer, .. } => panic!("{peer:?} would have to be asked"),
+fn here(content: Content<u32>) -> Bytes {
+    match content {
+        Content::Host(bytes) => bytes,
+        other => panic!("{other:?} is not in host memory"),
     }
 }
 
@@ -248,7 +247,9 @@ fn others_use_the_space_while_content_goes_to_disk_and_comes_back() {
     assert_eq!(here(read), vec![1; 400]);
     let read = space.ensure_on(second, Place::Host).unwrap();
     assert_eq!(here(read), vec![2; 400]);
-    let (small, _) = space.allocate(100, Hint::At(Place::Host)).unwrap();
+    let small = space
+        .adopt_unnamed(Bytes::from(vec![5; 100]), Place::Host)
+        .unwrap();
     space.release(small).unwrap();
     carry_out(&mut space, writing).unwrap();
     let third = adopt(&mut space, Bytes::from(vec![3; 400])).unwrap();
@@ -289,23 +290,6 @@ fn a_damaged_spill_is_an_error_not_a_wrong_number() {
 }
 
 #[test]
-fn content_of_a_peer_is_fetched_by_id_and_checked() {
-    let (mut space, _folder) = space(1 << 20);
-    let bytes = Bytes::from_static(b"weights");
-    let content = ContentId::of(&bytes);
-    let peer = PeerIndex(3);
-    let handle = space
-        .adopt_remote(content, bytes.len() as u64, peer)
-        .unwrap();
-    let wanted = space.ensure_on(handle, CPU).unwrap();
-    assert_eq!(wanted, Ensured::Fetch { peer, content });
-    let other = space.arrived(handle, Place::Host, Bytes::from_static(b"rubbish"));
-    assert!(matches!(other, Err(SpaceError::Changed(_))));
-    space.arrived(handle, Place::Host, bytes.clone()).unwrap();
-    assert_eq!(here(space.ensure_on(handle, CPU).unwrap()), bytes);
-}
-
-#[test]
 fn a_failed_device_leaves_what_has_another_copy() {
     let (mut space, _folder) = space(1 << 20);
     let both = space
@@ -319,24 +303,6 @@ fn a_failed_device_leaves_what_has_another_copy() {
         space.ensure_on(only, CPU),
         Err(SpaceError::Hold(HoldError::NoPath { .. }))
     ));
-}
-
-#[test]
-fn allocated_room_is_written_before_it_is_read() {
-    let (mut space, _folder) = space(1 << 20);
-    let (handle, place) = space.allocate(4, Hint::Automatic).unwrap();
-    assert!(matches!(
-        space.ensure_on(handle, place),
-        Err(SpaceError::Unwritten { .. })
-    ));
-    let short = space
-        .write(handle, place, Bytes::from_static(b"abc"))
-        .unwrap_err();
-    assert_eq!(short.to_string(), "content #1 has 4 bytes, 3 were written");
-    space
-        .write(handle, place, Bytes::from_static(b"abcd"))
-        .unwrap();
-    assert_eq!(here(space.ensure_on(handle, CPU).unwrap()), "abcd");
 }
 
 /// Resident pages of this process, in bytes.

@@ -59,13 +59,13 @@ pub enum FolderError {
 }
 
 /// A file of the folder.
-struct Item {
+struct FolderEntry {
     id: ContentId,
     bytes: u64,
     written: SystemTime,
 }
 
-impl Item {
+impl FolderEntry {
     /// The item of a directory entry; `None` for a file written aside, and for one that another
     /// process renamed or removed meanwhile.
     fn of(file: &fs::DirEntry) -> Option<Self> {
@@ -261,8 +261,8 @@ impl Folder {
     }
 
     /// All items, those of other processes included.
-    fn files(&self) -> Result<Vec<Item>, FolderError> {
-        Ok(self.entries()?.iter().filter_map(Item::of).collect())
+    fn files(&self) -> Result<Vec<FolderEntry>, FolderError> {
+        Ok(self.entries()?.iter().filter_map(FolderEntry::of).collect())
     }
 
     /// Whatever lies on its shelves.

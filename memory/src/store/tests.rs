@@ -194,14 +194,14 @@ fn reads_of_models_in_turn(turns: usize, foreseen: bool) -> u64 {
     let store = on_disk(folder.path(), 1000, 10_000);
     let models = [1_u8, 2, 3].map(|n| [2 * n, 2 * n + 1].map(|n| Bytes::from(vec![n; 200])));
     let models = models.map(|weights| weights.map(|bytes| store.put(bytes).unwrap()));
-    let mut foresight = crate::foresight::Foresight::default();
+    let mut predictor = crate::prefetch_predictor::PrefetchPredictor::default();
     for model in models.iter().cycle().take(turns) {
         for id in model {
             assert!(store.get(id).unwrap().is_some());
         }
-        foresight.on_work(model[0], *model);
+        predictor.on_work(model[0], *model);
         if foreseen {
-            store.recall(&foresight.next());
+            store.recall(&predictor.next());
         }
         assert!(store.usage().memory_bytes <= 1000);
     }

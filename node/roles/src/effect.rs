@@ -61,7 +61,7 @@ impl<W> Waits<W> {
         wait
     }
 
-    /// The tickets of what `is_over` names, which are awaited no more: their effects may be stopped.
+    /// The tickets of what `is_over` names. They are awaited no more: their effects may be stopped.
     pub fn forget(&mut self, mut is_over: impl FnMut(&W) -> bool) -> Vec<Ticket> {
         let over = self.open.iter().filter(|(_, wait)| is_over(wait));
         let over: Vec<Ticket> = over.map(|(ticket, _)| *ticket).collect();

@@ -16,3 +16,6 @@ pub mod clock;
 pub mod effect;
 pub mod job;
 pub mod lease;
+pub mod market;
+pub mod provider;
+pub mod validator;

@@ -134,8 +134,8 @@ mod tests {
     use souk_memory::Store;
 
     use super::*;
+    use crate::content::links::Carrier;
     use crate::content::links::Sample;
-    use crate::content::links::Way;
     use crate::content::transfers::{self, Tensors};
     use crate::folder::contact::Contact;
     use crate::folder::key::NodeKey;
@@ -154,7 +154,7 @@ mod tests {
             bytes: 1 << 20,
             micros,
             latency_micros: Some(100),
-            way: Way::Stream,
+            way: Carrier::Stream,
         };
         links.observe(from, HERE, sample);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use souk_market::{AccountKey, Listing};
 use souk_scheduler::planning::{Link, Links};
 
-use crate::content::links::{self, Known};
+use crate::content::links::{self, LinkRecord};
 
 /// What was seen of a way is told from the usual from this factor on: the same way is seen half as
 /// fast, or twice, from one job to the next.
@@ -23,16 +23,16 @@ struct Seen {
 
 /// What is known of the ways between a buyer and providers, as it is at one moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ways {
+pub(super) struct LinkEstimates {
     buyer: AccountKey,
     now_ms: u64,
     seen: BTreeMap<(AccountKey, AccountKey), links::Link>,
 }
 
-impl Ways {
-    pub(super) fn new(buyer: AccountKey, seen: Vec<Known>, now_ms: u64) -> Ways {
-        let ends = |known: Known| ((known.from, known.to), known.samples);
-        Ways {
+impl LinkEstimates {
+    pub(super) fn new(buyer: AccountKey, seen: Vec<LinkRecord>, now_ms: u64) -> LinkEstimates {
+        let ends = |known: LinkRecord| ((known.from, known.to), known.samples);
+        LinkEstimates {
             buyer,
             now_ms,
             seen: seen.into_iter().map(ends).collect(),
@@ -145,8 +145,8 @@ fn worse(one: Link, other: Link) -> Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::content::links::Carrier;
     use crate::content::links::Sample;
-    use crate::content::links::Way;
 
     #[test]
     fn what_was_seen_of_today_is_known_of_a_way() {
@@ -157,13 +157,13 @@ mod tests {
             bytes: 1 << 20,
             micros: 1 << 20,
             latency_micros: None,
-            way: Way::Stream,
+            way: Carrier::Stream,
         };
         links.observe(buyer, other, sample);
-        let seen = Ways::new(buyer, links.all(), 6).seen(buyer, other);
+        let seen = LinkEstimates::new(buyer, links.all(), 6).seen(buyer, other);
         assert_eq!(seen.latency_seconds, None);
         assert!((seen.bytes_per_second.unwrap() - 1e6).abs() < 1.0);
-        let later = Ways::new(buyer, links.all(), u64::MAX).seen(buyer, other);
+        let later = LinkEstimates::new(buyer, links.all(), u64::MAX).seen(buyer, other);
         assert_eq!(later.bytes_per_second, None);
     }
 

@@ -7,6 +7,7 @@ use souk_cpu::Cpu;
 use souk_market::{Credits, Features, Listing, Millis, Trade, Units};
 use souk_memory::ContentId;
 use souk_onnx::subgraph::{CompileError, Subgraph as Compilable};
+use souk_roles::market::features;
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
@@ -21,7 +22,7 @@ use super::reasons::QuoteError;
 use super::terms::{self, MICRO};
 use super::turn::Turn;
 use crate::buyer::job::{Job, Limits};
-use crate::buyer::link_estimates::Ways;
+use crate::buyer::link_estimates::LinkEstimates;
 use crate::device::{backends, kernels, stated};
 use crate::protocols::demands::{Choice, Demands};
 
@@ -33,7 +34,7 @@ pub struct Quote {
     /// The asks that suit the job's limits; the plan's offers, in the same order.
     pub listings: Vec<Listing>,
     /// The links it was planned with.
-    pub(super) ways: Ways,
+    pub(super) ways: LinkEstimates,
     /// How many asks were seen in all.
     pub seen: u64,
     /// How many of them suit.
@@ -288,7 +289,7 @@ fn seconds(listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> 
 fn within_budget(
     graph: &Graph,
     listings: Vec<Listing>,
-    ways: &Ways,
+    ways: &LinkEstimates,
     limits: &Limits,
 ) -> Result<(Vec<Listing>, Plan), QuoteError> {
     let planned = plan_over(graph, &listings, ways, limits)?;
@@ -349,7 +350,7 @@ fn escrow(listings: &[Listing], plan: &Plan, limits: &Limits, duration: Millis) 
 fn plan_over(
     graph: &Graph,
     listings: &[Listing],
-    ways: &Ways,
+    ways: &LinkEstimates,
     limits: &Limits,
 ) -> Result<Plan, QuoteError> {
     let offers: Vec<Offer> = listings.iter().map(offer).collect();
@@ -403,7 +404,9 @@ fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {
         .expect("the catalogue has processors")
         .clone();
     let cpu = Cpu::new(described, one);
-    let unknown = kernels::missing(kernels::needed(graph), kernels::here());
+    let needed = kernels::needed(graph);
+    let unknown = features::missing(&features::KERNELS, needed, kernels::here());
+    let unknown: Vec<&str> = unknown.collect();
     if !unknown.is_empty() {
         return kernels::check(graph, &cpu);
     }

@@ -17,8 +17,8 @@ use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_memory::{ContentId, FRAME_BYTES, Store, StoreError};
 
-use crate::content::direct::Listening;
-use crate::content::links::Way;
+use crate::content::direct::DirectListen;
+use crate::content::links::Carrier;
 use crate::content::transfers::{Config, FetchError, Tensors};
 use crate::folder::contact::Contact;
 use crate::folder::key::{NodeKey, NotAKey};
@@ -167,11 +167,11 @@ async fn take_bare(network: &Network, peer: PeerId, bytes: u64) -> Result<(), Be
     reading.await.expect("reading does not panic")
 }
 
-async fn tensors(network: &Network, key: &NodeKey, lane: Listening) -> io::Result<Tensors> {
+async fn tensors(network: &Network, key: &NodeKey, channel: DirectListen) -> io::Result<Tensors> {
     let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
     let config = Config {
         bytes_max: STORE_BYTES_MAX,
-        lane,
+        channel,
         ..Config::default()
     };
     Tensors::start(network.clone(), key, store, config).await
@@ -192,7 +192,7 @@ impl Holder {
     pub async fn start(bytes: usize, count: u32) -> Result<Holder, BenchError> {
         let key = NodeKey::generate();
         let network = loopback(&key, Pieces::default()).await?;
-        let door = Listening::At(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let door = DirectListen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
         let tensors = tensors(&network, &key, door).await?;
         let words = (0..bytes.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
@@ -250,15 +250,15 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Joins the holder's network; `lane` says whether the faster way may be taken.
+    /// Joins the holder's network; `direct` says whether the faster way may be taken.
     ///
     /// # Errors
     /// [`BenchError`] when a port is refused.
-    pub async fn start(card: &Card, lane: Listening) -> Result<Taker, BenchError> {
+    pub async fn start(card: &Card, channel: DirectListen) -> Result<Taker, BenchError> {
         let key = NodeKey::generate();
         let network = loopback(&key, Pieces::default()).await?;
         network.learn(&card.contact).await?;
-        let tensors = tensors(&network, &key, lane).await?;
+        let tensors = tensors(&network, &key, channel).await?;
         let peer = card.contact.peer()?;
         Ok(Taker {
             network,
@@ -279,7 +279,7 @@ impl Taker {
     ///
     /// # Errors
     /// [`BenchError`] when it does not come.
-    pub async fn content(&self, id: ContentId) -> Result<Option<Way>, BenchError> {
+    pub async fn content(&self, id: ContentId) -> Result<Option<Carrier>, BenchError> {
         let fetched = self.tensors.fetch(self.peer, id).await?;
         self.tensors.store().remove(&id)?;
         Ok(fetched.from.map(|(_, way)| way))

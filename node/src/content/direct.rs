@@ -1,10 +1,11 @@
 //! The faster way between two peers: a connection of its own, TLS 1.3 with AES-GCM, on threads.
 //!
-//! Two peers agree on a lane over `/souk/lane/1`, where each knows who the other is: whoever has an
-//! address tells it with a token drawn for this once, and the other dials. The token opens the door
-//! to the handshake, in which each end shows the key that is its peer id (`identity`), so a lane
-//! has the same two ends as the stream it was agreed on. Where no connection comes about, because
-//! of a firewall for instance, the peers go on over libp2p, and it is said why.
+//! Two peers agree on a direct channel over `/souk/direct/1`, where each knows who the other is:
+//! whoever has an address tells it with a token drawn for this once, and the other dials. The token
+//! opens the door to the handshake, in which each end shows the key that is its peer id
+//! (`identity`), so a direct channel has the same two ends as the stream it was agreed on. Where no
+//! connection comes about, because of a firewall for instance, the peers go on over libp2p, and it
+//! is said why.
 
 mod channel;
 mod handshake;
@@ -34,8 +35,8 @@ use crate::network::{Network, OpenError};
 
 pub(crate) use channel::{Breaker, Channel};
 
-/// The protocol by which peers agree on a lane.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lane/1");
+/// The protocol by which peers agree on a direct channel.
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/direct/1");
 
 /// Agreements a node takes part in at a time.
 const AGREEMENTS_MAX: usize = 32;
@@ -50,19 +51,19 @@ const ADDRESSES_MAX: usize = 8;
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const STEP_MAX: Duration = Duration::from_secs(3);
 
-/// Lanes served at a time, in all and for one peer: each is a thread.
+/// Direct channels served at a time, in all and for one peer: each is a thread.
 const SERVED_MAX: usize = 16;
 const SERVED_PER_PEER_MAX: usize = 2;
 
-/// A lane that carries nothing for so long is closed by the end that serves. The other end does not
-/// take it up again a while before.
+/// A direct channel that carries nothing for so long is closed by the end that serves. The other
+/// end does not take it up again a while before.
 const SERVED_IDLE_MAX: Duration = Duration::from_secs(30);
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
-/// Lanes kept for later to one peer.
+/// Direct channels kept for later to one peer.
 const KEPT_PER_PEER_MAX: usize = 2;
 
-/// A peer to which no lane came about is not tried again for so long.
+/// A peer to which no direct channel came about is not tried again for so long.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// Peers remembered as refused.
@@ -74,12 +75,12 @@ type Token = [u8; 32];
 /// What is said at the door: made of the token, so that nobody has a node send bytes of his choice
 /// to an address of his choice.
 fn password(token: &Token) -> Token {
-    *ContentId::of(&[&b"souk lane 1 "[..], token].concat()).as_bytes()
+    *ContentId::of(&[&b"souk direct channel 1 "[..], token].concat()).as_bytes()
 }
 
 /// How a node takes part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Listening {
+pub enum DirectListen {
     /// Not at all: everything goes over libp2p.
     Off,
     /// It dials, and is dialled by nobody.
@@ -89,9 +90,9 @@ pub enum Listening {
     At(SocketAddr),
 }
 
-/// Why there is no lane to a peer.
+/// Why there is no direct channel to a peer.
 #[derive(Debug, thiserror::Error)]
-pub enum LaneError {
+pub enum DirectError {
     /// This node wants none.
     #[error("this node is told to use none")]
     Off,
@@ -104,7 +105,7 @@ pub enum LaneError {
     /// The peer's account is no key.
     #[error(transparent)]
     Key(#[from] NotAKey),
-    /// The peer was not reached, or is a souk without lanes.
+    /// The peer was not reached, or is a souk without direct channels.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The agreement broke off.
@@ -124,7 +125,7 @@ pub enum LaneError {
     Handshake(io::Error),
 }
 
-/// The first word of whoever wants a lane.
+/// The first word of whoever wants a direct channel.
 #[derive(Debug, Serialize, Deserialize)]
 struct Proposal {
     token: Token,
@@ -134,7 +135,7 @@ struct Proposal {
 
 /// What the other end says to it.
 #[derive(Debug, Serialize, Deserialize)]
-enum Reply {
+enum DirectReply {
     /// Dial me there, or ask me to dial.
     Dial(Vec<SocketAddr>),
     /// Not now.
@@ -152,17 +153,17 @@ enum Outcome {
     Neither,
 }
 
-/// Serves one lane until the other end has closed it.
+/// Serves one direct channel until the other end has closed it.
 type Serve = dyn Fn(PeerId, Channel) + Send + Sync;
 
-/// The lanes of a node.
+/// The direct channels of a node.
 #[derive(Clone)]
-pub(crate) struct Lanes(Arc<Inner>);
+pub(crate) struct DirectChannels(Arc<Inner>);
 
 struct Inner {
     network: Network,
     key: NodeKey,
-    listening: Listening,
+    listening: DirectListen,
     /// Where it is dialled; the address may be that of all interfaces.
     door: Option<SocketAddr>,
     awaited: Mutex<HashMap<Token, oneshot::Sender<TcpStream>>>,
@@ -172,20 +173,20 @@ struct Inner {
     serve: Box<Serve>,
 }
 
-impl Lanes {
-    /// Listens, if it is to, and serves the lanes that peers open.
+impl DirectChannels {
+    /// Listens, if it is to, and serves the direct channels that peers open.
     pub(crate) async fn start(
         network: Network,
         key: NodeKey,
-        listening: Listening,
+        listening: DirectListen,
         serve: impl Fn(PeerId, Channel) + Send + Sync + 'static,
-    ) -> io::Result<Lanes> {
+    ) -> io::Result<DirectChannels> {
         let listener = match listening {
-            Listening::At(address) => Some(TcpListener::bind(address).await?),
-            Listening::Off | Listening::Nowhere => None,
+            DirectListen::At(address) => Some(TcpListener::bind(address).await?),
+            DirectListen::Off | DirectListen::Nowhere => None,
         };
         let door = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let lanes = Lanes(Arc::new(Inner {
+        let channels = DirectChannels(Arc::new(Inner {
             network,
             key,
             listening,
@@ -197,24 +198,24 @@ impl Lanes {
             serve: Box::new(serve),
         }));
         if let Some(listener) = listener {
-            tokio::spawn(admit(listener, Arc::downgrade(&lanes.0)));
+            tokio::spawn(admit(listener, Arc::downgrade(&channels.0)));
         }
-        if lanes.0.listening != Listening::Off {
-            lanes.agree_with_all();
+        if channels.0.listening != DirectListen::Off {
+            channels.agree_with_all();
         }
-        Ok(lanes)
+        Ok(channels)
     }
 
-    /// A lane to `peer`, one of those kept or a new one.
-    pub(crate) async fn acquire(&self, peer: PeerId) -> Result<Channel, LaneError> {
-        if self.0.listening == Listening::Off {
-            return Err(LaneError::Off);
+    /// A direct channel to `peer`, one of those kept or a new one.
+    pub(crate) async fn acquire(&self, peer: PeerId) -> Result<Channel, DirectError> {
+        if self.0.listening == DirectListen::Off {
+            return Err(DirectError::Off);
         }
         if let Some(kept) = self.0.take_kept(peer) {
             return Ok(kept);
         }
         if let Some(why) = self.0.refusal(peer) {
-            return Err(LaneError::Refused { why });
+            return Err(DirectError::Refused { why });
         }
         let agreed = self.agree(peer).await;
         if let Err(error) = &agreed {
@@ -223,24 +224,24 @@ impl Lanes {
         agreed
     }
 
-    /// Keeps a lane for the next transfer.
+    /// Keeps a direct channel for the next transfer.
     pub(crate) fn keep(&self, peer: PeerId, channel: Channel) {
         let mut kept = lock(&self.0.kept);
-        let lanes = kept.entry(peer).or_default();
-        if lanes.len() < KEPT_PER_PEER_MAX {
-            lanes.push((Instant::now(), channel));
+        let channels = kept.entry(peer).or_default();
+        if channels.len() < KEPT_PER_PEER_MAX {
+            channels.push((Instant::now(), channel));
         }
     }
 
-    /// Why a peer was told of in the log as one without a lane, if it was a moment ago.
+    /// Why a peer was told of in the log as one without a direct channel, if it was a moment ago.
     #[cfg(test)]
     pub(crate) fn refusal(&self, peer: PeerId) -> Option<String> {
         self.0.refusal(peer)
     }
 
-    async fn agree(&self, peer: PeerId) -> Result<Channel, LaneError> {
+    async fn agree(&self, peer: PeerId) -> Result<Channel, DirectError> {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
-        let awaited = Awaited::new(self.0.clone());
+        let awaited = ExpectedConnection::new(self.0.clone());
         let addresses = self.0.addresses().await;
         let proposal = Proposal {
             token: awaited.token,
@@ -249,8 +250,8 @@ impl Lanes {
         let mut stream = self.0.network.open(peer, PROTOCOL).await?;
         timely(wire::send(&mut stream, &proposal)).await?;
         let dialled = match timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await? {
-            Reply::Full => return Err(LaneError::Full),
-            Reply::Dial(addresses) => dial(addresses, awaited.token).await,
+            DirectReply::Full => return Err(DirectError::Full),
+            DirectReply::Dial(addresses) => dial(addresses, awaited.token).await,
         };
         let key = self.0.key.clone();
         let (connection, is_dialled) = match dialled {
@@ -259,7 +260,7 @@ impl Lanes {
                 (connection, false)
             }
             Err(cause) if proposal.addresses.is_empty() => {
-                return Err(LaneError::Unreachable { cause });
+                return Err(DirectError::Unreachable { cause });
             }
             Err(_) => {
                 timely(wire::send(&mut stream, &Outcome::YourTurn)).await?;
@@ -271,7 +272,7 @@ impl Lanes {
             false => dialling_end(connection, &key, account),
         });
         let shaken = shaking.await.map_err(io::Error::other);
-        shaken.flatten().map_err(LaneError::Handshake)
+        shaken.flatten().map_err(DirectError::Handshake)
     }
 
     fn agree_with_all(&self) {
@@ -282,7 +283,7 @@ impl Lanes {
             async move {
                 let Some(inner) = inner else { return };
                 if let Err(error) = inner.on_proposal(peer, stream).await {
-                    tracing::debug!(%peer, %error, "no lane came about");
+                    tracing::debug!(%peer, %error, "no direct channel came about");
                 }
             }
         });
@@ -290,21 +291,21 @@ impl Lanes {
 }
 
 impl Inner {
-    /// The other side of [`Lanes::agree`]; what comes about is served.
+    /// The other side of [`DirectChannels::agree`]; what comes about is served.
     async fn on_proposal(
         self: Arc<Inner>,
         peer: PeerId,
         mut stream: Stream,
-    ) -> Result<(), LaneError> {
+    ) -> Result<(), DirectError> {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
         let proposal: Proposal = timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await?;
         let Some(place) = Place::take(&self, peer) else {
-            timely(wire::send(&mut stream, &Reply::Full)).await?;
-            return Err(LaneError::Full);
+            timely(wire::send(&mut stream, &DirectReply::Full)).await?;
+            return Err(DirectError::Full);
         };
-        let awaited = Awaited::with(self.clone(), proposal.token);
+        let awaited = ExpectedConnection::with(self.clone(), proposal.token);
         let addresses = self.addresses().await;
-        timely(wire::send(&mut stream, &Reply::Dial(addresses))).await?;
+        timely(wire::send(&mut stream, &DirectReply::Dial(addresses))).await?;
         let said = wire::receive_short(&mut stream, WORD_BYTES_MAX);
         let (connection, is_dialled) = match timely(said).await? {
             Outcome::Dialled => (awaited.connection().await?, true),
@@ -312,12 +313,12 @@ impl Inner {
                 Ok(connection) => (connection, false),
                 Err(cause) => {
                     timely(wire::send(&mut stream, &Outcome::Neither)).await?;
-                    return Err(LaneError::Unreachable { cause });
+                    return Err(DirectError::Unreachable { cause });
                 }
             },
             Outcome::Neither => {
                 let cause = io::ErrorKind::InvalidData.into();
-                return Err(LaneError::Unreachable { cause });
+                return Err(DirectError::Unreachable { cause });
             }
         };
         let key = self.key.clone();
@@ -332,13 +333,13 @@ impl Inner {
             });
             match ready {
                 Ok(channel) => (self.serve)(peer, channel),
-                Err(error) => tracing::debug!(%peer, %error, "no lane came about"),
+                Err(error) => tracing::debug!(%peer, %error, "no direct channel came about"),
             }
             drop(place);
         };
-        // A thread and not a place in the runtime's pool: a lane stays for long.
-        let named = std::thread::Builder::new().name("lane".to_owned());
-        named.spawn(serve).map_err(LaneError::Handshake)?;
+        // A thread and not a place in the runtime's pool: a direct channel stays for long.
+        let named = std::thread::Builder::new().name("direct".to_owned());
+        named.spawn(serve).map_err(DirectError::Handshake)?;
         Ok(())
     }
 
@@ -367,9 +368,9 @@ impl Inner {
     fn take_kept(&self, peer: PeerId) -> Option<Channel> {
         let mut kept = lock(&self.kept);
         let now = Instant::now();
-        kept.retain(|_, lanes| {
-            lanes.retain(|(since, _)| now.duration_since(*since) < IDLE_MAX);
-            !lanes.is_empty()
+        kept.retain(|_, channels| {
+            channels.retain(|(since, _)| now.duration_since(*since) < IDLE_MAX);
+            !channels.is_empty()
         });
         kept.get_mut(&peer)?.pop().map(|(_, channel)| channel)
     }
@@ -380,8 +381,8 @@ impl Inner {
         refused.get(&peer).map(|(_, why)| why.clone())
     }
 
-    fn refuse(&self, peer: PeerId, why: &LaneError) {
-        tracing::info!(%peer, %why, "no lane to a peer: large content goes over libp2p");
+    fn refuse(&self, peer: PeerId, why: &DirectError) {
+        tracing::info!(%peer, %why, "no direct channel to a peer: large content goes over libp2p");
         let mut refused = lock(&self.refused);
         if refused.len() < REFUSED_MAX {
             refused.insert(peer, (Instant::now(), why.to_string()));
@@ -390,33 +391,33 @@ impl Inner {
 }
 
 /// A connection that is expected; forgotten when this is dropped.
-struct Awaited {
+struct ExpectedConnection {
     inner: Arc<Inner>,
     token: Token,
     connection: oneshot::Receiver<TcpStream>,
 }
 
-impl Awaited {
-    fn new(inner: Arc<Inner>) -> Awaited {
+impl ExpectedConnection {
+    fn new(inner: Arc<Inner>) -> ExpectedConnection {
         let mut token = Token::default();
         let random = identity::provider().secure_random;
         random.fill(&mut token).expect("the system has randomness");
-        Awaited::with(inner, token)
+        ExpectedConnection::with(inner, token)
     }
 
-    fn with(inner: Arc<Inner>, token: Token) -> Awaited {
+    fn with(inner: Arc<Inner>, token: Token) -> ExpectedConnection {
         let (tell, connection) = oneshot::channel();
         // No more than there are agreements, which are bounded.
         lock(&inner.awaited).insert(password(&token), tell);
-        Awaited {
+        ExpectedConnection {
             inner,
             token,
             connection,
         }
     }
 
-    async fn connection(mut self) -> Result<TcpStream, LaneError> {
-        let silent = |_| LaneError::Unreachable {
+    async fn connection(mut self) -> Result<TcpStream, DirectError> {
+        let silent = |_| DirectError::Unreachable {
             cause: io::ErrorKind::TimedOut.into(),
         };
         let arrived = tokio::time::timeout(STEP_MAX, &mut self.connection).await;
@@ -425,13 +426,13 @@ impl Awaited {
     }
 }
 
-impl Drop for Awaited {
+impl Drop for ExpectedConnection {
     fn drop(&mut self) {
         lock(&self.inner.awaited).remove(&password(&self.token));
     }
 }
 
-/// A peer's place among the lanes served; given back when this is dropped.
+/// A peer's place among the direct channels served; given back when this is dropped.
 struct Place {
     inner: Arc<Inner>,
     peer: PeerId,
@@ -476,7 +477,7 @@ async fn admit(listener: TcpListener, inner: std::sync::Weak<Inner>) {
         let mut connection = match accepted {
             Ok((connection, _)) => connection,
             Err(error) => {
-                tracing::warn!(%error, "a lane's connection was not accepted");
+                tracing::warn!(%error, "a direct channel's connection was not accepted");
                 tokio::time::sleep(CONNECT_MAX).await;
                 continue;
             }
@@ -497,7 +498,10 @@ async fn admit(listener: TcpListener, inner: std::sync::Weak<Inner>) {
 }
 
 /// The connection that the other end makes; it says if it cannot.
-async fn dialled_by(stream: &mut Stream, awaited: Awaited) -> Result<TcpStream, LaneError> {
+async fn dialled_by(
+    stream: &mut Stream,
+    awaited: ExpectedConnection,
+) -> Result<TcpStream, DirectError> {
     let neither = async {
         match wire::receive_short(stream, WORD_BYTES_MAX).await {
             Ok(Outcome::Neither) => {}
@@ -507,7 +511,7 @@ async fn dialled_by(stream: &mut Stream, awaited: Awaited) -> Result<TcpStream, 
     };
     tokio::select! {
         connection = awaited.connection() => connection,
-        () = neither => Err(LaneError::Unreachable {
+        () = neither => Err(DirectError::Unreachable {
             cause: io::ErrorKind::HostUnreachable.into(),
         }),
     }
@@ -526,7 +530,7 @@ async fn dial(addresses: Vec<SocketAddr>, token: Token) -> io::Result<TcpStream>
     let mut dialled: FuturesUnordered<_> = dialled.collect();
     let mut last = io::Error::new(
         io::ErrorKind::AddrNotAvailable,
-        "it has no address for lanes",
+        "it has no address for direct channels",
     );
     while let Some(connected) = dialled.next().await {
         match connected {

@@ -34,9 +34,9 @@ const SAVE_PERIOD_MS: u64 = 1000;
 /// What content came over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum Carrier {
     /// A connection of its own.
-    Lane,
+    Direct,
     /// A stream of the connection that all protocols share.
     Stream,
 }
@@ -53,7 +53,7 @@ pub struct Sample {
     /// From the question to the first word of the answer, in microseconds, where it was seen.
     pub latency_micros: Option<u64>,
     /// What it went over.
-    pub way: Way,
+    pub way: Carrier,
 }
 
 /// What is known of one direction between two peers.
@@ -67,12 +67,12 @@ pub struct Link {
 #[derive(Serialize, Deserialize)]
 struct LinksFile {
     format: u32,
-    links: Vec<Known>,
+    links: Vec<LinkRecord>,
 }
 
 /// A link with its ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Known {
+pub struct LinkRecord {
     /// Who sent.
     pub from: AccountKey,
     /// Who received.
@@ -148,7 +148,7 @@ impl Links {
         if let Some(path) = &file {
             match config::read::<LinksFile>(path) {
                 Ok(kept) => {
-                    let ends = |known: Known| ((known.from, known.to), known.samples);
+                    let ends = |known: LinkRecord| ((known.from, known.to), known.samples);
                     inner.known = kept.links.into_iter().map(ends).collect();
                 }
                 Err(ConfigError::Missing { .. }) => {}
@@ -179,9 +179,9 @@ impl Links {
     }
 
     /// All that is known.
-    pub fn all(&self) -> Vec<Known> {
+    pub fn all(&self) -> Vec<LinkRecord> {
         let inner = self.inner();
-        let known = inner.known.iter().map(|((from, to), samples)| Known {
+        let known = inner.known.iter().map(|((from, to), samples)| LinkRecord {
             from: *from,
             to: *to,
             samples: samples.clone(),
@@ -228,7 +228,7 @@ mod tests {
     const HERE: AccountKey = AccountKey([1; 32]);
     const THERE: AccountKey = AccountKey([2; 32]);
 
-    fn sample(at_ms: u64, bytes: u64, micros: u64, way: Way) -> Sample {
+    fn sample(at_ms: u64, bytes: u64, micros: u64, way: Carrier) -> Sample {
         Sample {
             at_ms,
             bytes,
@@ -242,7 +242,7 @@ mod tests {
     fn a_link_is_as_fast_as_its_last_transfers_were() {
         let links = Links::open(None);
         assert_eq!(links.between(THERE, HERE), None);
-        links.observe(THERE, HERE, sample(1, 10, 500, Way::Stream));
+        links.observe(THERE, HERE, sample(1, 10, 500, Carrier::Stream));
         let link = links.between(THERE, HERE).unwrap();
         assert_eq!(
             link.bytes_per_second(1),
@@ -251,7 +251,7 @@ mod tests {
         );
         assert_eq!(link.latency_seconds(1), Some(50e-6));
         for n in 0..40 {
-            links.observe(THERE, HERE, sample(n, 1 << 20, 1 << 10, Way::Lane));
+            links.observe(THERE, HERE, sample(n, 1 << 20, 1 << 10, Carrier::Direct));
         }
         let link = links.between(THERE, HERE).unwrap();
         assert_eq!(link.samples().count(), SAMPLES_MAX);
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn the_way_taken_last_is_the_one_that_counts() {
         let links = Links::open(None);
-        links.observe(THERE, HERE, sample(1, 1 << 20, 100, Way::Lane));
-        links.observe(THERE, HERE, sample(2, 1 << 20, 1 << 20, Way::Stream));
+        links.observe(THERE, HERE, sample(1, 1 << 20, 100, Carrier::Direct));
+        links.observe(THERE, HERE, sample(2, 1 << 20, 1 << 20, Carrier::Stream));
         let rate = links.between(THERE, HERE).unwrap().bytes_per_second(3);
         assert!((rate.unwrap() - 1e6).abs() < 1.0);
     }
@@ -279,7 +279,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(LINKS_FILE);
         let links = Links::open(Some(file.clone()));
-        links.observe(THERE, HERE, sample(7, 1 << 20, 99, Way::Lane));
+        links.observe(THERE, HERE, sample(7, 1 << 20, 99, Carrier::Direct));
         let known = links.between(THERE, HERE);
         drop(links);
         assert_eq!(Links::open(Some(file.clone())).between(THERE, HERE), known);
@@ -293,7 +293,7 @@ mod tests {
         for n in 0..LINKS_MAX as u64 + 5 {
             let mut from = [3; 32];
             from[..8].copy_from_slice(&n.to_le_bytes());
-            links.observe(AccountKey(from), HERE, sample(n, 1, 1, Way::Stream));
+            links.observe(AccountKey(from), HERE, sample(n, 1, 1, Carrier::Stream));
         }
         assert_eq!(links.all().len(), LINKS_MAX);
     }

@@ -44,16 +44,16 @@ impl Bucket {
 
 /// A limit that several transfers share, or none; and how much went so far.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct Pacer {
     bucket: Option<Mutex<Bucket>>,
     passed: AtomicU64,
 }
 
-impl Pace {
+impl Pacer {
     /// At most so many bytes a second, if any limit is given.
-    pub fn new(bytes_per_second: Option<u64>) -> Pace {
+    pub fn new(bytes_per_second: Option<u64>) -> Pacer {
         let bucket = |limit: u64| Mutex::new(Bucket::new(limit.max(1)));
-        Pace {
+        Pacer {
             bucket: bytes_per_second.map(bucket),
             passed: AtomicU64::new(0),
         }
@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn a_low_limit_makes_small_pieces() {
-        assert_eq!(Pace::default().piece(512), 512);
-        assert_eq!(Pace::new(Some(1 << 30)).piece(512), 512);
-        assert_eq!(Pace::new(Some(800)).piece(512), 100);
-        assert_eq!(Pace::new(Some(1)).piece(512), 1);
+        assert_eq!(Pacer::default().piece(512), 512);
+        assert_eq!(Pacer::new(Some(1 << 30)).piece(512), 512);
+        assert_eq!(Pacer::new(Some(800)).piece(512), 100);
+        assert_eq!(Pacer::new(Some(1)).piece(512), 1);
     }
 
     #[test]

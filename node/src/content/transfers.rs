@@ -25,26 +25,26 @@ use libp2p::swarm::StreamProtocol;
 use libp2p::{Multiaddr, PeerId};
 use souk_market::AccountKey;
 use souk_memory::transfers::Urgency;
-use souk_memory::{Arrived, ContentId, Store};
+use souk_memory::{ContentId, Store, VerifiedContent};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::clock::unix_ms;
-use crate::content::direct::{LaneError, Lanes, Listening};
-use crate::content::links::{Links, Sample, Way};
-use crate::content::pace::Pace;
-use crate::folder::config::{LaneChoice, Traffic};
+use crate::content::direct::{DirectChannels, DirectError, DirectListen};
+use crate::content::links::{Carrier, Links, Sample};
+use crate::content::pace::Pacer;
+use crate::folder::config::{DirectChoice, Traffic};
 use crate::folder::key::{self, NodeKey};
 use crate::network::wire::{self, WireError};
 use crate::network::{Network, socket_of};
-use coming::Coming;
-use order::{Gate, Turns};
-use protocol::{Request, WANTS_MAX, look_up_aside};
-use serving::Shelf;
-use transfer::{Line, Reached, Transfer};
+use coming::WantedHere;
+use order::{Gate, TransferQueue};
+use protocol::{ContentRequest, WANTS_MAX, look_up_aside};
+use serving::ContentServer;
+use transfer::{TensorStream, Transfer, TransferProgress};
 
 pub use error::FetchError;
-pub use order::OrderFull;
+pub use order::TooManyTransfers;
 
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tensor/1");
@@ -58,8 +58,8 @@ const RESUMES_MAX: usize = 3;
 /// A peer that gives nothing for so long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Content this long goes over a lane: below it the hand-shake costs more than it saves.
-const LANE_BYTES_MIN: u64 = 4 << 20;
+/// Content this long goes over a direct channel: below it the hand-shake costs more than it saves.
+const DIRECT_BYTES_MIN: u64 = 4 << 20;
 
 /// Streams kept for later to one peer, and for how long: the sender closes silent ones.
 const KEPT_PER_PEER_MAX: usize = 4;
@@ -74,7 +74,7 @@ pub struct Config {
     /// The largest single content fetched, in bytes.
     pub bytes_max: u64,
     /// Its end of the faster way.
-    pub lane: Listening,
+    pub channel: DirectListen,
     /// The most that is sent, in bytes a second; none for no limit.
     pub upload: Option<u64>,
     /// The most that is received, in bytes a second; none for no limit.
@@ -92,15 +92,15 @@ impl Config {
         links: Option<PathBuf>,
     ) -> Config {
         let auto = listen.and_then(socket_of).map(|socket| (socket.ip(), 0));
-        let lane = match (traffic.lane, auto) {
-            (LaneChoice::Off, _) => Listening::Off,
-            (LaneChoice::At(address), _) => Listening::At(address),
-            (LaneChoice::Auto, Some(address)) => Listening::At(address.into()),
-            (LaneChoice::Auto, None) => Listening::Nowhere,
+        let channel = match (traffic.direct, auto) {
+            (DirectChoice::Off, _) => DirectListen::Off,
+            (DirectChoice::At(address), _) => DirectListen::At(address),
+            (DirectChoice::Auto, Some(address)) => DirectListen::At(address.into()),
+            (DirectChoice::Auto, None) => DirectListen::Nowhere,
         };
         Config {
             bytes_max,
-            lane,
+            channel,
             upload: traffic.upload_bytes_per_second,
             download: traffic.download_bytes_per_second,
             links,
@@ -116,7 +116,7 @@ pub struct Fetched {
     /// Bytes that came over the network; 0 where the content was here already.
     pub moved: u64,
     /// Who sent the last of it, and over what; none where it was here already.
-    pub from: Option<(PeerId, Way)>,
+    pub from: Option<(PeerId, Carrier)>,
     /// What it took.
     pub took: Option<Sample>,
 }
@@ -129,41 +129,43 @@ struct Inner {
     network: Network,
     store: Arc<Store>,
     bytes_max: u64,
-    download: Arc<Pace>,
-    shelf: Arc<Shelf>,
-    lanes: Lanes,
+    download: Arc<Pacer>,
+    server: Arc<ContentServer>,
+    channels: DirectChannels,
     links: Links,
     account: AccountKey,
-    kept: Mutex<HashMap<PeerId, Vec<(Instant, Line)>>>,
+    kept: Mutex<HashMap<PeerId, Vec<(Instant, TensorStream)>>>,
     /// What is being fetched: who else wants it waits, and then has it.
     coming: coming::Contents,
-    turns: Arc<Turns>,
+    queue: Arc<TransferQueue>,
 }
 
 impl Tensors {
     /// Serves `store` to peers and fetches into it.
     ///
     /// # Errors
-    /// When the address for lanes cannot be listened on.
+    /// When the address for direct channels cannot be listened on.
     pub async fn start(
         network: Network,
         key: &NodeKey,
         store: Arc<Store>,
         config: Config,
     ) -> io::Result<Tensors> {
-        let shelf = Arc::new(Shelf::new(store.clone(), Pace::new(config.upload)));
-        let of_lanes = shelf.clone();
-        let serve_lane = move |peer, mut channel| {
-            if let Err(error) = serving::on_lane(peer, &mut channel, &of_lanes) {
-                tracing::debug!(%peer, %error, "a lane ended early");
+        let server = Arc::new(ContentServer::new(store.clone(), Pacer::new(config.upload)));
+        let of_channels = server.clone();
+        let serve_channel = move |peer, mut channel| {
+            if let Err(error) = serving::on_channel(peer, &mut channel, &of_channels) {
+                tracing::debug!(%peer, %error, "a direct channel ended early");
             }
         };
-        let lanes = Lanes::start(network.clone(), key.clone(), config.lane, serve_lane).await?;
-        let of_streams = shelf.clone();
+        let channels =
+            DirectChannels::start(network.clone(), key.clone(), config.channel, serve_channel)
+                .await?;
+        let of_streams = server.clone();
         network.serve(PROTOCOL, SERVED_MAX, move |peer, stream| {
-            let shelf = of_streams.clone();
+            let server = of_streams.clone();
             async move {
-                let ended = serving::on_stream(peer, stream, &shelf).await;
+                let ended = serving::on_stream(peer, stream, &server).await;
                 if let Err(error) = &ended {
                     tracing::debug!(%peer, %error, "a transfer ended early");
                 }
@@ -175,14 +177,14 @@ impl Tensors {
             network,
             store,
             bytes_max: config.bytes_max,
-            download: Arc::new(Pace::new(config.download)),
-            shelf,
-            lanes,
+            download: Arc::new(Pacer::new(config.download)),
+            server,
+            channels,
             links: Links::open(config.links),
             account: AccountKey(key.public()),
             kept: Mutex::default(),
             coming: Mutex::default(),
-            turns: Arc::default(),
+            queue: Arc::default(),
         })))
     }
 
@@ -193,7 +195,7 @@ impl Tensors {
 
     /// Bytes of content that went to other peers, and that came from them.
     pub fn moved(&self) -> (u64, u64) {
-        (self.0.shelf.sent(), self.0.download.passed())
+        (self.0.server.sent(), self.0.download.passed())
     }
 
     /// What is known of the ways between peers.
@@ -229,7 +231,7 @@ impl Tensors {
         holders: &[PeerId],
         id: ContentId,
     ) -> Result<Fetched, FetchError> {
-        let coming = Coming::new(&self.0.coming, id);
+        let coming = WantedHere::new(&self.0.coming, id);
         coming.wanted.hurry(urgency);
         let _alone = coming.wanted.alone.lock().await;
         if let Some(held) = look_up_aside(&self.0.store, id).await {
@@ -320,26 +322,26 @@ impl Inner {
         peer: PeerId,
         mut transfer: Transfer,
         urgency: watch::Receiver<Urgency>,
-    ) -> (Transfer, Result<Way, FetchError>) {
+    ) -> (Transfer, Result<Carrier, FetchError>) {
         let mut gate = match self.gate(peer, urgency).await {
             Ok(gate) => gate,
             Err(full) => return (transfer, Err(full.into())),
         };
-        let (mut resumes, mut body_bytes_max) = (0, LANE_BYTES_MIN);
+        let (mut resumes, mut body_bytes_max) = (0, DIRECT_BYTES_MIN);
         loop {
             let asking = self.over_stream(peer, &mut transfer, body_bytes_max, &mut gate);
             let reached = asking.await;
             let (again, reached) = match reached {
-                Ok(Reached::End) => return (transfer, Ok(Way::Stream)),
-                Ok(Reached::Head) => match self.lanes.acquire(peer).await {
-                    Ok(lane) => {
-                        let moving = transfer::on_a_thread(transfer, peer, lane, gate);
+                Ok(TransferProgress::End) => return (transfer, Ok(Carrier::Stream)),
+                Ok(TransferProgress::Head) => match self.channels.acquire(peer).await {
+                    Ok(channel) => {
+                        let moving = transfer::on_a_thread(transfer, peer, channel, gate);
                         let (transfer, passed, moved) = moving.await;
                         gate = passed;
                         match moved {
-                            Ok(lane) => {
-                                self.lanes.keep(peer, lane);
-                                return (transfer, Ok(Way::Lane));
+                            Ok(channel) => {
+                                self.channels.keep(peer, channel);
+                                return (transfer, Ok(Carrier::Direct));
                             }
                             Err(error) => (transfer, error),
                         }
@@ -370,14 +372,14 @@ impl Inner {
         &self,
         peer: PeerId,
         urgency: watch::Receiver<Urgency>,
-    ) -> Result<Gate, OrderFull> {
-        let turn = self.turns.take(peer, urgency).await?;
+    ) -> Result<Gate, TooManyTransfers> {
+        let turn = self.queue.take(peer, urgency).await?;
         let pace = self.download.clone();
         Ok(Gate { pace, turn })
     }
 
-    fn say(&self, peer: PeerId, why: &LaneError) {
-        tracing::debug!(%peer, %why, "over libp2p, not a lane");
+    fn say(&self, peer: PeerId, why: &DirectError) {
+        tracing::debug!(%peer, %why, "over libp2p, not a direct channel");
     }
 
     async fn over_stream(
@@ -386,7 +388,7 @@ impl Inner {
         transfer: &mut Transfer,
         body_bytes_max: u64,
         gate: &mut Gate,
-    ) -> Result<Reached, FetchError> {
+    ) -> Result<TransferProgress, FetchError> {
         let mut line = self.line(peer).await?;
         let reached = transfer
             .over_stream(peer, &mut line, body_bytes_max, gate)
@@ -427,15 +429,15 @@ impl Inner {
         let mut line = self.line(peer).await?;
         let short = |transfer: &Transfer| transfer.want(souk_memory::FRAME_BYTES as u64);
         let wants = transfers.iter().map(short).collect();
-        let asked = patient(wire::send(&mut line, &Request { wants })).await;
+        let asked = patient(wire::send(&mut line, &ContentRequest { wants })).await;
         asked.map_err(broken)?;
         let mut arrived = Vec::with_capacity(transfers.len());
         let mut ended = Ok(());
         for mut transfer in transfers {
             let answer = transfer.take_answer(peer, &mut line, &mut gate, None);
             match answer.await {
-                Ok(Reached::End) => arrived.extend(transfer.finish()),
-                Ok(Reached::Head) | Err(FetchError::Missing { .. }) => {}
+                Ok(TransferProgress::End) => arrived.extend(transfer.finish()),
+                Ok(TransferProgress::Head) | Err(FetchError::Missing { .. }) => {}
                 Err(error) => {
                     ended = Err(error);
                     break;
@@ -455,7 +457,7 @@ impl Inner {
             let fetched = Fetched {
                 bytes,
                 moved,
-                from: Some((peer, Way::Stream)),
+                from: Some((peer, Carrier::Stream)),
                 took: None,
             };
             (id, fetched)
@@ -468,7 +470,7 @@ impl Inner {
         &self,
         transfer: Transfer,
         peer: PeerId,
-        way: Way,
+        way: Carrier,
     ) -> Result<Fetched, FetchError> {
         let took = self.observe(peer, way, &transfer);
         let arrived = transfer.finish().expect("the end was reached");
@@ -483,7 +485,7 @@ impl Inner {
         })
     }
 
-    fn observe(&self, peer: PeerId, way: Way, transfer: &Transfer) -> Sample {
+    fn observe(&self, peer: PeerId, way: Carrier, transfer: &Transfer) -> Sample {
         let measured = transfer.measured;
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let sample = Sample {
@@ -500,7 +502,7 @@ impl Inner {
     }
 
     /// Writes to the store without waiting for a disk on the runtime's threads.
-    async fn store_aside(&self, arrived: Vec<Arrived>) -> Result<(), FetchError> {
+    async fn store_aside(&self, arrived: Vec<VerifiedContent>) -> Result<(), FetchError> {
         let store = self.store.clone();
         let put = move || {
             arrived
@@ -516,14 +518,14 @@ impl Inner {
     }
 
     /// A stream to `peer`, one of those kept or a new one.
-    async fn line(&self, peer: PeerId) -> Result<Line, FetchError> {
+    async fn line(&self, peer: PeerId) -> Result<TensorStream, FetchError> {
         if let Some(line) = self.take_kept(peer) {
             return Ok(line);
         }
         Ok(BufReader::new(self.network.open(peer, PROTOCOL).await?))
     }
 
-    fn take_kept(&self, peer: PeerId) -> Option<Line> {
+    fn take_kept(&self, peer: PeerId) -> Option<TensorStream> {
         let mut kept = lock(&self.kept);
         let now = Instant::now();
         kept.retain(|_, lines| {
@@ -533,7 +535,7 @@ impl Inner {
         kept.get_mut(&peer)?.pop().map(|(_, line)| line)
     }
 
-    fn keep(&self, peer: PeerId, line: Line) {
+    fn keep(&self, peer: PeerId, line: TensorStream) {
         let mut kept = lock(&self.kept);
         let lines = kept.entry(peer).or_default();
         if lines.len() < KEPT_PER_PEER_MAX {

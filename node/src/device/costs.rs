@@ -28,15 +28,15 @@ struct CostsFile {
 
 /// What is known of a provider's devices.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct DeviceCosts {
     file: PathBuf,
     known: Mutex<CostHistory>,
     unsaved: AtomicBool,
 }
 
-impl Seen {
+impl DeviceCosts {
     /// What is remembered in a provider's folder.
-    pub(crate) fn open(home: &Path) -> Arc<Seen> {
+    pub(crate) fn open(home: &Path) -> Arc<DeviceCosts> {
         let file = home.join(COSTS_FILE);
         let known = match config::read::<CostsFile>(&file) {
             Ok(kept) if kept.costs.is_sound() => kept.costs,
@@ -44,7 +44,7 @@ impl Seen {
             Ok(_) => set_aside(&file, "it contradicts itself"),
             Err(error) => set_aside(&file, &error.to_string()),
         };
-        Arc::new(Seen {
+        Arc::new(DeviceCosts {
             file,
             known: Mutex::new(known),
             unsaved: AtomicBool::new(false),
@@ -91,7 +91,7 @@ impl Seen {
     }
 }
 
-impl Drop for Seen {
+impl Drop for DeviceCosts {
     fn drop(&mut self) {
         self.save();
     }
@@ -114,7 +114,7 @@ fn set_aside(file: &Path, why: &str) -> CostHistory {
 #[cfg(test)]
 mod tests {
     use souk_onnx::work::Work;
-    use souk_vocabulary::history::{Key, Part, Together};
+    use souk_vocabulary::history::{JointMeasurement, Key, Part};
 
     use super::*;
 
@@ -133,7 +133,7 @@ mod tests {
             modelled: 0.1,
             prior: 1.0,
         };
-        let measured = Together {
+        let measured = JointMeasurement {
             parts: vec![part],
             seconds: 0.5,
             joules: Some(3.0),
@@ -147,19 +147,19 @@ mod tests {
     #[test]
     fn what_was_learned_is_there_after_a_restart() {
         let home = tempfile::tempdir().unwrap();
-        let seen = Seen::open(home.path());
+        let seen = DeviceCosts::open(home.path());
         assert_eq!(seen.costs(), CostHistory::default());
         seen.learn(&[learned("one"), learned("two")]);
         let known = seen.costs();
         assert!(known.of("one").is_some() && known.of("three").is_none());
         drop(seen);
-        assert_eq!(Seen::open(home.path()).costs(), known);
+        assert_eq!(DeviceCosts::open(home.path()).costs(), known);
     }
 
     #[test]
     fn a_damaged_file_is_set_aside() {
         let home = tempfile::tempdir().unwrap();
-        let seen = Seen::open(home.path());
+        let seen = DeviceCosts::open(home.path());
         seen.learn(&[learned("one")]);
         drop(seen);
         let file = home.path().join(COSTS_FILE);
@@ -168,7 +168,7 @@ mod tests {
         assert_ne!(absurd, right);
         for damaged in [&right[..right.len() / 2], "{}", absurd.as_str()] {
             std::fs::write(&file, damaged).unwrap();
-            let seen = Seen::open(home.path());
+            let seen = DeviceCosts::open(home.path());
             assert_eq!(seen.costs(), CostHistory::default());
             assert!(!file.exists(), "it is not read again");
             let aside = std::fs::read_to_string(home.path().join(DAMAGED_FILE)).unwrap();

@@ -5,20 +5,18 @@ use souk_market::Features;
 use souk_onnx::NodeProto;
 use souk_onnx::custom::{self, Custom};
 use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
+use souk_roles::market::features;
 use souk_scheduler::graph::Graph;
 use souk_vocabulary::processor::Processor;
 
 use crate::folder::config::DeviceChoice;
 use crate::folder::limits::Limits;
 
-/// Languages, in the order of their bits. Bits of the market never change their meaning.
+/// Every language there is.
 const LANGUAGES: [Custom; 2] = [Custom::Wasm, Custom::Wgsl];
 
 fn feature(language: Custom) -> Features {
-    Features(match language {
-        Custom::Wasm => 1,
-        Custom::Wgsl => 1 << 1,
-    })
+    features::of(&features::KERNELS, language.name())
 }
 
 /// What an ask states: the languages that this build has for the devices and that the provider's
@@ -54,14 +52,6 @@ fn runs(devices: &DeviceChoice, language: Custom) -> bool {
 pub fn needed(graph: &Graph) -> Features {
     let nodes = graph.nodes().iter();
     union(nodes.flat_map(|node| kernels(&node.proto)))
-}
-
-/// The languages that are needed and not there, as providers' limits call them.
-#[must_use]
-pub fn missing(needed: Features, there: Features) -> Vec<&'static str> {
-    let lacks = |language: &Custom| feature(*language).0 & needed.0 & !there.0 != 0;
-    let languages = LANGUAGES.into_iter().filter(lacks);
-    languages.map(Custom::name).collect()
 }
 
 /// Checks a graph whose kernels this machine may not run: what they say of themselves, and that the
@@ -128,10 +118,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
-        let both = Features(3);
-        assert_eq!(missing(both, Features(0)), ["wasm", "wgsl"]);
-        assert_eq!(missing(both, Features(1)), ["wgsl"]);
-        assert!(missing(Features(0), Features(0)).is_empty());
+    fn every_language_has_a_feature() {
+        for language in LANGUAGES {
+            assert_ne!(feature(language), Features(0), "{}", language.name());
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use souk_cpu::Cpu;
 #[cfg(feature = "onnxruntime")]
-use souk_registry::contest::Contested;
+use souk_registry::contest::EngineContest;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 
@@ -16,7 +16,7 @@ use crate::folder::config::DeviceChoice;
 
 /// What a library says of itself in the process in which it is tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reached {
+pub struct LibraryReport {
     /// Where it lies.
     pub path: PathBuf,
     /// The providers it has.
@@ -81,7 +81,7 @@ pub(super) fn runtime(
 #[cfg(feature = "onnxruntime")]
 pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
     match souk_onnxruntime::Library::find() {
-        Ok(library) => Arc::new(Contested::new(cpu, library, threads)),
+        Ok(library) => Arc::new(EngineContest::new(cpu, library, threads)),
         Err(souk_onnxruntime::LoadError::NotFound) => Arc::new(cpu),
         Err(error) => {
             tracing::warn!("{error}; the CPU runs without it");
@@ -100,7 +100,7 @@ pub(super) fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Processor> {
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
 pub(super) fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
     match souk_onnxruntime::Library::opened() {
-        Some(library) => Arc::new(Contested::new(cpu, library, threads)),
+        Some(library) => Arc::new(EngineContest::new(cpu, library, threads)),
         None => Arc::new(cpu),
     }
 }
@@ -148,12 +148,12 @@ pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
 
 /// Opens the library this process uses, has it run something once, and says what it has.
 #[cfg(feature = "onnxruntime")]
-pub fn reach_library() -> Result<Reached, DeviceError> {
+pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     let before = threads_here();
     let library = souk_onnxruntime::Library::find()?;
     library.warm();
     let threads = threads_here().saturating_sub(before);
-    Ok(Reached {
+    Ok(LibraryReport {
         path: library.path().to_owned(),
         providers: library.providers().iter().map(|it| it.title()).collect(),
         threads,
@@ -162,7 +162,7 @@ pub fn reach_library() -> Result<Reached, DeviceError> {
 
 /// This build opens none.
 #[cfg(not(feature = "onnxruntime"))]
-pub fn reach_library() -> Result<Reached, DeviceError> {
+pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     Err(DeviceError::NoRuntime)
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::device::probe::{self, ProbeError};
-use crate::device::{Reached, has_cpu, has_runtime, library_path};
+use crate::device::{LibraryReport, has_cpu, has_runtime, library_path};
 use crate::folder::config::{Isolation, ProviderFile};
 
 /// What was found when the provider started.
@@ -15,7 +15,7 @@ const FILE: &str = "onnxruntime.json";
 
 /// A library of ONNX Runtime as it was when it was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Linked {
+pub struct LibraryRecord {
     /// Where it lies, or should.
     pub path: PathBuf,
     /// Whether the provider's file names it.
@@ -35,10 +35,10 @@ pub struct Unusable {
     pub cause: String,
 }
 
-impl Linked {
+impl LibraryRecord {
     /// What the provider of this folder uses, by asking `program`, which is souk; none if its
     /// devices need no library and it names none, or if there is none.
-    fn find(home: &Path, file: &ProviderFile, program: &Path) -> Option<Linked> {
+    fn find(home: &Path, file: &ProviderFile, program: &Path) -> Option<LibraryRecord> {
         let named = file.library(home);
         let path = match &named {
             Some(path) => path.clone(),
@@ -49,7 +49,7 @@ impl Linked {
             Ok(providers) => (providers, None),
             Err(cause) => (Vec::new(), Some(cause)),
         };
-        Some(Linked {
+        Some(LibraryRecord {
             path,
             named: named.is_some(),
             providers,
@@ -59,7 +59,7 @@ impl Linked {
 
     /// What the provider of a folder found when it last started.
     #[must_use]
-    pub fn read(home: &Path) -> Option<Linked> {
+    pub fn read(home: &Path) -> Option<LibraryRecord> {
         let text = fs::read_to_string(home.join(FILE)).ok()?;
         serde_json::from_str(&text).ok()
     }
@@ -85,8 +85,9 @@ fn found() -> Option<PathBuf> {
 ///
 /// # Errors
 /// What is wrong with it, in words for whoever named it.
-pub fn try_out(program: &Path, path: &Path) -> Result<Reached, String> {
-    let reached: Result<Reached, ProbeError> = probe::ask(program, &["onnxruntime"], Some(path));
+pub fn try_out(program: &Path, path: &Path) -> Result<LibraryReport, String> {
+    let reached: Result<LibraryReport, ProbeError> =
+        probe::ask(program, &["onnxruntime"], Some(path));
     let path = path.display();
     reached.map_err(|error| match error {
         ProbeError::Refused(cause) => cause,
@@ -96,12 +97,12 @@ pub fn try_out(program: &Path, path: &Path) -> Result<Reached, String> {
     })
 }
 
-/// The same, if a cell can use it: one of a CPU opens it before its walls.
-fn fit(file: &ProviderFile, reached: Reached) -> Result<Vec<String>, String> {
+/// The same, if a sandbox can use it: one of a CPU opens it before its rules.
+fn fit(file: &ProviderFile, reached: LibraryReport) -> Result<Vec<String>, String> {
     let before_walls = file.isolation == Isolation::Process && has_cpu(&file.device);
     match reached.threads {
         threads @ 1.. if before_walls => Err(format!(
-            "{} starts {threads} threads of its own, which no wall around jobs would hold",
+            "{} starts {threads} threads of its own, which no sandbox would hold",
             reached.path.display()
         )),
         _ => Ok(reached.providers),
@@ -116,7 +117,7 @@ pub(crate) async fn settle(
     program: &Path,
 ) -> Result<Option<PathBuf>, Unusable> {
     let (at, named, souk) = (home.to_owned(), file.clone(), program.to_owned());
-    let finding = move || Linked::find(&at, &named, &souk);
+    let finding = move || LibraryRecord::find(&at, &named, &souk);
     let linked = tokio::task::spawn_blocking(finding).await;
     let linked = linked.expect("trying a library does not panic");
     let path = home.join(FILE);
@@ -131,7 +132,7 @@ pub(crate) async fn settle(
     if let Err(error) = kept {
         tracing::warn!(%error, "`souk provider status` cannot tell which library is used");
     }
-    match linked.map(Linked::usable) {
+    match linked.map(LibraryRecord::usable) {
         None => Ok(None),
         Some(Ok(path)) => Ok(Some(path)),
         Some(Err(unusable)) if has_runtime(&file.device) => Err(unusable),
@@ -153,7 +154,7 @@ mod tests {
         let text = r#"{"format": 1, "name": "p", "listen": "/ip4/127.0.0.1/tcp/0", "price": 1,
             "device": {"group": [{"cpu": {"threads": 1}}]}}"#;
         let mut file: ProviderFile = serde_json::from_str(text).unwrap();
-        let reached = |threads| Reached {
+        let reached = |threads| LibraryReport {
             path: "/lib/libonnxruntime.so".into(),
             providers: vec!["CPUExecutionProvider".to_owned()],
             threads,

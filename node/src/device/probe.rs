@@ -16,7 +16,7 @@ pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the environment of a process says that opens a library of ONNX Runtime: it starts a thread
-/// that reports to its maker unless it is told not to, and no wall would hold that one.
+/// that reports to its maker unless it is told not to, and no sandbox would hold that one.
 pub(crate) const TOLD: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 
 /// How often the process is looked at.

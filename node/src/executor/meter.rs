@@ -1,4 +1,4 @@
-//! Joules of the CPU for runs behind walls, from where no meter can be read.
+//! Joules of the CPU for runs in sandboxes, from where no meter can be read.
 //!
 //! The counters of the processor's packages count for the whole machine. What they count while
 //! leases are at work is divided among these by the time that their processes had the cores.
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use souk_host::power::Meter;
 use souk_scheduler::execution::report::{Report, ReportedEnergy};
 
-use crate::executor::Bench;
+use crate::executor::LeaseExecutor;
 
 /// Where Linux shows processes.
 const PROCESSES: &str = "/proc";
@@ -64,10 +64,10 @@ impl Energy {
         }
     }
 
-    /// Notes that what a bench has is at work; none where nothing counts, or where its device
+    /// Notes that what a slots has is at work; none where nothing counts, or where its device
     /// reads the counters itself.
-    pub(crate) fn begin(&self, bench: &Bench) -> Option<AtWork<'_>> {
-        self.begin_of(bench.process_id()?)
+    pub(crate) fn begin(&self, slots: &LeaseExecutor) -> Option<AtWork<'_>> {
+        self.begin_of(slots.process_id()?)
     }
 
     fn begin_of(&self, process: u32) -> Option<AtWork<'_>> {

@@ -13,7 +13,8 @@ use libp2p::Multiaddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use souk_emulated::EmulatedConfig;
-use souk_market::Genesis;
+use souk_market::{AccountKey, Genesis};
+use souk_roles::market::roster::Founder;
 use souk_scheduler::planning::Objective;
 
 use crate::folder::contact::{Contact, ContactError};
@@ -126,8 +127,8 @@ fn is_zero(number: &u32) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traffic {
-    /// Where other peers may dial this one for the faster lane.
-    pub lane: LaneChoice,
+    /// Where other peers may dial this one for a direct channel.
+    pub direct: DirectChoice,
     /// The most that is sent of tensors, in bytes a second; none for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upload_bytes_per_second: Option<u64>,
@@ -136,10 +137,10 @@ pub struct Traffic {
     pub download_bytes_per_second: Option<u64>,
 }
 
-/// Where a node is dialled for the faster lane.
+/// Where a node is dialled for a direct channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LaneChoice {
+pub enum DirectChoice {
     /// At the address it listens on, with a port that is free; who listens nowhere dials only.
     #[default]
     Auto,
@@ -153,7 +154,7 @@ pub enum LaneChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Each lease in a process of its own, behind the kernel's walls.
+    /// Each lease in a process of its own, under the kernel's rules.
     #[default]
     Process,
     /// In the provider's own process: for buyers one trusts, on a machine of one's own.
@@ -480,6 +481,21 @@ impl MarketFile {
         }
     }
 
+    /// The validators that the market begins with; whoever reads the file has refused entries
+    /// without a peer before.
+    #[must_use]
+    pub fn founders(&self) -> Vec<Founder> {
+        let founder = |entry: &ValidatorEntry| {
+            let contact = Contact::parse(&entry.address).ok()?;
+            Some(Founder {
+                raft_id: entry.raft_id,
+                account: AccountKey(contact.account),
+                address: entry.address.clone(),
+            })
+        };
+        self.validators.iter().filter_map(founder).collect()
+    }
+
     /// The contacts of the validators, in the file's order.
     pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
         let parse = |entry: &ValidatorEntry| {
@@ -577,7 +593,7 @@ mod tests {
         let account = crate::folder::key::NodeKey::generate().public();
         let addresses = vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()];
         let address = Contact { account, addresses }.to_text().unwrap();
-        let account = souk_market::AccountKey(account);
+        let account = AccountKey(account);
         let chain = souk_market::Name::try_from("m").unwrap();
         let market = MarketFile {
             format: FORMAT,

@@ -4,6 +4,8 @@ pub use libp2p::Multiaddr;
 use libp2p::PeerId;
 use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
+use souk_market::AccountKey;
+use souk_roles::lease;
 
 use crate::folder::key::{self, NotAKey};
 
@@ -46,6 +48,32 @@ pub enum ContactError {
         /// What was given.
         text: String,
     },
+}
+
+impl From<&Contact> for lease::Contact {
+    fn from(contact: &Contact) -> lease::Contact {
+        lease::Contact {
+            account: AccountKey(contact.account),
+            addresses: contact.addresses.iter().map(Multiaddr::to_string).collect(),
+        }
+    }
+}
+
+/// Addresses that this souk does not understand are left out.
+impl From<&lease::Contact> for Contact {
+    fn from(said: &lease::Contact) -> Contact {
+        Contact {
+            account: said.account.0,
+            addresses: understood(&said.addresses),
+        }
+    }
+}
+
+/// Of addresses in words, those that this souk understands.
+pub(crate) fn understood(said: &[String]) -> Vec<Multiaddr> {
+    said.iter()
+        .filter_map(|address| address.parse().ok())
+        .collect()
 }
 
 impl Contact {

@@ -104,16 +104,6 @@ pub enum LimitRefusal {
         /// The device.
         model: String,
     },
-    /// Memory.
-    #[error(
-        "graphs, weights and inputs have {bytes} bytes: limits.memory_mib allows a job {allowed}"
-    )]
-    Memory {
-        /// What the job has.
-        bytes: u64,
-        /// What is allowed, in bytes.
-        allowed: u64,
-    },
 }
 
 impl Default for Limits {
@@ -201,15 +191,12 @@ impl Limits {
         self.operators.is_empty() && self.wasm && self.wgsl
     }
 
-    /// Whether a job may have so many bytes.
-    pub fn check_memory(&self, bytes: u64) -> Result<(), LimitRefusal> {
-        let allowed = match self.memory_mib {
+    /// Bytes of graphs, weights and inputs that one lease may have.
+    #[must_use]
+    pub fn memory_bytes_each(&self) -> u64 {
+        match self.memory_mib {
             None => u64::MAX,
             Some(_) => self.each(self.memory_bytes()),
-        };
-        match bytes <= allowed {
-            true => Ok(()),
-            false => Err(LimitRefusal::Memory { bytes, allowed }),
         }
     }
 
@@ -369,8 +356,7 @@ mod tests {
             ..Limits::default()
         };
         assert_eq!(limits.each(10), 3);
-        assert!(limits.check_memory(100 << 20).is_ok());
-        assert!(limits.check_memory((100 << 20) + 1).is_err());
+        assert_eq!(limits.memory_bytes_each(), 100 << 20);
         assert_eq!(limits.leases_over(), Some(2));
         let all = Limits {
             cores: None,
@@ -435,9 +421,8 @@ mod tests {
         assert!(bare.check_kernel(Custom::Wgsl).is_ok() && !bare.allows_all_operators());
         let refused = bare.check_kernel(Custom::Wasm).unwrap_err().to_string();
         assert!(refused.contains("limits.wasm"), "{refused}");
-        assert!(limits.check_memory(1 << 20).is_ok());
-        let refused = limits.check_memory((1 << 20) + 1).unwrap_err();
-        assert!(matches!(refused, LimitRefusal::Memory { .. }));
+        assert_eq!(limits.memory_bytes_each(), 1 << 20);
+        assert_eq!(bare.memory_bytes_each(), u64::MAX);
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub(super) fn tell(page: &mut Page) {
         *BEGAN,
     );
     if let Some(bytes) = resident_bytes() {
-        let help = "Memory of this process that is in the machine's memory; cells have their own.";
+        let help =
+            "Memory of this process that is in the machine's memory; sandboxes have their own.";
         page.gauge("process_resident_memory_bytes", help, bytes);
     }
     if let Some(files) = open_files() {

@@ -53,7 +53,7 @@ pub enum MetricsError {
 
 /// An address that is listened on.
 #[derive(Debug)]
-pub struct Listening {
+pub struct MetricsListener {
     listener: TcpListener,
     address: SocketAddr,
     /// What an exchange may take.
@@ -71,19 +71,19 @@ enum Answer {
     Refused(&'static str, &'static str),
 }
 
-impl Listening {
+impl MetricsListener {
     /// Listens on a loopback address; port 0 takes a free one.
     ///
     /// # Errors
     /// [`MetricsError`]: the address is another machine's business, or in use.
-    pub async fn at(address: SocketAddr) -> Result<Listening, MetricsError> {
+    pub async fn at(address: SocketAddr) -> Result<MetricsListener, MetricsError> {
         if !address.ip().is_loopback() {
             return Err(MetricsError::NotLoopback { address });
         }
         let failed = |cause| MetricsError::Listen { address, cause };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Listening {
+        Ok(MetricsListener {
             listener,
             address,
             patience: EXCHANGE_MAX,
@@ -244,7 +244,7 @@ mod tests {
     /// A door with a page that counts how often it was made.
     async fn door() -> (SocketAddr, Arc<AtomicUsize>) {
         let local = "127.0.0.1:0".parse().unwrap();
-        let listening = Listening::at(local).await.unwrap();
+        let listening = MetricsListener::at(local).await.unwrap();
         let (address, made) = (listening.address(), Arc::new(AtomicUsize::new(0)));
         let count = made.clone();
         let page = move || {
@@ -344,7 +344,9 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_slow_is_closed() {
-        let mut listening = Listening::at("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let mut listening = MetricsListener::at("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
         listening.patience = Duration::from_millis(1);
         let address = listening.address();
         tokio::spawn(listening.serve(|| async { Some(Page::default()) }));
@@ -353,12 +355,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_others_reach_and_one_in_use_are_refused_by_name() {
-        let open = Listening::at("0.0.0.0:0".parse().unwrap())
+        let open = MetricsListener::at("0.0.0.0:0".parse().unwrap())
             .await
             .unwrap_err();
         assert!(open.to_string().contains("0.0.0.0:0"), "{open}");
         let (address, _) = door().await;
-        let taken = Listening::at(address).await.unwrap_err();
+        let taken = MetricsListener::at(address).await.unwrap_err();
         assert!(taken.to_string().contains(&address.to_string()), "{taken}");
     }
 

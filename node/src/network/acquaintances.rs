@@ -86,7 +86,7 @@ impl Heard {
 
 /// The file of addresses.
 #[derive(Debug, Serialize, Deserialize)]
-struct Known {
+struct AddressFile {
     format: u32,
     contacts: Vec<Contact>,
 }
@@ -96,7 +96,7 @@ impl Acquaintances {
     pub(super) fn open(file: Option<PathBuf>) -> (Acquaintances, Vec<Contact>) {
         let read = file
             .as_ref()
-            .and_then(|file| match config::read::<Known>(file) {
+            .and_then(|file| match config::read::<AddressFile>(file) {
                 Ok(known) => Some(known.contacts),
                 Err(config::ConfigError::Missing { .. }) => None,
                 Err(error) => {
@@ -204,7 +204,7 @@ impl Acquaintances {
         contacts.sort_by_key(|contact| contact.account);
         if let Err(error) = config::write(
             file,
-            &Known {
+            &AddressFile {
                 format: FORMAT,
                 contacts,
             },

@@ -26,14 +26,14 @@ pub(super) const PENDING_FROM_ADDRESS_MAX: usize = 32;
 /// Why a connection was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are {most} connections from {address} already")]
-pub(super) struct TooMany {
+pub(super) struct AddressFull {
     address: IpAddr,
     most: usize,
 }
 
 /// Counts incoming connections by address, and refuses those over the limit.
 #[derive(Debug, Default)]
-pub(super) struct Doors {
+pub(super) struct AddressLimits {
     from: HashMap<IpAddr, Count>,
     connections: HashMap<ConnectionId, (IpAddr, Stage)>,
 }
@@ -50,10 +50,10 @@ enum Stage {
     Established,
 }
 
-impl Doors {
-    fn knock(&mut self, id: ConnectionId, address: IpAddr) -> Result<(), TooMany> {
+impl AddressLimits {
+    fn on_pending(&mut self, id: ConnectionId, address: IpAddr) -> Result<(), AddressFull> {
         let count = self.from.entry(address).or_default();
-        let over = |most| TooMany { address, most };
+        let over = |most| AddressFull { address, most };
         if count.pending >= PENDING_FROM_ADDRESS_MAX {
             return Err(over(PENDING_FROM_ADDRESS_MAX));
         }
@@ -65,7 +65,7 @@ impl Doors {
         Ok(())
     }
 
-    fn enter(&mut self, id: ConnectionId) {
+    fn on_established(&mut self, id: ConnectionId) {
         if let Some((address, stage)) = self.connections.get_mut(&id)
             && *stage == Stage::Pending
         {
@@ -76,7 +76,7 @@ impl Doors {
         }
     }
 
-    fn leave(&mut self, id: ConnectionId) {
+    fn on_closed(&mut self, id: ConnectionId) {
         let Some((address, stage)) = self.connections.remove(&id) else {
             return;
         };
@@ -91,7 +91,7 @@ impl Doors {
     }
 }
 
-impl NetworkBehaviour for Doors {
+impl NetworkBehaviour for AddressLimits {
     type ConnectionHandler = dummy::ConnectionHandler;
     type ToSwarm = Infallible;
 
@@ -102,7 +102,7 @@ impl NetworkBehaviour for Doors {
         remote: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
         match ip_of(remote) {
-            Some(address) => self.knock(id, address).map_err(ConnectionDenied::new),
+            Some(address) => self.on_pending(id, address).map_err(ConnectionDenied::new),
             // One that comes through a relay is counted there.
             None => Ok(()),
         }
@@ -115,7 +115,7 @@ impl NetworkBehaviour for Doors {
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.enter(id);
+        self.on_established(id);
         Ok(dummy::ConnectionHandler)
     }
 
@@ -134,7 +134,7 @@ impl NetworkBehaviour for Doors {
         match event {
             FromSwarm::ConnectionClosed(ConnectionClosed { connection_id, .. })
             | FromSwarm::ListenFailure(ListenFailure { connection_id, .. }) => {
-                self.leave(connection_id);
+                self.on_closed(connection_id);
             }
             _ => {}
         }
@@ -176,32 +176,35 @@ mod tests {
 
     #[test]
     fn one_address_does_not_take_every_connection() {
-        let mut doors = Doors::default();
+        let mut address_limits = AddressLimits::default();
         let greedy = IpAddr::from([10, 0, 0, 1]);
         for number in 0..FROM_ADDRESS_MAX {
-            assert_eq!(doors.knock(id(number), greedy), Ok(()));
-            doors.enter(id(number));
+            assert_eq!(address_limits.on_pending(id(number), greedy), Ok(()));
+            address_limits.on_established(id(number));
         }
         let most = FROM_ADDRESS_MAX;
-        let refused = doors.knock(id(most), greedy);
+        let refused = address_limits.on_pending(id(most), greedy);
         let address = greedy;
-        assert_eq!(refused, Err(TooMany { address, most }));
-        assert_eq!(doors.knock(id(most + 1), [10, 0, 0, 2].into()), Ok(()));
-        doors.leave(id(0));
-        assert_eq!(doors.knock(id(most + 2), greedy), Ok(()));
+        assert_eq!(refused, Err(AddressFull { address, most }));
+        assert_eq!(
+            address_limits.on_pending(id(most + 1), [10, 0, 0, 2].into()),
+            Ok(())
+        );
+        address_limits.on_closed(id(0));
+        assert_eq!(address_limits.on_pending(id(most + 2), greedy), Ok(()));
     }
 
     #[test]
     fn half_open_connections_are_few_and_forgotten_when_they_end() {
-        let mut doors = Doors::default();
+        let mut address_limits = AddressLimits::default();
         let slow = IpAddr::from([10, 0, 0, 1]);
         for number in 0..PENDING_FROM_ADDRESS_MAX {
-            assert_eq!(doors.knock(id(number), slow), Ok(()));
+            assert_eq!(address_limits.on_pending(id(number), slow), Ok(()));
         }
-        assert!(doors.knock(id(1_000), slow).is_err());
+        assert!(address_limits.on_pending(id(1_000), slow).is_err());
         for number in 0..PENDING_FROM_ADDRESS_MAX {
-            doors.leave(id(number));
+            address_limits.on_closed(id(number));
         }
-        assert!(doors.from.is_empty() && doors.connections.is_empty());
+        assert!(address_limits.from.is_empty() && address_limits.connections.is_empty());
     }
 }

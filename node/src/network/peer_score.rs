@@ -34,7 +34,7 @@ const PEERS_MAX: usize = 4096;
 /// What a peer may do wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fault {
+pub enum Misconduct {
     /// It announced a frame over the limit.
     Oversize,
     /// It sent a frame that is no message of its protocol.
@@ -49,26 +49,26 @@ pub enum Fault {
     Gossip,
 }
 
-impl Fault {
+impl Misconduct {
     /// Its points. No honest peer sends what is oversize, malformed or forged; a flood may be a
     /// burst, silence a broken line.
     fn points(self) -> u32 {
         match self {
-            Fault::Oversize | Fault::Malformed => 50,
-            Fault::Forged | Fault::Flood => 20,
-            Fault::Silent => 2,
-            Fault::Gossip => POINTS_MAX,
+            Misconduct::Oversize | Misconduct::Malformed => 50,
+            Misconduct::Forged | Misconduct::Flood => 20,
+            Misconduct::Silent => 2,
+            Misconduct::Gossip => POINTS_MAX,
         }
     }
 }
 
-/// How a conversation ended, for who keeps the standing of peers.
+/// How a conversation ended, for who keeps the score of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conduct {
     /// Nothing to be blamed for.
     Fine,
     /// The peer did this.
-    Wrong(Fault),
+    Wrong(Misconduct),
 }
 
 impl From<()> for Conduct {
@@ -80,10 +80,10 @@ impl From<()> for Conduct {
 impl From<Result<(), WireError>> for Conduct {
     fn from(ended: Result<(), WireError>) -> Conduct {
         match ended {
-            Err(WireError::TooLong { .. }) => Conduct::Wrong(Fault::Oversize),
-            Err(WireError::Malformed(_)) => Conduct::Wrong(Fault::Malformed),
+            Err(WireError::TooLong { .. }) => Conduct::Wrong(Misconduct::Oversize),
+            Err(WireError::Malformed(_)) => Conduct::Wrong(Misconduct::Malformed),
             Err(WireError::Stream(cause)) if cause.kind() == std::io::ErrorKind::TimedOut => {
-                Conduct::Wrong(Fault::Silent)
+                Conduct::Wrong(Misconduct::Silent)
             }
             Ok(()) | Err(WireError::Stream(_) | WireError::Closed | WireError::Crowded) => {
                 Conduct::Fine
@@ -94,33 +94,33 @@ impl From<Result<(), WireError>> for Conduct {
 
 /// A peer that is kept out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct BlockedPeer {
     /// Until when, in milliseconds since 1970.
     pub until_ms: u64,
     /// The fault that was one too many.
-    pub fault: Fault,
+    pub fault: Misconduct,
 }
 
 /// Every peer's faults.
 #[derive(Debug, Default)]
-pub struct Standing {
-    marks: HashMap<PeerId, Mark>,
+pub struct PeerScores {
+    scores: HashMap<PeerId, PeerScore>,
 }
 
 #[derive(Debug)]
-struct Mark {
+struct PeerScore {
     points: u32,
     /// When the points were last counted.
     at_ms: u64,
     /// When a flood was last counted.
     flood_ms: Option<u64>,
     times_blocked: u32,
-    blocked: Option<Blocked>,
+    blocked: Option<BlockedPeer>,
 }
 
-impl Mark {
-    fn new(now_ms: u64) -> Mark {
-        Mark {
+impl PeerScore {
+    fn new(now_ms: u64) -> PeerScore {
+        PeerScore {
             points: 0,
             at_ms: now_ms,
             flood_ms: None,
@@ -137,42 +137,50 @@ impl Mark {
     }
 }
 
-impl Standing {
+impl PeerScores {
     /// Counts a fault. The verdict, where it is one too many and the peer was not out already.
-    pub fn on_fault(&mut self, peer: PeerId, fault: Fault, now_ms: u64) -> Option<Blocked> {
+    pub fn on_fault(
+        &mut self,
+        peer: PeerId,
+        fault: Misconduct,
+        now_ms: u64,
+    ) -> Option<BlockedPeer> {
         self.make_room(peer, now_ms);
-        let mark = self.marks.entry(peer).or_insert_with(|| Mark::new(now_ms));
-        if mark.blocked.is_some() {
+        let score = self
+            .scores
+            .entry(peer)
+            .or_insert_with(|| PeerScore::new(now_ms));
+        if score.blocked.is_some() {
             return None;
         }
-        if matches!(fault, Fault::Flood | Fault::Forged) {
-            let counted = mark.flood_ms;
+        if matches!(fault, Misconduct::Flood | Misconduct::Forged) {
+            let counted = score.flood_ms;
             if counted.is_some_and(|counted| now_ms < counted + FLOOD_PERIOD_MS) {
                 return None;
             }
-            mark.flood_ms = Some(now_ms);
+            score.flood_ms = Some(now_ms);
         }
-        mark.points = mark.points(now_ms).saturating_add(fault.points());
-        mark.at_ms = now_ms;
-        if mark.points < POINTS_MAX {
+        score.points = score.points(now_ms).saturating_add(fault.points());
+        score.at_ms = now_ms;
+        if score.points < POINTS_MAX {
             return None;
         }
-        let longer = BLOCK_MS.saturating_mul(1 << mark.times_blocked.min(10));
+        let longer = BLOCK_MS.saturating_mul(1 << score.times_blocked.min(10));
         let until_ms = now_ms + longer.min(BLOCK_MS_MAX);
-        mark.times_blocked += 1;
-        mark.blocked = Some(Blocked { until_ms, fault });
-        mark.blocked
+        score.times_blocked += 1;
+        score.blocked = Some(BlockedPeer { until_ms, fault });
+        score.blocked
     }
 
     /// Those whose time is over: they may come again, with nothing against them but the memory.
     pub fn release(&mut self, now_ms: u64) -> Vec<PeerId> {
         let mut released = Vec::new();
-        for (peer, mark) in &mut self.marks {
-            if mark
+        for (peer, score) in &mut self.scores {
+            if score
                 .blocked
                 .is_some_and(|blocked| blocked.until_ms <= now_ms)
             {
-                (mark.blocked, mark.points, mark.at_ms) = (None, 0, now_ms);
+                (score.blocked, score.points, score.at_ms) = (None, 0, now_ms);
                 released.push(*peer);
             }
         }
@@ -181,37 +189,40 @@ impl Standing {
 
     /// A peer's points at this moment.
     pub fn points(&self, peer: &PeerId, now_ms: u64) -> u32 {
-        self.marks.get(peer).map_or(0, |mark| mark.points(now_ms))
+        self.scores
+            .get(peer)
+            .map_or(0, |score| score.points(now_ms))
     }
 
     /// Why and until when a peer is kept out, if it is.
-    pub fn blocked(&self, peer: &PeerId) -> Option<Blocked> {
-        self.marks.get(peer).and_then(|mark| mark.blocked)
+    pub fn blocked(&self, peer: &PeerId) -> Option<BlockedPeer> {
+        self.scores.get(peer).and_then(|score| score.blocked)
     }
 
     /// Everyone who is kept out.
-    pub fn all_blocked(&self) -> impl Iterator<Item = (&PeerId, Blocked)> {
-        self.marks
+    pub fn all_blocked(&self) -> impl Iterator<Item = (&PeerId, BlockedPeer)> {
+        self.scores
             .iter()
-            .filter_map(|(peer, mark)| Some((peer, mark.blocked?)))
+            .filter_map(|(peer, score)| Some((peer, score.blocked?)))
     }
 
     /// Forgets whom it can; where all are remembered for a reason, the one that counts least.
     fn make_room(&mut self, peer: PeerId, now_ms: u64) {
-        if self.marks.len() < PEERS_MAX || self.marks.contains_key(&peer) {
+        if self.scores.len() < PEERS_MAX || self.scores.contains_key(&peer) {
             return;
         }
-        self.marks.retain(|_, mark| {
-            let idle = now_ms.saturating_sub(mark.at_ms);
-            mark.blocked.is_some() || mark.points(now_ms) > 0 || idle < FORGET_MS
+        self.scores.retain(|_, score| {
+            let idle = now_ms.saturating_sub(score.at_ms);
+            score.blocked.is_some() || score.points(now_ms) > 0 || idle < FORGET_MS
         });
-        if self.marks.len() < PEERS_MAX {
+        if self.scores.len() < PEERS_MAX {
             return;
         }
-        let weight = |mark: &Mark| (mark.blocked.is_some(), mark.points(now_ms), mark.at_ms);
-        let least = self.marks.iter().min_by_key(|(_, mark)| weight(mark));
+        let weight =
+            |score: &PeerScore| (score.blocked.is_some(), score.points(now_ms), score.at_ms);
+        let least = self.scores.iter().min_by_key(|(_, score)| weight(score));
         if let Some(least) = least.map(|(peer, _)| *peer) {
-            self.marks.remove(&least);
+            self.scores.remove(&least);
         }
     }
 }
@@ -229,63 +240,67 @@ mod tests {
 
     #[test]
     fn two_malformed_frames_are_one_too_many() {
-        let (mut standing, peer) = (Standing::default(), peer());
-        assert_eq!(standing.on_fault(peer, Fault::Malformed, NOW), None);
-        let blocked = Blocked {
+        let (mut scores, peer) = (PeerScores::default(), peer());
+        assert_eq!(scores.on_fault(peer, Misconduct::Malformed, NOW), None);
+        let blocked = BlockedPeer {
             until_ms: NOW + BLOCK_MS,
-            fault: Fault::Oversize,
+            fault: Misconduct::Oversize,
         };
-        let verdict = standing.on_fault(peer, Fault::Oversize, NOW);
+        let verdict = scores.on_fault(peer, Misconduct::Oversize, NOW);
         assert_eq!(verdict, Some(blocked));
-        assert_eq!(standing.blocked(&peer), Some(blocked));
-        assert_eq!(standing.all_blocked().count(), 1);
-        assert_eq!(standing.on_fault(peer, Fault::Oversize, NOW), None, "once");
+        assert_eq!(scores.blocked(&peer), Some(blocked));
+        assert_eq!(scores.all_blocked().count(), 1);
+        assert_eq!(
+            scores.on_fault(peer, Misconduct::Oversize, NOW),
+            None,
+            "once"
+        );
     }
 
     #[test]
     fn points_fade_with_time() {
-        let (mut standing, peer) = (Standing::default(), peer());
-        standing.on_fault(peer, Fault::Malformed, NOW);
-        assert_eq!(standing.points(&peer, NOW + 20_000), 30);
-        let later = standing.on_fault(peer, Fault::Malformed, NOW + 60_000);
+        let (mut scores, peer) = (PeerScores::default(), peer());
+        scores.on_fault(peer, Misconduct::Malformed, NOW);
+        assert_eq!(scores.points(&peer, NOW + 20_000), 30);
+        let later = scores.on_fault(peer, Misconduct::Malformed, NOW + 60_000);
         assert_eq!(later, None, "the first is forgotten");
     }
 
     #[test]
     fn a_flood_counts_once_a_second() {
-        let (mut standing, peer) = (Standing::default(), peer());
+        let (mut scores, peer) = (PeerScores::default(), peer());
         for _ in 0..1_000 {
-            assert_eq!(standing.on_fault(peer, Fault::Flood, NOW), None);
+            assert_eq!(scores.on_fault(peer, Misconduct::Flood, NOW), None);
         }
-        assert_eq!(standing.points(&peer, NOW), Fault::Flood.points());
+        assert_eq!(scores.points(&peer, NOW), Misconduct::Flood.points());
         let flooding = (1..60).find(|second| {
             let now = NOW + second * 1_000;
-            standing.on_fault(peer, Fault::Flood, now).is_some()
+            scores.on_fault(peer, Misconduct::Flood, now).is_some()
         });
         assert_eq!(flooding, Some(5), "who goes on is out within seconds");
     }
 
     #[test]
     fn who_comes_back_and_goes_on_is_out_for_longer() {
-        let (mut standing, peer) = (Standing::default(), peer());
-        standing.on_fault(peer, Fault::Gossip, NOW);
-        assert!(standing.release(NOW + BLOCK_MS - 1).is_empty());
+        let (mut scores, peer) = (PeerScores::default(), peer());
+        scores.on_fault(peer, Misconduct::Gossip, NOW);
+        assert!(scores.release(NOW + BLOCK_MS - 1).is_empty());
         let now = NOW + BLOCK_MS;
-        assert_eq!(standing.release(now), [peer]);
-        assert_eq!(standing.points(&peer, now), 0);
-        let again = standing.on_fault(peer, Fault::Gossip, now).unwrap();
+        assert_eq!(scores.release(now), [peer]);
+        assert_eq!(scores.points(&peer, now), 0);
+        let again = scores.on_fault(peer, Misconduct::Gossip, now).unwrap();
         assert_eq!(again.until_ms, now + 2 * BLOCK_MS);
     }
 
     #[test]
     fn many_keys_do_not_take_memory() {
-        let mut standing = Standing::default();
+        let mut scores = PeerScores::default();
         let kept = peer();
-        standing.on_fault(kept, Fault::Gossip, NOW);
+        scores.on_fault(kept, Misconduct::Gossip, NOW);
         for _ in 0..PEERS_MAX + 100 {
-            standing.on_fault(PeerId::random(), Fault::Silent, NOW);
+            scores.on_fault(PeerId::random(), Misconduct::Silent, NOW);
         }
-        assert_eq!(standing.marks.len(), PEERS_MAX);
-        assert!(standing.blocked(&kept).is_some(), "who is out stays out");
+        assert_eq!(scores.scores.len(), PEERS_MAX);
+        assert!(scores.blocked(&kept).is_some(), "who is out stays out");
     }
 }

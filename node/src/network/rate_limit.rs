@@ -11,24 +11,24 @@ use std::time::Duration;
 use libp2p::PeerId;
 use tokio::time::Instant;
 
-use crate::network::stream_quotas::Bucket;
+use crate::network::stream_quotas::RateBucket;
 
 /// Peers whose rate is remembered; the limit on connections is lower.
 const PEERS_MAX: usize = 4096;
 
 /// The rates of all peers.
 #[derive(Debug)]
-pub struct Turnstile {
+pub struct RateLimit {
     burst: u32,
     per_second: u32,
-    peers: Mutex<HashMap<PeerId, Bucket>>,
+    peers: Mutex<HashMap<PeerId, RateBucket>>,
 }
 
-impl Turnstile {
+impl RateLimit {
     /// Lets each peer ask for `burst` at once, and for so many more each second.
     #[must_use]
-    pub fn new(burst: u32, per_second: u32) -> Turnstile {
-        Turnstile {
+    pub fn new(burst: u32, per_second: u32) -> RateLimit {
+        RateLimit {
             burst,
             per_second,
             peers: Mutex::default(),
@@ -60,7 +60,7 @@ impl Turnstile {
         }
         let bucket = peers
             .entry(peer)
-            .or_insert_with(|| Bucket::new(self.burst, self.per_second, now));
+            .or_insert_with(|| RateBucket::new(self.burst, self.per_second, now));
         bucket.take_many(cost.min(self.burst), now)
     }
 }
@@ -71,35 +71,35 @@ mod tests {
 
     #[test]
     fn who_asks_too_fast_waits_and_others_do_not() {
-        let turnstile = Turnstile::new(100, 50);
+        let rate_limit = RateLimit::new(100, 50);
         let (greedy, other, now) = (PeerId::random(), PeerId::random(), Instant::now());
         for _ in 0..10 {
-            assert_eq!(turnstile.take(greedy, 10, now), Ok(()));
+            assert_eq!(rate_limit.take(greedy, 10, now), Ok(()));
         }
         assert_eq!(
-            turnstile.take(greedy, 10, now),
+            rate_limit.take(greedy, 10, now),
             Err(Duration::from_millis(200))
         );
-        assert_eq!(turnstile.take(other, 10, now), Ok(()));
+        assert_eq!(rate_limit.take(other, 10, now), Ok(()));
         let later = now + Duration::from_millis(200);
-        assert_eq!(turnstile.take(greedy, 10, later), Ok(()));
-        assert!(turnstile.take(greedy, 1, later).is_err());
+        assert_eq!(rate_limit.take(greedy, 10, later), Ok(()));
+        assert!(rate_limit.take(greedy, 1, later).is_err());
     }
 
     #[test]
     fn what_costs_more_than_all_is_let_through_by_itself() {
-        let (turnstile, now) = (Turnstile::new(10, 10), Instant::now());
+        let (rate_limit, now) = (RateLimit::new(10, 10), Instant::now());
         let peer = PeerId::random();
-        assert_eq!(turnstile.take(peer, 64, now), Ok(()));
-        assert!(turnstile.take(peer, 64, now).is_err());
+        assert_eq!(rate_limit.take(peer, 64, now), Ok(()));
+        assert!(rate_limit.take(peer, 64, now).is_err());
     }
 
     #[test]
     fn many_keys_do_not_take_memory() {
-        let (turnstile, now) = (Turnstile::new(10, 10), Instant::now());
+        let (rate_limit, now) = (RateLimit::new(10, 10), Instant::now());
         for _ in 0..2 * PEERS_MAX {
-            let _ = turnstile.take(PeerId::random(), 1, now);
+            let _ = rate_limit.take(PeerId::random(), 1, now);
         }
-        assert!(turnstile.peers.lock().unwrap().len() <= PEERS_MAX);
+        assert!(rate_limit.peers.lock().unwrap().len() <= PEERS_MAX);
     }
 }

@@ -26,7 +26,7 @@ const PEERS_MAX: usize = 4096;
 
 /// What a peer may do at a rate: so many at once, and so many more each second.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket {
+pub(super) struct RateBucket {
     left: u32,
     /// Since when nothing was added.
     since: Instant,
@@ -34,9 +34,9 @@ pub(super) struct Bucket {
     per_second: u32,
 }
 
-impl Bucket {
-    pub(super) fn new(burst: u32, per_second: u32, now: Instant) -> Bucket {
-        Bucket {
+impl RateBucket {
+    pub(super) fn new(burst: u32, per_second: u32, now: Instant) -> RateBucket {
+        RateBucket {
             left: burst,
             since: now,
             burst,
@@ -80,7 +80,7 @@ impl Bucket {
 
 /// Why a stream is closed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum QuotaExceeded {
     /// The peer has as many as it may.
     Open,
     /// It opens them too fast.
@@ -91,71 +91,71 @@ pub(super) enum Over {
 
 /// The streams of one protocol.
 #[derive(Clone)]
-pub(super) struct Shares {
+pub(super) struct StreamQuotas {
     streams_max: usize,
-    peers: Arc<Mutex<Peers>>,
+    peers: Arc<Mutex<OpenStreams>>,
 }
 
 #[derive(Default)]
-struct Peers {
+struct OpenStreams {
     open: usize,
-    of: HashMap<PeerId, Peer>,
+    of: HashMap<PeerId, PeerStreams>,
 }
 
-struct Peer {
+struct PeerStreams {
     open: usize,
-    rate: Bucket,
+    rate: RateBucket,
 }
 
-/// One stream of a peer's share; given back when it is dropped.
-pub(super) struct Share {
-    shares: Shares,
+/// One stream of a peer's quota; given back when it is dropped.
+pub(super) struct HeldStream {
+    quotas: StreamQuotas,
     peer: PeerId,
 }
 
-impl Shares {
-    pub(super) fn new(streams_max: usize) -> Shares {
-        Shares {
+impl StreamQuotas {
+    pub(super) fn new(streams_max: usize) -> StreamQuotas {
+        StreamQuotas {
             streams_max,
             peers: Arc::default(),
         }
     }
 
     /// Takes a place for a stream of `peer`.
-    pub(super) fn take(&self, peer: PeerId, now: Instant) -> Result<Share, Over> {
+    pub(super) fn take(&self, peer: PeerId, now: Instant) -> Result<HeldStream, QuotaExceeded> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.of.len() >= PEERS_MAX {
             peers.of.retain(|_, peer| peer.open > 0);
         }
         let pressed = peers.open * 2 >= self.streams_max;
         let full = peers.open >= self.streams_max;
-        let mine = peers.of.entry(peer).or_insert_with(|| Peer {
+        let mine = peers.of.entry(peer).or_insert_with(|| PeerStreams {
             open: 0,
-            rate: Bucket::new(OPENED_BURST, OPENED_PER_SECOND, now),
+            rate: RateBucket::new(OPENED_BURST, OPENED_PER_SECOND, now),
         });
-        mine.rate.take(now).map_err(|_| Over::Rate)?;
+        mine.rate.take(now).map_err(|_| QuotaExceeded::Rate)?;
         let most = match pressed {
             true => STREAMS_PER_PEER_PRESSED,
             false => STREAMS_PER_PEER_MAX,
         };
         if mine.open >= most {
-            return Err(Over::Open);
+            return Err(QuotaExceeded::Open);
         }
         if full {
-            return Err(Over::Places);
+            return Err(QuotaExceeded::Places);
         }
         mine.open += 1;
         peers.open += 1;
-        Ok(Share {
-            shares: self.clone(),
+        Ok(HeldStream {
+            quotas: self.clone(),
             peer,
         })
     }
 }
 
-impl Drop for Share {
+impl Drop for HeldStream {
     fn drop(&mut self) {
-        let peers = self.shares.peers.lock();
+        let peers = self.quotas.peers.lock();
         let mut peers = peers.unwrap_or_else(PoisonError::into_inner);
         peers.open -= 1;
         if let Some(mine) = peers.of.get_mut(&self.peer) {
@@ -170,45 +170,45 @@ mod tests {
 
     #[test]
     fn a_peer_has_a_share_and_gets_it_back() {
-        let (shares, now) = (Shares::new(1_000), Instant::now());
+        let (quotas, now) = (StreamQuotas::new(1_000), Instant::now());
         let (greedy, other) = (PeerId::random(), PeerId::random());
         let mut held: Vec<_> = (0..STREAMS_PER_PEER_MAX)
-            .map(|_| shares.take(greedy, now).ok().unwrap())
+            .map(|_| quotas.take(greedy, now).ok().unwrap())
             .collect();
-        assert_eq!(shares.take(greedy, now).err(), Some(Over::Open));
-        assert!(shares.take(other, now).is_ok());
+        assert_eq!(quotas.take(greedy, now).err(), Some(QuotaExceeded::Open));
+        assert!(quotas.take(other, now).is_ok());
         held.pop();
-        assert!(shares.take(greedy, now).is_ok());
+        assert!(quotas.take(greedy, now).is_ok());
     }
 
     #[test]
     fn a_few_peers_do_not_take_all_places() {
-        let (shares, now) = (Shares::new(4 * STREAMS_PER_PEER_MAX), Instant::now());
+        let (quotas, now) = (StreamQuotas::new(4 * STREAMS_PER_PEER_MAX), Instant::now());
         let mut held = Vec::new();
         for _ in 0..6 {
             let greedy = PeerId::random();
-            held.extend((0..STREAMS_PER_PEER_MAX).map_while(|_| shares.take(greedy, now).ok()));
+            held.extend((0..STREAMS_PER_PEER_MAX).map_while(|_| quotas.take(greedy, now).ok()));
         }
         assert!(held.len() < 3 * STREAMS_PER_PEER_MAX);
-        assert!(shares.take(PeerId::random(), now).is_ok());
-        while let Ok(share) = shares.take(PeerId::random(), now) {
+        assert!(quotas.take(PeerId::random(), now).is_ok());
+        while let Ok(share) = quotas.take(PeerId::random(), now) {
             held.push(share);
         }
         assert_eq!(held.len(), 4 * STREAMS_PER_PEER_MAX);
-        let refused = shares.take(PeerId::random(), now).err();
-        assert_eq!(refused, Some(Over::Places));
+        let refused = quotas.take(PeerId::random(), now).err();
+        assert_eq!(refused, Some(QuotaExceeded::Places));
     }
 
     #[test]
     fn streams_come_at_a_rate() {
-        let (shares, mut now) = (Shares::new(1_000), Instant::now());
+        let (quotas, mut now) = (StreamQuotas::new(1_000), Instant::now());
         let peer = PeerId::random();
         for _ in 0..OPENED_BURST {
-            drop(shares.take(peer, now).ok().unwrap());
+            drop(quotas.take(peer, now).ok().unwrap());
         }
-        assert_eq!(shares.take(peer, now).err(), Some(Over::Rate));
+        assert_eq!(quotas.take(peer, now).err(), Some(QuotaExceeded::Rate));
         now += Duration::from_secs(1);
-        let more = (0..).take_while(|_| shares.take(peer, now).is_ok()).count();
+        let more = (0..).take_while(|_| quotas.take(peer, now).is_ok()).count();
         assert_eq!(more, OPENED_PER_SECOND as usize);
     }
 }

@@ -56,11 +56,11 @@ struct Inner {
     /// Who takes the streams of a protocol.
     acceptors: HashMap<StreamProtocol, mpsc::Sender<Incoming>>,
     /// The connections of a peer, in the order they came about.
-    connections: HashMap<PeerId, Vec<(ConnectionId, mpsc::Sender<Wanted>)>>,
+    connections: HashMap<PeerId, Vec<(ConnectionId, mpsc::Sender<StreamRequest>)>>,
 }
 
 /// A stream that somebody wants.
-struct Wanted {
+struct StreamRequest {
     protocol: StreamProtocol,
     tell: Asker,
 }
@@ -77,7 +77,7 @@ impl Streams {
     ) -> Result<Stream, StreamError> {
         let way = self.inner().way_to(peer).ok_or_else(unconnected)?;
         let (tell, told) = oneshot::channel();
-        let asked = way.send(Wanted { protocol, tell }).await;
+        let asked = way.send(StreamRequest { protocol, tell }).await;
         asked.map_err(|_| unconnected())?;
         told.await.map_err(|_| unconnected())?
     }
@@ -115,7 +115,7 @@ impl Streams {
 
 impl Inner {
     /// The youngest connection that stands. One that was denied after all is forgotten.
-    fn way_to(&mut self, peer: PeerId) -> Option<mpsc::Sender<Wanted>> {
+    fn way_to(&mut self, peer: PeerId) -> Option<mpsc::Sender<StreamRequest>> {
         let open = self.connections.get_mut(&peer)?;
         open.retain(|(_, way)| !way.is_closed());
         open.last().map(|(_, way)| way.clone())
@@ -145,7 +145,7 @@ fn unconnected() -> StreamError {
 pub(super) struct Handler {
     peer: PeerId,
     streams: Streams,
-    wanted: mpsc::Receiver<Wanted>,
+    wanted: mpsc::Receiver<StreamRequest>,
 }
 
 impl ConnectionHandler for Handler {
@@ -164,7 +164,9 @@ impl ConnectionHandler for Handler {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<ConnectionHandlerEvent<Names, Asker, Infallible>> {
-        while let Poll::Ready(Some(Wanted { protocol, tell })) = self.wanted.poll_recv(context) {
+        while let Poll::Ready(Some(StreamRequest { protocol, tell })) =
+            self.wanted.poll_recv(context)
+        {
             if tell.is_closed() {
                 continue;
             }

@@ -26,11 +26,11 @@ use super::{Config, Options, StartError, gossip};
 use crate::clock::unix_ms;
 use crate::folder::contact::{self, Contact};
 use crate::folder::key::NodeKey;
-use crate::network::address_limits::Doors;
-use crate::network::peer_score::{Fault, Standing};
+use crate::network::address_limits::AddressLimits;
+use crate::network::peer_score::{Misconduct, PeerScores};
 use crate::network::profile::Profile;
 use crate::network::swarm::discovery::Discovery;
-use crate::network::swarm::routes::Ways;
+use crate::network::swarm::routes::Routes;
 use crate::network::swarm::view::NETWORK_FILE;
 
 /// A connection without streams is closed after this; a job's pauses are shorter.
@@ -85,11 +85,11 @@ pub enum DialFailure {
     },
     /// It misbehaved.
     #[error("it is kept out for {seconds} s more because of what it sent ({fault:?})")]
-    Blocked {
+    BlockedPeer {
         /// For how long.
         seconds: u64,
         /// What it did last.
-        fault: Fault,
+        fault: Misconduct,
     },
 }
 
@@ -106,9 +106,9 @@ pub(super) enum Command {
     /// Say this to the network.
     Publish(Vec<u8>),
     /// A peer did something wrong.
-    Fault {
+    Misconduct {
         peer: PeerId,
-        fault: Fault,
+        fault: Misconduct,
     },
     /// What is known of providers.
     Profiles(oneshot::Sender<Vec<Profile>>),
@@ -121,7 +121,7 @@ pub(super) struct Behaviour {
     blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
     limits: connection_limits::Behaviour,
     memory: memory_connection_limits::Behaviour,
-    doors: Doors,
+    address_limits: AddressLimits,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     streams: Streams,
@@ -148,8 +148,8 @@ pub(super) struct SwarmTask {
     /// Peers of another version, and what they speak.
     unlike: HashMap<PeerId, String>,
     pub(super) discovery: Discovery,
-    pub(super) standing: Standing,
-    pub(super) ways: Ways,
+    pub(super) scores: PeerScores,
+    pub(super) routes: Routes,
     /// Where what this node sees is written.
     view_file: Option<PathBuf>,
     options: Options,
@@ -184,8 +184,8 @@ impl SwarmTask {
             dials,
             unlike,
             discovery,
-            standing: Standing::default(),
-            ways: Ways::default(),
+            scores: PeerScores::default(),
+            routes: Routes::default(),
             view_file: config
                 .peers_file
                 .as_ref()
@@ -256,7 +256,7 @@ impl SwarmTask {
             }
             Command::Connect { peer, reply } => self.connect(peer, reply),
             Command::Publish(bytes) => self.publish(bytes),
-            Command::Fault { peer, fault } => self.on_fault(peer, fault),
+            Command::Misconduct { peer, fault } => self.on_fault(peer, fault),
             Command::Profiles(reply) => {
                 let _ = reply.send(self.discovery.acquaintances.profiles(unix_ms()));
             }
@@ -270,11 +270,11 @@ impl SwarmTask {
     }
 
     /// Counts a fault; whoever has too many is disconnected and kept out for a while.
-    pub(super) fn on_fault(&mut self, peer: PeerId, fault: Fault) {
+    pub(super) fn on_fault(&mut self, peer: PeerId, fault: Misconduct) {
         let now = unix_ms();
-        let verdict = self.standing.on_fault(peer, fault, now);
+        let verdict = self.scores.on_fault(peer, fault, now);
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
-            let points = self.standing.points(&peer, now);
+            let points = self.scores.points(&peer, now);
             gossip.set_application_score(&peer, -f64::from(points));
         }
         if let Some(blocked) = verdict {
@@ -286,7 +286,7 @@ impl SwarmTask {
 
     /// Lets those come again whose time is over, and sees whom gossip has judged.
     pub(super) fn keep_order(&mut self) {
-        for peer in self.standing.release(unix_ms()) {
+        for peer in self.scores.release(unix_ms()) {
             tracing::info!(%peer, "a peer that was kept out may come again");
             self.swarm.behaviour_mut().blocked.unblock_peer(peer);
         }
@@ -294,7 +294,7 @@ impl SwarmTask {
             return;
         };
         for peer in gossip::judged(gossip) {
-            self.on_fault(peer, Fault::Gossip);
+            self.on_fault(peer, Misconduct::Gossip);
         }
     }
 
@@ -340,10 +340,10 @@ impl SwarmTask {
             let _ = reply.send(Err(DialFailure::Version { theirs }));
             return;
         }
-        if let Some(blocked) = self.standing.blocked(&peer) {
+        if let Some(blocked) = self.scores.blocked(&peer) {
             let seconds = blocked.until_ms.saturating_sub(unix_ms()).div_ceil(1_000);
             let fault = blocked.fault;
-            let _ = reply.send(Err(DialFailure::Blocked { seconds, fault }));
+            let _ = reply.send(Err(DialFailure::BlockedPeer { seconds, fault }));
             return;
         }
         if self.swarm.is_connected(&peer) {
@@ -424,7 +424,7 @@ impl SwarmTask {
             } => {
                 tracing::debug!(peer = %peer_id, "connected");
                 self.dials.remove(&connection_id);
-                if self.on_way(peer_id, connection_id, &endpoint) {
+                if self.on_route(peer_id, connection_id, &endpoint) {
                     self.answer(peer_id, &Ok(()));
                 }
             }
@@ -443,7 +443,7 @@ impl SwarmTask {
                 num_established,
                 ..
             } => {
-                self.on_way_closed(peer_id, connection_id);
+                self.on_route_closed(peer_id, connection_id);
                 if num_established == 0 {
                     tracing::debug!(peer = %peer_id, "disconnected");
                 }
@@ -499,7 +499,7 @@ impl SwarmTask {
 
     fn on_dial_failed(&mut self, connection: ConnectionId, error: &DialError) {
         if let Some(peer) = self.dials.remove(&connection) {
-            if let Some(relayed) = self.second_ways(peer) {
+            if let Some(relayed) = self.second_routes(peer) {
                 self.dial_at(peer, relayed);
                 return;
             }
@@ -543,7 +543,7 @@ fn behaviour(
         blocked: allow_block_list::Behaviour::default(),
         limits: connection_limits::Behaviour::new(limits),
         memory: memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE_MAX),
-        doors: Doors::default(),
+        address_limits: AddressLimits::default(),
         identify: identify::Behaviour::new(identify.with_agent_version(agent.to_owned())),
         ping: ping::Behaviour::new(ping),
         streams: Streams::default(),

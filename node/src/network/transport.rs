@@ -101,7 +101,7 @@ pub(super) fn over_tcp(
 pub(super) struct Multiplexing(pub(super) Pieces);
 
 impl Multiplexing {
-    fn over<C>(self, socket: C, mode: Mode) -> Streams<C>
+    fn over<C>(self, socket: C, mode: Mode) -> ConnectionStreams<C>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
@@ -112,7 +112,7 @@ impl Multiplexing {
             let window = STREAMS_MAX * WINDOW_EACH_BYTES + WINDOW_BYTES;
             config.set_max_connection_receive_window(Some(window));
         }
-        Streams {
+        ConnectionStreams {
             connection: Connection::new(socket, config, mode),
             untaken: VecDeque::new(),
             taker: None,
@@ -133,7 +133,7 @@ impl<C> InboundConnectionUpgrade<C> for Multiplexing
 where
     C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    type Output = Streams<C>;
+    type Output = ConnectionStreams<C>;
     type Error = ConnectionError;
     type Future = Ready<Result<Self::Output, Self::Error>>;
 
@@ -146,7 +146,7 @@ impl<C> OutboundConnectionUpgrade<C> for Multiplexing
 where
     C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    type Output = Streams<C>;
+    type Output = ConnectionStreams<C>;
     type Error = ConnectionError;
     type Future = Ready<Result<Self::Output, Self::Error>>;
 
@@ -156,14 +156,14 @@ where
 }
 
 /// The streams of one connection.
-pub(super) struct Streams<C> {
+pub(super) struct ConnectionStreams<C> {
     connection: Connection<C>,
     /// Whoever drives the connection may come upon streams that somebody else is to take.
     untaken: VecDeque<yamux::Stream>,
     taker: Option<Waker>,
 }
 
-impl<C: AsyncRead + AsyncWrite + Unpin> Streams<C> {
+impl<C: AsyncRead + AsyncWrite + Unpin> ConnectionStreams<C> {
     /// Drives the connection up to the next stream that the other end opened.
     fn poll_opened(
         &mut self,
@@ -174,7 +174,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> Streams<C> {
     }
 }
 
-impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for Streams<C> {
+impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for ConnectionStreams<C> {
     type Substream = yamux::Stream;
     type Error = ConnectionError;
 

@@ -34,10 +34,6 @@ pub const OPENING_BYTES_MAX: usize = 4 << 20;
 /// inputs of one request.
 pub const WORD_BYTES_MAX: usize = 256 << 10;
 
-/// What one lease may be made of, all its parts together: inputs, outputs, their takers, other
-/// providers. Each costs a peer two bytes at least, and memory here some hundred.
-const THINGS_MAX: usize = 16_384;
-
 /// The first frame of a stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Opening {
@@ -116,18 +112,6 @@ impl Start {
                 ContentId::of(&ids)
             }
         }
-    }
-
-    /// Whether it is of a size that is looked at.
-    pub(crate) fn is_bounded(&self) -> bool {
-        let takers = |part: &Part| {
-            part.outputs
-                .iter()
-                .map(|out| out.consumers.len())
-                .sum::<usize>()
-        };
-        let of = |part: &Part| 1 + part.inputs.len() + part.outputs.len() + takers(part);
-        self.peers.len() + self.parts.iter().map(of).sum::<usize>() <= THINGS_MAX
     }
 
     /// The same work without the parts after the first `parts`.
@@ -434,11 +418,5 @@ mod tests {
     fn damaged_words_of_a_provider_do_no_harm() {
         fuzzed::try_messages::<Event>(4, &[]);
         fuzzed::try_messages::<Taken>(5, &[]);
-    }
-
-    #[test]
-    fn work_of_very_many_things_is_not_looked_at() {
-        assert!(start(100).is_bounded());
-        assert!(!start(THINGS_MAX).is_bounded());
     }
 }

@@ -4,7 +4,10 @@ use std::sync::Weak;
 
 use souk_scheduler::execution::report::{DeviceReport, MemoryReport, Report};
 
-use super::{LiveDevice, LiveFigures, Provider, Statistics, Stopping};
+use souk_roles::provider::{ProviderStatus, Stage};
+
+use super::journal::Sums;
+use super::{LiveDevice, LiveFigures, Provider, Statistics};
 use crate::clock::unix_ms;
 use crate::metrics::{Kind, Page, peers, seconds};
 
@@ -28,7 +31,9 @@ pub(super) async fn page(provider: Weak<Provider>) -> Option<Page> {
 
 /// How it stands.
 async fn now(page: &mut Page, provider: &Provider) {
-    let stopping = *provider.stopping.borrow() != Stopping::No;
+    let status = provider.status();
+    let is_selling = |status: &ProviderStatus| status.stage < Stage::Draining;
+    let stopping = !status.as_ref().is_none_or(is_selling);
     page.gauge(
         "souk_provider_stopping",
         "1 once it was told to stop.",
@@ -37,20 +42,20 @@ async fn now(page: &mut Page, provider: &Provider) {
     page.gauge(
         "souk_provider_leases_running",
         "Leases at work, those that fetch what they need among them.",
-        provider.sessions.running(),
+        status.map_or(0, |status| status.at_work.len()),
     );
     page.gauge(
         "souk_provider_speed_ratio",
         "The share of its peak that its ask states.",
         provider.pace.share(),
     );
-    if let Some(cells) = provider.works.standing() {
+    if let Some(sandboxes) = provider.executor.sandbox_counts() {
         let help = "Processes for leases: those that wait for one, those that start, and leases \
                     that wait for a process.";
-        page.family(Kind::Gauge, "souk_provider_cells", help)
-            .put(&[("state", "ready")], cells.ready)
-            .put(&[("state", "starting")], cells.starting)
-            .put(&[("state", "wanted")], cells.wanted);
+        page.family(Kind::Gauge, "souk_provider_sandboxes", help)
+            .put(&[("state", "ready")], sandboxes.ready)
+            .put(&[("state", "starting")], sandboxes.starting)
+            .put(&[("state", "wanted")], sandboxes.wanted);
     }
     live(page, &provider.live.last());
     let (sent, received) = provider.tensors.moved();
@@ -119,7 +124,11 @@ fn live(page: &mut Page, figures: &LiveFigures) {
 }
 
 fn money(page: &mut Page, provider: &Provider) {
-    let (open, closed, earned) = provider.books.sums();
+    let Sums {
+        open,
+        closed,
+        earned,
+    } = provider.sums();
     page.gauge(
         "souk_provider_leases_open",
         "Leases that the market has not closed, begun ones.",

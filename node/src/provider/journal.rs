@@ -11,68 +11,23 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use souk_market::{
-    AccountKey, CloseReason, Credits, DeviceMicros, JobId, Lease, LeaseId, LeaseState, Millis,
-    Price,
-};
+use souk_market::{AccountKey, CloseReason, Credits, DeviceMicros, JobId, LeaseId, Millis, Price};
+use souk_roles::effect::Ticket;
+pub use souk_roles::provider::Before;
+use souk_roles::provider::{Fact, Past, PastLease, PastState};
+use tokio::sync::{mpsc, watch};
 
 /// The journal's file in a provider's folder.
 const JOURNAL_FILE: &str = "journal.jsonl";
 
+/// Facts that wait to be written: a few of each lease.
+const WAITING_MAX: usize = 4_096;
+
+/// So many of those that wait are written with one sync.
+const TOGETHER_MAX: usize = 256;
+
 /// Closed leases that stay readable one by one; older ones are summed up at the next start.
 const CLOSED_KEPT: usize = 10_000;
-
-/// One line.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "snake_case")]
-pub enum Record {
-    /// The work of a lease is about to begin.
-    Began {
-        /// The lease.
-        lease: LeaseId,
-        /// Who bought it.
-        buyer: AccountKey,
-        /// The buyer's job.
-        job: JobId,
-        /// Price per device-second.
-        price: Price,
-        /// When it ends at the latest.
-        deadline: Millis,
-        /// When the work began, by this machine's clock.
-        at: Millis,
-    },
-    /// The work is done.
-    Ran {
-        /// The lease.
-        lease: LeaseId,
-        /// The device time it used.
-        usage: DeviceMicros,
-    },
-    /// The market has closed the lease.
-    Closed {
-        /// The lease.
-        lease: LeaseId,
-        /// What was paid for it; unknown where the market has forgotten it.
-        paid: Option<Credits>,
-        /// Why it was closed.
-        reason: Option<CloseReason>,
-        /// When it was found closed, by this machine's clock.
-        at: Millis,
-    },
-    /// Leases too old to be kept one by one.
-    Before(Before),
-}
-
-/// The sum of leases that are not kept one by one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
-    /// How many.
-    pub leases: u64,
-    /// What they were paid.
-    pub paid: Credits,
-    /// The newest of them: none at or below it is begun again.
-    pub up_to: LeaseId,
-}
 
 /// A lease as the journal has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,6 +66,9 @@ pub struct History {
     pub leases: BTreeMap<LeaseId, Entry>,
     /// Those before them.
     pub before: Before,
+    /// What was put down of those that are not closed.
+    #[serde(skip)]
+    open: BTreeMap<LeaseId, Vec<Fact>>,
 }
 
 /// Why a journal was not read or written.
@@ -134,6 +92,27 @@ pub enum JournalError {
         /// What the parser said.
         source: serde_json::Error,
     },
+}
+
+/// That facts are on the disk, or why they may not be.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) ticket: Ticket,
+    pub(super) written: Result<(), String>,
+}
+
+/// Where facts are put for the writer, and where it says that they are on the disk.
+pub(super) type Writer = (mpsc::Sender<(Ticket, Vec<Fact>)>, mpsc::Receiver<Written>);
+
+/// What a provider's leases come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sums {
+    /// Leases that the market has not closed.
+    pub(super) open: usize,
+    /// Leases that it has.
+    pub(super) closed: u64,
+    /// What all were paid.
+    pub(super) earned: Credits,
 }
 
 /// An open journal.
@@ -184,14 +163,19 @@ impl History {
         Credits(sum)
     }
 
-    /// Whether the work of a lease was begun before.
-    pub fn has_begun(&self, lease: LeaseId) -> bool {
-        lease <= self.before.up_to || self.leases.contains_key(&lease)
-    }
-
-    fn take(&mut self, record: Record) {
-        match record {
-            Record::Began {
+    fn take(&mut self, fact: Fact) {
+        let of = match &fact {
+            Fact::Before(before) => {
+                self.before = *before;
+                return;
+            }
+            Fact::Signed { receipt } => receipt.body.lease,
+            Fact::Began { lease, .. } | Fact::Ran { lease, .. } | Fact::Closed { lease, .. } => {
+                *lease
+            }
+        };
+        match &fact {
+            Fact::Began {
                 lease,
                 buyer,
                 job,
@@ -200,32 +184,59 @@ impl History {
                 at,
             } => {
                 let entry = Entry {
-                    buyer,
-                    job,
-                    price,
-                    deadline,
-                    began: at,
+                    buyer: *buyer,
+                    job: *job,
+                    price: *price,
+                    deadline: *deadline,
+                    began: *at,
                     usage: None,
                     closed: None,
                 };
-                self.leases.insert(lease, entry);
+                self.leases.insert(*lease, entry);
             }
-            Record::Ran { lease, usage } => {
-                if let Some(entry) = self.leases.get_mut(&lease) {
-                    entry.usage = Some(usage);
+            Fact::Ran { lease, usage, .. } => {
+                if let Some(entry) = self.leases.get_mut(lease) {
+                    entry.usage = Some(*usage);
                 }
             }
-            Record::Closed {
+            Fact::Closed {
                 lease,
                 paid,
                 reason,
                 at,
             } => {
-                if let Some(entry) = self.leases.get_mut(&lease) {
+                if let Some(entry) = self.leases.get_mut(lease) {
+                    let (paid, reason, at) = (*paid, *reason, *at);
                     entry.closed = Some(Closing { paid, reason, at });
                 }
+                self.open.remove(lease);
+                return;
             }
-            Record::Before(before) => self.before = before,
+            Fact::Signed { .. } | Fact::Before(_) => {}
+        }
+        self.open.entry(of).or_default().push(fact);
+    }
+
+    /// What a provider that starts again has to know.
+    pub(super) fn past(&self) -> Past {
+        let mut past = Past::fold(self.open.values().flatten().cloned());
+        past.up_to = self.before.up_to;
+        for (lease, entry) in &self.leases {
+            let closed = PastLease {
+                buyer: entry.buyer,
+                state: PastState::Closed,
+            };
+            past.leases.entry(*lease).or_insert(closed);
+        }
+        past
+    }
+
+    /// Leases that are open, those that are closed, and what all were paid.
+    fn sums(&self) -> Sums {
+        Sums {
+            open: self.open().count(),
+            closed: self.closed(),
+            earned: self.earned(),
         }
     }
 
@@ -251,10 +262,14 @@ impl History {
     }
 
     /// The lines that say the same.
-    fn records(&self) -> Vec<Record> {
-        let mut records = vec![Record::Before(self.before)];
+    fn facts(&self) -> Vec<Fact> {
+        let mut facts = vec![Fact::Before(self.before)];
         for (lease, entry) in &self.leases {
-            records.push(Record::Began {
+            if let Some(open) = self.open.get(lease) {
+                facts.extend(open.iter().cloned());
+                continue;
+            }
+            facts.push(Fact::Began {
                 lease: *lease,
                 buyer: entry.buyer,
                 job: entry.job,
@@ -262,20 +277,21 @@ impl History {
                 deadline: entry.deadline,
                 at: entry.began,
             });
-            let ran = entry.usage.map(|usage| Record::Ran {
+            let ran = entry.usage.map(|usage| Fact::Ran {
                 lease: *lease,
                 usage,
+                work: None,
             });
-            let closed = entry.closed.map(|closing| Record::Closed {
+            let closed = entry.closed.map(|closing| Fact::Closed {
                 lease: *lease,
                 paid: closing.paid,
                 reason: closing.reason,
                 at: closing.at,
             });
-            records.extend(ran);
-            records.extend(closed);
+            facts.extend(ran);
+            facts.extend(closed);
         }
-        records
+        facts
     }
 }
 
@@ -302,8 +318,8 @@ impl Journal {
         if history.shorten() {
             let draft = path.with_extension("jsonl.new");
             let mut out = File::create(&draft).map_err(failed)?;
-            for record in history.records() {
-                out.write_all(line(&record).as_bytes()).map_err(failed)?;
+            for fact in history.facts() {
+                out.write_all(line(&fact).as_bytes()).map_err(failed)?;
             }
             out.sync_all().map_err(failed)?;
             std::fs::rename(&draft, &path).map_err(failed)?;
@@ -319,20 +335,20 @@ impl Journal {
         })
     }
 
-    /// Writes a line; it is durable when this returns.
+    /// Writes facts; they are durable when this returns.
     ///
-    /// What a full disk took of a line that it did not take whole is cut off before the next one:
+    /// What a full disk took of lines that it did not take whole is cut off before the next ones:
     /// else the two would be one that says nothing.
-    pub(super) fn write(&mut self, record: Record) -> Result<(), JournalError> {
-        let line = line(&record);
-        let written = self.append(line.as_bytes());
+    fn write(&mut self, facts: Vec<Fact>) -> Result<(), JournalError> {
+        let lines: String = facts.iter().map(line).collect();
+        let written = self.append(lines.as_bytes());
         self.is_torn = written.is_err();
         written.map_err(|source| JournalError::File {
             path: self.path.clone(),
             source,
         })?;
-        self.length += line.len() as u64;
-        self.history.take(record);
+        self.length += lines.len() as u64;
+        facts.into_iter().for_each(|fact| self.history.take(fact));
         Ok(())
     }
 
@@ -350,37 +366,36 @@ impl Journal {
     }
 }
 
-impl Record {
-    /// That the work of a lease is about to begin.
-    pub(super) fn began(lease: &Lease, at: Millis) -> Record {
-        Record::Began {
-            lease: lease.id,
-            buyer: lease.buyer,
-            job: lease.job,
-            price: lease.price,
-            deadline: lease.deadline,
-            at,
-        }
-    }
-
-    /// That the market has closed a lease, where it has; `None` is one it has forgotten.
-    pub(super) fn closed(id: LeaseId, lease: Option<&Lease>, at: Millis) -> Option<Record> {
-        let (paid, reason) = match lease.map(|lease| lease.state) {
-            None => (None, None),
-            Some(LeaseState::Closed { paid, reason, .. }) => (Some(paid), Some(reason)),
-            Some(_) => return None,
-        };
-        Some(Record::Closed {
-            lease: id,
-            paid,
-            reason,
-            at,
-        })
+impl Journal {
+    /// Has a thread of its own write: all that waits with one sync. It ends with who sends.
+    pub(super) fn start(mut self) -> (Writer, watch::Receiver<Sums>) {
+        let (put, mut facts) = mpsc::channel::<(Ticket, Vec<Fact>)>(WAITING_MAX);
+        let (tell, written) = mpsc::channel(WAITING_MAX);
+        let (sums, told) = watch::channel(self.history.sums());
+        tokio::task::spawn_blocking(move || {
+            while let Some(first) = facts.blocking_recv() {
+                let rest = std::iter::from_fn(|| facts.try_recv().ok());
+                let waiting: Vec<(Ticket, Vec<Fact>)> = std::iter::once(first)
+                    .chain(rest)
+                    .take(TOGETHER_MAX)
+                    .collect();
+                let all = waiting.iter().flat_map(|(_, facts)| facts.iter().cloned());
+                let done = self.write(all.collect()).map_err(|error| error.to_string());
+                sums.send_replace(self.history.sums());
+                for (ticket, _) in waiting {
+                    let written = done.clone();
+                    if tell.blocking_send(Written { ticket, written }).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        ((put, written), told)
     }
 }
 
-fn line(record: &Record) -> String {
-    serde_json::to_string(record).expect("plain data in memory always encodes") + "\n"
+fn line(fact: &Fact) -> String {
+    serde_json::to_string(fact).expect("plain data in memory always encodes") + "\n"
 }
 
 /// Reads the lines of a journal, and how many bytes the whole ones take.
@@ -388,12 +403,12 @@ fn parse(path: &Path, text: &str) -> Result<(History, usize), JournalError> {
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let mut history = History::default();
     for (number, text) in (1..).zip(text[..whole].lines()) {
-        let record = serde_json::from_str(text).map_err(|source| JournalError::Damaged {
+        let fact = serde_json::from_str(text).map_err(|source| JournalError::Damaged {
             path: path.to_owned(),
             line: number,
             source,
         })?;
-        history.take(record);
+        history.take(fact);
     }
     Ok((history, whole))
 }
@@ -406,15 +421,15 @@ mod tests {
     fn what_a_full_disk_took_of_a_line_is_cut_off_before_the_next() {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(folder.path()).unwrap();
-        journal.write(began(1)).unwrap();
+        journal.write(vec![began(1)]).unwrap();
         let path = journal.path.clone();
         // A disk that is full takes a part of a line and fails.
         let good = std::mem::replace(&mut journal.file, File::open(&path).unwrap());
-        assert!(journal.write(began(2)).is_err());
+        assert!(journal.write(vec![began(2)]).is_err());
         journal.file = good;
         let half = &line(&began(2))[..20];
         journal.file.write_all(half.as_bytes()).unwrap();
-        journal.write(began(3)).unwrap();
+        journal.write(vec![began(3)]).unwrap();
         drop(journal);
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, line(&began(1)) + &line(&began(3)));
@@ -434,8 +449,8 @@ mod tests {
         assert!(refused > 1_000, "{refused} of 2,000 are refused");
     }
 
-    fn began(lease: u64) -> Record {
-        Record::Began {
+    fn began(lease: u64) -> Fact {
+        Fact::Began {
             lease: LeaseId(lease),
             buyer: AccountKey([1; 32]),
             job: JobId([2; 32]),
@@ -445,8 +460,8 @@ mod tests {
         }
     }
 
-    fn closed(lease: u64, paid: u64) -> Record {
-        Record::Closed {
+    fn closed(lease: u64, paid: u64) -> Fact {
+        Fact::Closed {
             lease: LeaseId(lease),
             paid: Some(Credits(paid)),
             reason: None,
@@ -459,13 +474,19 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(home.path()).unwrap();
         let usage = DeviceMicros(7);
-        let ran = Record::Ran {
+        let ran = Fact::Ran {
             lease: LeaseId(1),
             usage,
+            work: None,
         };
-        for record in [began(1), ran, began(2), closed(1, 30)] {
-            journal.write(record).unwrap();
-        }
+        journal
+            .write(vec![began(1), ran.clone(), began(2)])
+            .unwrap();
+        let past = journal.history().past();
+        assert_eq!(past, Past::fold([began(1), ran, began(2)]));
+        journal.write(vec![closed(1, 30)]).unwrap();
+        let past = journal.history().past();
+        assert_eq!(past.leases[&LeaseId(1)].state, PastState::Closed);
         let again = Journal::open(home.path()).unwrap();
         assert_eq!(again.history(), journal.history());
         let history = History::read(home.path()).unwrap();
@@ -473,7 +494,29 @@ mod tests {
         assert_eq!(open, [LeaseId(2)]);
         assert_eq!((history.closed(), history.earned()), (1, Credits(30)));
         assert_eq!(history.leases[&LeaseId(1)].usage, Some(usage));
-        assert!(history.has_begun(LeaseId(2)) && !history.has_begun(LeaseId(3)));
+    }
+
+    #[tokio::test]
+    async fn what_is_said_to_be_put_down_is_on_the_disk_in_its_order() {
+        let home = tempfile::tempdir().unwrap();
+        let journal = Journal::open(home.path()).unwrap();
+        let ((put, mut written), sums) = journal.start();
+        for number in 1..=9 {
+            let facts = vec![began(number), closed(number, 5)];
+            put.send((Ticket(number), facts)).await.unwrap();
+        }
+        for number in 1..=9 {
+            let Written { ticket, written } = written.recv().await.unwrap();
+            assert_eq!((ticket, written), (Ticket(number), Ok(())));
+            let history = History::read(home.path()).unwrap();
+            assert!(history.leases.contains_key(&LeaseId(number)));
+        }
+        let all = Sums {
+            open: 0,
+            closed: 9,
+            earned: Credits(45),
+        };
+        assert_eq!(*sums.borrow(), all);
     }
 
     #[test]
@@ -484,7 +527,7 @@ mod tests {
         std::fs::write(&path, whole.clone() + &line(&began(2))[..20]).unwrap();
         let mut journal = Journal::open(home.path()).unwrap();
         assert_eq!(journal.history().leases.len(), 1);
-        journal.write(began(3)).unwrap();
+        journal.write(vec![began(3)]).unwrap();
         assert_eq!(History::read(home.path()).unwrap().leases.len(), 2);
         std::fs::write(&path, whole + "no record\n").unwrap();
         let damaged = Journal::open(home.path()).unwrap_err();
@@ -504,7 +547,7 @@ mod tests {
         assert_eq!(journal.history().leases.len(), CLOSED_KEPT);
         assert_eq!(journal.history().earned(), before.earned());
         assert_eq!(journal.history().closed(), before.closed());
-        assert!(journal.history().has_begun(LeaseId(3)));
+        assert_eq!(journal.history().past().up_to, LeaseId(5));
         assert_eq!(&History::read(home.path()).unwrap(), journal.history());
     }
 }

@@ -19,7 +19,7 @@ use souk_vocabulary::taxonomy::Kind;
 use super::Provider;
 use crate::clock::unix_ms;
 use crate::device::group::member_label;
-use crate::executor::Works;
+use crate::executor::Executor;
 use crate::folder::config;
 
 /// How often devices are asked.
@@ -95,7 +95,7 @@ enum Source {
 
 impl Live {
     /// Those of a provider called `label`.
-    pub(super) fn new(works: &Works, label: &str, profiles: &[Profile]) -> Self {
+    pub(super) fn new(executor: &Executor, label: &str, profiles: &[Profile]) -> Self {
         let of_runner = |(device, processor): (&str, &Arc<dyn Processor>)| Watched {
             device: device.to_owned(),
             profile: processor.profile().clone(),
@@ -112,13 +112,13 @@ impl Live {
             },
             profile: profile.clone(),
         };
-        let watched = match works {
-            Works::Here(runner) => runner.devices().into_iter().map(of_runner).collect(),
-            Works::Apart(_) => profiles.iter().enumerate().map(of_profile).collect(),
+        let watched = match executor {
+            Executor::Here(runner) => runner.devices().into_iter().map(of_runner).collect(),
+            Executor::Sandboxed(_) => profiles.iter().enumerate().map(of_profile).collect(),
         };
-        let runner = match works {
-            Works::Here(runner) => Some(runner.clone()),
-            Works::Apart(_) => None,
+        let runner = match executor {
+            Executor::Here(runner) => Some(runner.clone()),
+            Executor::Sandboxed(_) => None,
         };
         Self {
             watched,
@@ -238,7 +238,7 @@ mod tests {
         let device = open(choice, Some(1)).unwrap().remove(0);
         let store = Arc::new(Store::in_memory(1 << 20));
         let runner = Runner::new("p", device, store, Arc::new(|| UnixMicros(0)));
-        Live::new(&Works::Here(Arc::new(runner)), "p", &[])
+        Live::new(&Executor::Here(Arc::new(runner)), "p", &[])
     }
 
     #[test]
@@ -286,10 +286,10 @@ mod tests {
             model: store.put(Bytes::from_static(model)).unwrap(),
             inputs: BTreeMap::from([("images".to_owned(), images)]),
         };
-        let works = Works::Here(Arc::new(runner));
-        let live = Live::new(&works, "p", &[]);
+        let executor = Executor::Here(Arc::new(runner));
+        let live = Live::new(&executor, "p", &[]);
         assert!(live.look(7).devices.iter().all(|it| it.lost.is_none()));
-        let Works::Here(runner) = &works else {
+        let Executor::Here(runner) = &executor else {
             unreachable!("it was just made");
         };
         runner.run(&task).unwrap_err();

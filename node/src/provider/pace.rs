@@ -11,13 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use souk_market::{Dtype, Resources, Slowness, Work};
-use souk_memory::ContentId;
 use souk_scheduler::planning::{Objective, Slowness as Times};
 use souk_vocabulary::profile::Profile;
 
 use super::Provider;
-use super::done::Done;
-use crate::protocols::lease::TELLING_RUN;
 
 /// Jobs that are looked back on. One bad one is forgotten after as many good ones.
 const JOBS_MAX: usize = 8;
@@ -204,7 +201,7 @@ impl Provider {
 
     /// Whether its ask follows what jobs got. What is emulated delivers its figures, unless it is
     /// to make something else small than time.
-    fn is_paced(&self) -> bool {
+    pub(super) fn is_paced(&self) -> bool {
         !self.peak.emulated || self.pace.objective != Objective::Fastest
     }
 
@@ -216,34 +213,6 @@ impl Provider {
             _ => Times::default(),
         };
         known.each(self.terms.leases().0)
-    }
-
-    /// The speed that the advertised figures promise for this work, and the one that was delivered:
-    /// 0 where the run was too short to tell, or nothing is known of it beforehand.
-    pub(super) fn speeds(&self, done: &Done) -> (u64, u64) {
-        let (stated, judged) = (self.resources(), &done.judged);
-        let untold = (stated.throughput.of(Dtype::F32), 0);
-        if judged.busy < TELLING_RUN {
-            return untold;
-        }
-        let store = self.tensors.store();
-        let model = |graph: &ContentId| store.get(graph).ok().flatten();
-        let promised = match self.pace.is_placed() {
-            true => judged.promised(&stated, model),
-            false => Some(judged.told()),
-        };
-        if self.is_paced() {
-            // What its own operators just told is known.
-            let usual = Speed::usual(self.known_times()).of(&self.peak);
-            let usual = judged.promised(&usual, model);
-            let usual = usual.filter(|usual| !usual.is_zero());
-            usual.inspect(|usual| self.pace.note(*usual, judged.busy));
-        }
-        let Some(promised) = promised.filter(|promised| !promised.is_zero()) else {
-            return untold;
-        };
-        let mega_ops = |time: Duration| (judged.flops as f64 / time.as_secs_f64() / 1e6) as u64;
-        (mega_ops(promised), mega_ops(judged.busy))
     }
 }
 
@@ -260,11 +229,11 @@ mod tests {
     use souk_scheduler::graph::cost::{Cost, OperatorClass};
     use souk_scheduler::learning::Measurement;
     use souk_scheduler::planning::cost_seconds;
-    use souk_vocabulary::history::{Key, Part, Together};
+    use souk_vocabulary::history::{JointMeasurement, Key, Part};
 
     use super::super::tests::resources;
     use super::*;
-    use crate::device::costs::Seen;
+    use crate::device::costs::DeviceCosts;
     use crate::device::stated;
 
     const NOTHING: Times = Times {
@@ -356,7 +325,7 @@ mod tests {
             modelled: 0.1,
             prior: 1.0,
         };
-        let measured = Together {
+        let measured = JointMeasurement {
             parts: vec![part],
             seconds: 0.1 * times,
             joules: None,
@@ -381,7 +350,7 @@ mod tests {
         let kinds = [OperatorClass::Convolution, OperatorClass::Matmul];
         let before = kinds.map(|kind| quoted(&peak, kind));
         let home = tempfile::tempdir().unwrap();
-        let seen = Seen::open(home.path());
+        let seen = DeviceCosts::open(home.path());
         seen.learn(&runs("Conv", 3.0));
         seen.learn(&runs("MatMul", 1.0));
         let due = Pace::new(1.0).due(seen.slowness("p", "a model")).of(&peak);

@@ -10,11 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use souk_memory::Store;
-use souk_memory::foresight::Foresight;
+use souk_memory::prefetch_predictor::PrefetchPredictor;
+use souk_memory::{ContentId, Store};
 
 use crate::folder::config::{self, ConfigError, FORMAT};
-use crate::protocols::lease::Start;
 
 /// The name of the file in a provider's folder.
 const FORESIGHT_FILE: &str = "foresight.json";
@@ -23,14 +22,14 @@ const FORESIGHT_FILE: &str = "foresight.json";
 #[derive(Serialize, Deserialize)]
 struct ForesightFile {
     format: u32,
-    foresight: Foresight,
+    foresight: PrefetchPredictor,
 }
 
 /// What is foreseen for one store.
 pub(super) struct Outlook {
     file: PathBuf,
     store: Arc<Store>,
-    known: Mutex<Foresight>,
+    known: Mutex<PrefetchPredictor>,
     unsaved: AtomicBool,
     /// One guess is carried out at a time: a disk has no more to give.
     busy: AtomicBool,
@@ -49,17 +48,17 @@ impl Outlook {
         let file = home.join(FORESIGHT_FILE);
         let known = match config::read::<ForesightFile>(&file) {
             Ok(kept) if kept.foresight.is_sound() => kept.foresight,
-            Err(ConfigError::Missing { .. }) => Foresight::default(),
+            Err(ConfigError::Missing { .. }) => PrefetchPredictor::default(),
             Ok(_) => {
                 tracing::warn!(
                     ?file,
                     "what leases wanted is forgotten: it contradicts itself"
                 );
-                Foresight::default()
+                PrefetchPredictor::default()
             }
             Err(error) => {
                 tracing::warn!(%error, "what leases wanted is forgotten");
-                Foresight::default()
+                PrefetchPredictor::default()
             }
         };
         Outlook {
@@ -72,15 +71,13 @@ impl Outlook {
     }
 
     /// The work of a lease has come, and while it computes what usually follows is brought.
-    pub(super) fn on_lease(self: &Arc<Self>, start: &Start) {
-        self.note(start);
+    pub(super) fn on_lease(self: &Arc<Self>, graph: ContentId, contents: Vec<ContentId>) {
+        self.note(graph, contents);
         tokio::spawn(self.clone().recall());
     }
 
-    fn note(&self, start: &Start) {
-        let graphs = start.parts.iter().map(|part| part.graph);
-        let weights = start.parts.iter().flat_map(|part| &part.weights).copied();
-        self.known().on_work(start.graph(), graphs.chain(weights));
+    fn note(&self, graph: ContentId, contents: Vec<ContentId>) {
+        self.known().on_work(graph, contents);
         self.unsaved.store(true, Ordering::Relaxed);
     }
 
@@ -117,7 +114,7 @@ impl Outlook {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Foresight> {
+    fn known(&self) -> MutexGuard<'_, PrefetchPredictor> {
         // Each change is whole before anything can panic, but for a broken invariant, which ends
         // in the same panic again.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -132,14 +129,10 @@ impl Drop for Outlook {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
-    use souk_market::{JobId, LeaseId};
-    use souk_memory::{ContentId, StoreConfig};
+    use souk_memory::StoreConfig;
 
     use super::*;
-    use crate::protocols::lease::Part;
 
     fn store(folder: &Path) -> Arc<Store> {
         let config = StoreConfig {
@@ -151,29 +144,14 @@ mod tests {
     }
 
     /// A lease whose graph and one weight have 200 bytes each.
-    fn lease(store: &Store, model: u8) -> Start {
+    fn lease(store: &Store, model: u8) -> [ContentId; 2] {
         let put = |n: u8| store.put(Bytes::from(vec![n; 200])).unwrap();
-        let part = Part {
-            name: String::new(),
-            graph: put(2 * model),
-            weights: vec![put(2 * model + 1)],
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            flops: 0,
-            expected: Duration::ZERO,
-        };
-        Start {
-            lease: LeaseId(1),
-            job: JobId([1; 32]),
-            parts: vec![part],
-            peers: Vec::new(),
-            priority: 0,
-        }
+        [put(2 * model), put(2 * model + 1)]
     }
 
-    fn read_all(store: &Store, start: &Start) {
-        for id in [start.parts[0].graph, start.parts[0].weights[0]] {
-            assert!(store.get(&id).unwrap().is_some());
+    fn read_all(store: &Store, lease: &[ContentId; 2]) {
+        for id in lease {
+            assert!(store.get(id).unwrap().is_some());
         }
     }
 
@@ -185,13 +163,13 @@ mod tests {
         let outlook = Arc::new(Outlook::open(home.path(), first.clone()));
         for start in leases.iter().cycle().take(9) {
             read_all(&first, start);
-            outlook.note(start);
+            outlook.note(start[0], start.to_vec());
             outlook.clone().recall().await;
         }
         let awaited = first.usage().awaited_reads;
         for start in leases.iter().cycle().take(30) {
             read_all(&first, start);
-            outlook.note(start);
+            outlook.note(start[0], start.to_vec());
             outlook.clone().recall().await;
         }
         assert_eq!(

@@ -43,6 +43,6 @@ fn fit(provider: &Provider, free: u64) {
         store.resize(limit);
     }
     provider
-        .works
+        .executor
         .fit(|held| allowance(GROUP_BYTES_MAX).limit(held, free));
 }

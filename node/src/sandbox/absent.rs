@@ -1,4 +1,4 @@
-//! Cells where there are none: no value of these types exists, and starting one says why.
+//! Sandboxes where there are none: no value of these types exists, and starting one says why.
 
 use std::io;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use souk_memory::{ContentId, Store};
 use souk_scheduler::execution::{Moment, RunResult, Task};
 use souk_vocabulary::profile::Profile;
 
-use super::{CellFault, Course, Recipe, Walls};
+use super::{Recipe, RunMode, SandboxFault, SandboxPolicy};
 use crate::folder::config::Fault;
 
-/// A running cell, of which there is none.
+/// A running sandbox, of which there is none.
 #[derive(Debug)]
-pub enum Cell {}
+pub enum Sandbox {}
 
-/// A provider's cells, which cannot be.
+/// A provider's sandboxes, which cannot be.
 #[derive(Clone, Debug)]
-pub enum Cells {}
+pub enum SandboxPool {}
 
-impl Cell {
-    /// Refuses: the walls are those of another system.
+impl Sandbox {
+    /// Refuses: the rules are those of another system.
     ///
     /// # Errors
-    /// [`CellFault::NotHere`], always.
-    pub async fn start(_recipe: &Recipe) -> Result<Cell, CellFault> {
-        Err(CellFault::NotHere {
+    /// [`SandboxFault::NotHere`], always.
+    pub async fn start(_recipe: &Recipe) -> Result<Sandbox, SandboxFault> {
+        Err(SandboxFault::NotHere {
             system: std::env::consts::OS,
         })
     }
 
     /// What keeps the work in.
     #[must_use]
-    pub fn walls(&self) -> &Walls {
+    pub fn policy(&self) -> &SandboxPolicy {
         match *self {}
     }
 
@@ -45,8 +45,8 @@ impl Cell {
     /// What its devices are.
     ///
     /// # Errors
-    /// None: there is no cell to ask.
-    pub fn profiles(&self) -> Result<Vec<Profile>, CellFault> {
+    /// None: there is no sandbox to ask.
+    pub fn profiles(&self) -> Result<Vec<Profile>, SandboxFault> {
         match *self {}
     }
 
@@ -62,47 +62,47 @@ impl Cell {
         match *self {}
     }
 
-    /// Lets the cell's threads compute for no longer than this in sum.
+    /// Lets the sandbox's threads compute for no longer than this in sum.
     ///
     /// # Errors
-    /// None: there is no cell to ask.
+    /// None: there is no sandbox to ask.
     pub fn limit_cpu(&self, _time: Duration) -> io::Result<()> {
         match *self {}
     }
 
-    /// Gives the cell a model and its weights.
+    /// Gives the sandbox a model and its weights.
     ///
     /// # Errors
-    /// None: there is no cell to ask.
+    /// None: there is no sandbox to ask.
     pub async fn prepare(
         &self,
         _store: &Arc<Store>,
         _shared: &(),
         _model: ContentId,
         _weights: &[ContentId],
-    ) -> Result<(), CellFault> {
+    ) -> Result<(), SandboxFault> {
         match *self {}
     }
 
     /// Runs a part.
     ///
     /// # Errors
-    /// None: there is no cell to ask.
+    /// None: there is no sandbox to ask.
     pub async fn run(
         &self,
         _task: Task,
-        _course: Course,
+        _course: RunMode,
         _deadline: Option<Moment>,
         _fault: Option<Fault>,
-    ) -> Result<RunResult, CellFault> {
+    ) -> Result<RunResult, SandboxFault> {
         match *self {}
     }
 }
 
-impl Cells {
-    /// The cells after a first one, which cannot be.
+impl SandboxPool {
+    /// The sandboxes after a first one, which cannot be.
     #[must_use]
-    pub fn new(_recipe: Recipe, first: Cell) -> Cells {
+    pub fn new(_recipe: Recipe, first: Sandbox) -> SandboxPool {
         match first {}
     }
 
@@ -114,7 +114,7 @@ impl Cells {
 
     /// How many there are.
     #[must_use]
-    pub fn counts(&self) -> super::CellCounts {
+    pub fn counts(&self) -> super::SandboxCounts {
         match *self {}
     }
 
@@ -123,11 +123,11 @@ impl Cells {
         match *self {}
     }
 
-    /// A cell for a lease.
+    /// A sandbox for a lease.
     ///
     /// # Errors
     /// None: there is nothing to take one from.
-    pub async fn take(&self) -> Result<Cell, CellFault> {
+    pub async fn take(&self) -> Result<Sandbox, SandboxFault> {
         match *self {}
     }
 }

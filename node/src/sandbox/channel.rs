@@ -1,7 +1,7 @@
-//! The line between a provider and a cell: frames both ways, with shared memory alongside.
+//! The channel between a provider and a sandbox: frames both ways, with shared memory alongside.
 //!
 //! A frame is its length, the number of pieces of shared memory that come with it, and the message.
-//! A cell is not trusted: what it says is bounded, and memory is taken as bytes arrive.
+//! A sandbox is not trusted: what it says is bounded, and memory is taken as bytes arrive.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -15,17 +15,17 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::sandbox::messages::{Answer, Order};
+use crate::sandbox::messages::{SandboxAnswer, SandboxOrder};
 
 /// Bytes of a frame's head: two numbers of 32 bits.
 const HEAD_BYTES: usize = 8;
 
-/// The longest message of a cell: reports and timelines; tensors come after it.
+/// The longest message of a sandbox: reports and timelines; tensors come after it.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// The largest output of a run.
@@ -49,13 +49,13 @@ pub(super) struct Answers {
     stream: OwnedReadHalf,
 }
 
-/// A cell's end.
+/// A sandbox's end.
 #[derive(Debug)]
 pub(super) struct FarEnd {
     stream: Blocking,
 }
 
-/// A line, and the end that the cell is started with.
+/// A channel, and the end that the sandbox is started with.
 pub(super) fn pair() -> io::Result<(Orders, Answers, OwnedFd)> {
     let (near, far) = Blocking::pair()?;
     near.set_nonblocking(true)?;
@@ -66,7 +66,11 @@ pub(super) fn pair() -> io::Result<(Orders, Answers, OwnedFd)> {
 
 impl Orders {
     /// Sends an order, and shared memory with it.
-    pub(super) async fn send(&mut self, order: &Order, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(super) async fn send(
+        &mut self,
+        order: &SandboxOrder,
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let message = encode(order)?;
         let head = head(message.len(), files.len())?;
         let stream: &UnixStream = self.stream.as_ref();
@@ -91,8 +95,8 @@ impl Orders {
 }
 
 impl Answers {
-    /// The cell's next word. [`io::ErrorKind::TimedOut`] if it says nothing for so long.
-    pub(super) async fn receive(&mut self, silence: Duration) -> io::Result<Answer> {
+    /// The sandbox's next word. [`io::ErrorKind::TimedOut`] if it says nothing for so long.
+    pub(super) async fn receive(&mut self, silence: Duration) -> io::Result<SandboxAnswer> {
         let head = self.receive_bytes(HEAD_BYTES as u64, silence).await?;
         let length = u32::from_le_bytes(head[..4].try_into().expect("a head has eight bytes"));
         if length as usize > ANSWER_BYTES_MAX {
@@ -138,7 +142,7 @@ impl FarEnd {
     }
 
     /// The provider's next word, with the shared memory that comes with it.
-    pub(super) fn receive(&mut self) -> io::Result<(Order, Vec<Sealed>)> {
+    pub(super) fn receive(&mut self) -> io::Result<(SandboxOrder, Vec<SealedMemory>)> {
         let (mut head, mut filled, mut files) = ([0; HEAD_BYTES], 0, Vec::new());
         while filled < HEAD_BYTES {
             let mut room = [MaybeUninit::uninit(); ANCILLARY_BYTES];
@@ -160,12 +164,12 @@ impl FarEnd {
         let mut message = vec![0; length as usize];
         self.stream.read_exact(&mut message)?;
         let order = postcard::from_bytes(&message).map_err(|_| io::ErrorKind::InvalidData)?;
-        let sealed = files.into_iter().map(Sealed::received);
+        let sealed = files.into_iter().map(SealedMemory::received);
         Ok((order, sealed.collect::<io::Result<_>>()?))
     }
 
     /// Says something, and sends blobs after it.
-    pub(super) fn send(&mut self, answer: &Answer, blobs: &[Bytes]) -> io::Result<()> {
+    pub(super) fn send(&mut self, answer: &SandboxAnswer, blobs: &[Bytes]) -> io::Result<()> {
         let message = encode(answer)?;
         self.stream.write_all(&head(message.len(), 0)?)?;
         self.stream.write_all(&message)?;
@@ -195,21 +199,22 @@ mod tests {
     async fn orders_cross_with_their_memory_and_answers_with_their_blobs() {
         let (mut orders, mut answers, far) = pair().unwrap();
         let mut far = FarEnd::new(far.into());
-        let sealed = Sealed::new(&[b"weights"]).unwrap();
+        let sealed = SealedMemory::new(&[b"weights"]).unwrap();
         let id = souk_memory::ContentId::of(b"weights");
         orders
-            .send(&Order::Prepare(7, id), &[sealed.file()])
+            .send(&SandboxOrder::Prepare(7, id), &[sealed.file()])
             .await
             .unwrap();
         let answering = std::thread::spawn(move || {
             let (order, shared) = far.receive().unwrap();
-            assert!(matches!(order, Order::Prepare(7, found) if found == id));
+            assert!(matches!(order, SandboxOrder::Prepare(7, found) if found == id));
             assert_eq!(&shared[0].bytes().unwrap()[..], b"weights");
             let blob = Bytes::from_static(b"output");
-            far.send(&Answer::Prepared(7, Ok(())), &[blob]).unwrap();
+            far.send(&SandboxAnswer::Prepared(7, Ok(())), &[blob])
+                .unwrap();
         });
         let answer = answers.receive(PATIENCE).await.unwrap();
-        assert!(matches!(answer, Answer::Prepared(7, Ok(()))));
+        assert!(matches!(answer, SandboxAnswer::Prepared(7, Ok(()))));
         assert_eq!(
             &answers.receive_bytes(6, PATIENCE).await.unwrap()[..],
             b"output"
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cell_that_claims_too_much_is_not_believed() {
+    async fn a_sandbox_that_claims_too_much_is_not_believed() {
         let (_orders, mut answers, far) = pair().unwrap();
         let mut far = Blocking::from(far);
         far.write_all(&[0xff; 8]).unwrap();

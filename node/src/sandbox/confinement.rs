@@ -1,9 +1,9 @@
 //! What keeps a job in: limits, a list of system calls, no files, no network.
 //!
-//! Each wall is put up where the kernel has it, and what could not be put up is told with the
-//! reason. Then a cell tries to get out: what it says of itself is what it tried, not what it
-//! meant. A GPU's driver needs files and system calls that nobody lists, so a cell with one keeps
-//! the file system and loses the network.
+//! Each rule is put up where the kernel has it, and what could not be put up is told with the
+//! reason. Then a sandbox tries to get out: what it says of itself is what it tried, not what it
+//! meant. A GPU's driver needs files and system calls that nobody lists, so a sandbox with one
+//! keeps the file system and loses the network.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,12 +20,12 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
-use super::Walls;
+use super::SandboxPolicy;
 
 /// Memory of the process itself beside what a job may use: stacks, the allocator, the program.
 const OWN_BYTES: u64 = 256 << 20;
 
-/// Descriptors: the line, standard error and memory on its way in.
+/// Descriptors: the channel, standard error and memory on its way in.
 const FILES_MAX: u64 = 256;
 
 /// A driver opens many.
@@ -59,7 +59,7 @@ const FAMILIES_OUT: [i32; 4] = [
     libc::AF_PACKET,
 ];
 
-/// What a job's process may ask of the kernel: memory, threads, time, and its line.
+/// What a job's process may ask of the kernel: memory, threads, time, and its channel.
 const ALLOWED: [i64; 49] = [
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -113,54 +113,54 @@ const ALLOWED: [i64; 49] = [
     libc::SYS_sched_getscheduler,
 ];
 
-/// What a cell computes on.
+/// What a sandbox computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ground {
+pub enum Confinement {
     /// The CPU alone, which needs nothing of the machine.
     Processor,
     /// A device with a driver, which needs files and system calls of its own.
     Driver,
 }
 
-impl Walls {
+impl SandboxPolicy {
     /// Puts up everything there is for this process and the threads it will start. Called before
     /// it has any.
     #[must_use]
-    pub fn put_up(ground: Ground, memory_bytes: u64) -> Walls {
-        let mut walls = Walls::default();
-        walls.note("a process of its own", Ok(()));
-        walls.note("one thread, and it behind the walls", alone());
+    pub fn enforce(confinement: Confinement, memory_bytes: u64) -> SandboxPolicy {
+        let mut policy = SandboxPolicy::default();
+        policy.note("a process of its own", Ok(()));
+        policy.note("one thread, and it under the rules", alone());
         // Anybody may ask to be the first whom the kernel ends when memory runs out.
         let first_to_go = fs::write("/proc/self/oom_score_adj", "1000");
-        walls.note("the first to go when memory runs out", told(first_to_go));
-        walls.note(
+        policy.note("the first to go when memory runs out", told(first_to_go));
+        policy.note(
             "no new privileges",
             told(rustix::thread::set_no_new_privs(true)),
         );
         let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        walls.note("hidden from other processes", told(hidden));
-        walls.note(
+        policy.note("hidden from other processes", told(hidden));
+        policy.note(
             "limits on files, cores and memory",
-            limit(ground, memory_bytes),
+            limit(confinement, memory_bytes),
         );
-        if ground == Ground::Processor {
-            walls.note("no file system (Landlock)", shut());
-            walls.note("a list of system calls (seccomp)", allow_listed());
+        if confinement == Confinement::Processor {
+            policy.note("no file system (Landlock)", shut());
+            policy.note("a list of system calls (seccomp)", allow_listed());
         } else {
-            walls.leave_out("no file system", "a device's driver needs files");
-            walls.note("no network, no programs (seccomp)", refuse_to_drivers());
+            policy.leave_out("no file system", "a device's driver needs files");
+            policy.note("no network, no programs (seccomp)", refuse_to_drivers());
         }
-        walls.try_to_leave(ground);
-        walls
+        policy.try_to_leave(confinement);
+        policy
     }
 
     /// Tries what a job must not do.
-    fn try_to_leave(&mut self, ground: Ground) {
+    fn try_to_leave(&mut self, confinement: Confinement) {
         let kept_in = |tried: bool| match tried {
             true => Err("it was tried and succeeded".to_owned()),
             false => Ok(()),
         };
-        if ground == Ground::Processor {
+        if confinement == Confinement::Processor {
             let opened = File::open("/proc/self/status").is_ok();
             self.note("tried: reading a file is refused", kept_in(opened));
         }
@@ -175,7 +175,7 @@ impl Walls {
     }
 }
 
-/// Whether this thread is the process's only one. Walls are a thread's and those it starts: another
+/// Whether this thread is the process's only one. Rules are a thread's and those it starts: another
 /// one would stand outside.
 ///
 /// # Errors
@@ -193,7 +193,7 @@ fn told<T, E: fmt::Display>(done: Result<T, E>) -> Result<(), String> {
 }
 
 /// Limits that the kernel holds a process to.
-fn limit(ground: Ground, memory_bytes: u64) -> Result<(), String> {
+fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
     let at_most = |resource, most: u64| {
         let limit = Rlimit {
             current: Some(most),
@@ -202,15 +202,15 @@ fn limit(ground: Ground, memory_bytes: u64) -> Result<(), String> {
         setrlimit(resource, limit).map_err(|error| format!("{resource:?}: {error}"))
     };
     at_most(Resource::Core, 0)?;
-    match ground {
-        Ground::Processor => {
+    match confinement {
+        Confinement::Processor => {
             at_most(Resource::Fsize, 0)?;
             at_most(Resource::Nofile, FILES_MAX)?;
             at_most(Resource::Data, memory_bytes.saturating_add(OWN_BYTES))
         }
         // A driver maps the device's memory as its own: what that comes to says nothing of the
         // job, so the device's own limit has to do.
-        Ground::Driver => at_most(Resource::Nofile, DRIVER_FILES_MAX),
+        Confinement::Driver => at_most(Resource::Nofile, DRIVER_FILES_MAX),
     }
 }
 

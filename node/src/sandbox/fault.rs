@@ -1,4 +1,4 @@
-//! How a cell failed its lease, in words for its buyer.
+//! How a sandbox failed its lease, in words for its buyer.
 
 use std::io;
 #[cfg(target_os = "linux")]
@@ -27,10 +27,10 @@ const SIGNALS: [(i32, &str); 8] = [
     (31, "SIGSYS"),
 ];
 
-/// Why a cell did not do its work.
+/// Why a sandbox did not do its work.
 #[derive(Debug, thiserror::Error)]
-pub enum CellFault {
-    /// This system has no walls to put around it.
+pub enum SandboxFault {
+    /// This system has no rules to put around it.
     #[error(
         "jobs are kept in processes of their own on Linux alone, and this is {system}: write \
          isolation = \"none\" in provider.toml to run them in the provider's own process, for \
@@ -46,7 +46,7 @@ pub enum CellFault {
     /// Its device does not open.
     #[error("its device does not open: {0}")]
     Device(String),
-    /// The device refuses the work, or failed in it. The cell lives.
+    /// The device refuses the work, or failed in it. The sandbox lives.
     #[error("{0}")]
     Refused(String),
     /// Its process ended.
@@ -76,22 +76,22 @@ pub enum CellFault {
 }
 
 #[cfg(target_os = "linux")]
-impl CellFault {
+impl SandboxFault {
     /// The fault of a process that ended so and printed this last.
-    pub(super) fn ended(status: ExitStatus, words: &str, limit_bytes: u64) -> CellFault {
+    pub(super) fn ended(status: ExitStatus, words: &str, limit_bytes: u64) -> SandboxFault {
         if words.contains(NO_MEMORY) {
-            return CellFault::OutOfMemory { limit_bytes };
+            return SandboxFault::OutOfMemory { limit_bytes };
         }
         let Some(signal) = status.signal() else {
             let last = words.lines().last().unwrap_or_default();
             let code = status.code().unwrap_or_default();
-            return CellFault::Ended(format!("code {code} {last}").trim_end().to_owned());
+            return SandboxFault::Ended(format!("code {code} {last}").trim_end().to_owned());
         };
         let name = SIGNALS.iter().find(|(number, _)| *number == signal);
         match name.map(|(_, name)| *name) {
-            Some("SIGXCPU") => CellFault::OutOfTime,
-            Some(name) => CellFault::Ended(format!("signal {signal} ({name})")),
-            None => CellFault::Ended(format!("signal {signal}")),
+            Some("SIGXCPU") => SandboxFault::OutOfTime,
+            Some(name) => SandboxFault::Ended(format!("signal {signal} ({name})")),
+            None => SandboxFault::Ended(format!("signal {signal}")),
         }
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_end_of_a_process_is_told_apart() {
         let by = |signal| ExitStatus::from_raw(signal);
-        let said = |status, words| CellFault::ended(status, words, 7).to_string();
+        let said = |status, words| SandboxFault::ended(status, words, 7).to_string();
         assert!(said(by(11), "").contains("signal 11 (SIGSEGV)"));
         assert!(said(by(24), "").contains("beyond its lease"));
         assert!(said(by(6), "memory allocation of 99 bytes failed").contains("7 bytes"));

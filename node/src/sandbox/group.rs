@@ -1,6 +1,6 @@
-//! A control group for each cell, where the system lets this process make some.
+//! A control group for each sandbox, where the system lets this process make some.
 //!
-//! Limits of a process (`walls`) count what it maps and each core by itself. A group counts what
+//! Limits of a process (`rules`) count what it maps and each core by itself. A group counts what
 //! its processes really hold and use together, and is ended as one. It takes cgroup v2 and a part
 //! of the tree that is this process's own: under systemd `Delegate=cpu memory pids`, or the root of
 //! a container. Where that is not so, limits of the process hold alone, and it is said why.
@@ -10,14 +10,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a cell is limited by.
+/// What a sandbox is limited by.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 /// The group this process goes into, since a group with processes has no limited groups below it.
 const OWN: &str = "souk-provider";
 
-/// What the names of cells' groups begin with.
-const CELL: &str = "souk-cell-";
+/// What the names of sandboxes' groups begin with.
+const GROUP_PREFIX: &str = "souk-sandbox-";
 
 /// Threads beside those that compute.
 const THREADS_BESIDE: u64 = 64;
@@ -31,7 +31,7 @@ const PERIOD_MICROS: u64 = 100_000;
 
 /// Why there are no groups.
 #[derive(Debug, thiserror::Error)]
-pub enum NoGroups {
+pub enum ControlGroupError {
     /// There is no cgroup v2, or this process is in none.
     #[error("this system has no cgroup v2")]
     Absent,
@@ -43,7 +43,7 @@ pub enum NoGroups {
         "other processes ({others}) are in the group of this one: give it its own, under systemd \
          with Delegate=yes"
     )]
-    Shared {
+    SharedContents {
         /// How many.
         others: usize,
     },
@@ -57,57 +57,63 @@ pub enum NoGroups {
     },
 }
 
-/// The part of the tree that this process divides among its cells.
+/// The part of the tree that this process divides among its sandboxes.
 #[derive(Debug)]
-pub struct Groups {
+pub struct ControlGroups {
     root: PathBuf,
     next: AtomicU64,
 }
 
-/// What a cell may take.
+/// What a sandbox may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct GroupLimits {
     pub(super) memory_bytes: u64,
     pub(super) threads: Option<u32>,
 }
 
-/// The group of one cell. Dropping it ends what is in it.
+/// The group of one sandbox. Dropping it ends what is in it.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ControlGroup {
     path: PathBuf,
 }
 
-impl Groups {
+impl ControlGroups {
     /// Finds the part of the tree that is this process's own, and makes it ready.
     ///
     /// # Errors
-    /// [`NoGroups`], in words for who runs the provider.
-    pub fn open() -> Result<Groups, NoGroups> {
-        let read = |path: &str| fs::read_to_string(path).map_err(|_| NoGroups::Absent);
+    /// [`ControlGroupError`], in words for who runs the provider.
+    pub fn open() -> Result<ControlGroups, ControlGroupError> {
+        let read = |path: &str| fs::read_to_string(path).map_err(|_| ControlGroupError::Absent);
         let mounted = read("/proc/self/mountinfo")?;
         let mounted = mounted.lines().find_map(mount_point);
         let within = read("/proc/self/cgroup")?;
-        let within = within.lines().find_map(|line| line.strip_prefix("0::/"));
+        let within = within
+            .lines()
+            .find_map(|channel| channel.strip_prefix("0::/"));
         let (Some(mounted), Some(within)) = (mounted, within) else {
-            return Err(NoGroups::Absent);
+            return Err(ControlGroupError::Absent);
         };
-        Groups::take_over(&mounted.join(within), within.is_empty(), std::process::id())
+        ControlGroups::take_over(&mounted.join(within), within.is_empty(), std::process::id())
     }
 
     /// Makes a group ready for others below it; `process` is the one in it, unless it is the root
     /// of the tree, where any may stay.
-    fn take_over(root: &Path, is_root: bool, process: u32) -> Result<Groups, NoGroups> {
+    fn take_over(
+        root: &Path,
+        is_root: bool,
+        process: u32,
+    ) -> Result<ControlGroups, ControlGroupError> {
         let given = read(&root.join("cgroup.controllers"))?;
         let lacks = |name: &&&str| !given.split_whitespace().any(|given| given == **name);
         if let Some(controller) = CONTROLLERS.iter().find(lacks) {
-            return Err(NoGroups::Controller(controller));
+            return Err(ControlGroupError::Controller(controller));
         }
         if !is_root {
             let inside = read(&root.join("cgroup.procs"))?;
             let own = process.to_string();
-            let others = inside.lines().filter(|line| *line != own).count();
+            let others = inside.lines().filter(|channel| *channel != own).count();
             if others > 0 {
-                return Err(NoGroups::Shared { others });
+                return Err(ControlGroupError::SharedContents { others });
             }
             let home = root.join(OWN);
             make(&home)?;
@@ -115,7 +121,7 @@ impl Groups {
         }
         let wanted = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
         write(&root.join("cgroup.subtree_control"), &wanted)?;
-        let groups = Groups {
+        let groups = ControlGroups {
             root: root.to_owned(),
             next: AtomicU64::new(0),
         };
@@ -124,13 +130,17 @@ impl Groups {
     }
 
     /// A group with these limits, and this process in it.
-    pub(super) fn group(&self, share: Share, process: u32) -> Result<Group, NoGroups> {
+    pub(super) fn group(
+        &self,
+        share: GroupLimits,
+        process: u32,
+    ) -> Result<ControlGroup, ControlGroupError> {
         self.sweep();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{CELL}{}-{number}", std::process::id());
+        let name = format!("{GROUP_PREFIX}{}-{number}", std::process::id());
         let path = self.root.join(name);
         make(&path)?;
-        let group = Group { path };
+        let group = ControlGroup { path };
         group.set("memory.max", share.memory_bytes)?;
         // Ended as one rather than left without a thread.
         group.set("memory.oom.group", 1)?;
@@ -150,7 +160,11 @@ impl Groups {
             return;
         };
         for entry in entries.flatten() {
-            if entry.file_name().to_string_lossy().starts_with(CELL) {
+            if entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with(GROUP_PREFIX)
+            {
                 // One that is not empty stays.
                 let _ = fs::remove_dir(entry.path());
             }
@@ -158,10 +172,10 @@ impl Groups {
     }
 }
 
-impl Group {
+impl ControlGroup {
     /// Has it count so many times as much as a group of which nothing was said, where processes of
     /// several want the same cores.
-    pub(super) fn weigh(&self, times: f64) -> Result<(), NoGroups> {
+    pub(super) fn weigh(&self, times: f64) -> Result<(), ControlGroupError> {
         let weight = (WEIGHT as f64 * times) as u64;
         self.set("cpu.weight", weight.clamp(1, WEIGHT_MAX))
     }
@@ -170,28 +184,30 @@ impl Group {
     pub(super) fn ran_out_of_memory(&self) -> bool {
         let events = fs::read_to_string(self.path.join("memory.events"));
         let killed = |text: &str| {
-            let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+            let count = text
+                .lines()
+                .find_map(|channel| channel.strip_prefix("oom_kill "));
             count.is_some_and(|count| count.trim() != "0")
         };
         events.is_ok_and(|text| killed(&text))
     }
 
-    fn set(&self, file: &str, value: u64) -> Result<(), NoGroups> {
+    fn set(&self, file: &str, value: u64) -> Result<(), ControlGroupError> {
         write(&self.path.join(file), &value.to_string())
     }
 }
 
-impl Drop for Group {
+impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // Older kernels have no such file; the cell's process is ended by itself as well.
+        // Older kernels have no such file; the sandbox's process is ended by itself as well.
         let _ = self.set("cgroup.kill", 1);
         let _ = fs::remove_dir(&self.path);
     }
 }
 
 /// Where a line of the table of mounts says that cgroup v2 is.
-fn mount_point(line: &str) -> Option<PathBuf> {
-    let (mount, kind) = line.split_once(" - ")?;
+fn mount_point(channel: &str) -> Option<PathBuf> {
+    let (mount, kind) = channel.split_once(" - ")?;
     kind.starts_with("cgroup2 ").then_some(())?;
     mount.split(' ').nth(4).map(PathBuf::from)
 }
@@ -201,25 +217,25 @@ fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
-fn read(path: &Path) -> Result<String, NoGroups> {
+fn read(path: &Path) -> Result<String, ControlGroupError> {
     fs::read_to_string(path).map_err(|cause| refused(path, cause))
 }
 
 /// Writes in one go, as the kernel wants it.
-fn write(path: &Path, text: &str) -> Result<(), NoGroups> {
+fn write(path: &Path, text: &str) -> Result<(), ControlGroupError> {
     fs::write(path, text).map_err(|cause| refused(path, cause))
 }
 
-fn make(path: &Path) -> Result<(), NoGroups> {
+fn make(path: &Path) -> Result<(), ControlGroupError> {
     match fs::create_dir(path) {
         Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => Err(refused(path, cause)),
         _ => Ok(()),
     }
 }
 
-fn refused(path: &Path, cause: io::Error) -> NoGroups {
+fn refused(path: &Path, cause: io::Error) -> ControlGroupError {
     let path = path.to_owned();
-    NoGroups::Refused { path, cause }
+    ControlGroupError::Refused { path, cause }
 }
 
 #[cfg(test)]
@@ -228,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    const SHARE: Share = Share {
+    const SHARE: GroupLimits = GroupLimits {
         memory_bytes: 64 << 20,
         threads: Some(2),
     };
@@ -245,7 +261,7 @@ mod tests {
     #[test]
     fn what_is_written_where_is_what_the_kernel_takes() {
         let folder = drawn("cpuset cpu io memory pids", "7\n");
-        let groups = Groups::take_over(folder.path(), false, 7).unwrap();
+        let groups = ControlGroups::take_over(folder.path(), false, 7).unwrap();
         let holds = |path: &Path, file: &str| fs::read_to_string(path.join(file)).unwrap();
         assert_eq!(
             holds(folder.path(), "cgroup.subtree_control"),
@@ -268,20 +284,23 @@ mod tests {
     #[test]
     fn what_is_not_this_processs_own_is_left_alone() {
         let shared = drawn("cpu memory pids", "7\n8\n9\n");
-        let refused = Groups::take_over(shared.path(), false, 7).unwrap_err();
-        assert!(matches!(refused, NoGroups::Shared { others: 2 }));
+        let refused = ControlGroups::take_over(shared.path(), false, 7).unwrap_err();
+        assert!(matches!(
+            refused,
+            ControlGroupError::SharedContents { others: 2 }
+        ));
         assert!(!shared.path().join(OWN).exists());
         let poor = drawn("cpu pids", "7\n");
-        let refused = Groups::take_over(poor.path(), false, 7).unwrap_err();
+        let refused = ControlGroups::take_over(poor.path(), false, 7).unwrap_err();
         assert!(refused.to_string().contains("\"memory\""), "{refused}");
-        assert!(Groups::take_over(Path::new("/nowhere"), false, 7).is_err());
+        assert!(ControlGroups::take_over(Path::new("/nowhere"), false, 7).is_err());
     }
 
     #[test]
     fn the_table_of_mounts_is_read() {
-        let line = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw";
-        assert_eq!(mount_point(line), Some("/sys/fs/cgroup".into()));
-        assert_eq!(mount_point(&line.replace("cgroup2", "cgroup")), None);
+        let channel = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw";
+        assert_eq!(mount_point(channel), Some("/sys/fs/cgroup".into()));
+        assert_eq!(mount_point(&channel.replace("cgroup2", "cgroup")), None);
     }
 
     /// A program that would live for long.
@@ -291,8 +310,8 @@ mod tests {
 
     /// The groups of a system that lets this process make some; elsewhere says why nothing is
     /// tried.
-    fn here() -> Option<Groups> {
-        let opened = Groups::open();
+    fn here() -> Option<ControlGroups> {
+        let opened = ControlGroups::open();
         opened
             .inspect_err(|why| eprintln!("SKIPPED: no control groups here: {why}"))
             .ok()

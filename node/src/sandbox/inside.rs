@@ -1,8 +1,8 @@
-//! A cell from within: the process that does one lease's work and nothing else.
+//! A sandbox from within: the process that does one lease's work and nothing else.
 //!
 //! One thread works, and one for each request of a stream beside it; one listens, one says that it
 //! lives. The listener ends the process when the
-//! line closes, however busy the others are: no cell outlives its provider.
+//! channel closes, however busy the others are: no sandbox outlives its provider.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_registry::warm;
 use souk_scheduler::execution::timeline::UnixMicros;
@@ -25,17 +25,19 @@ use souk_scheduler::execution::{
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::Kind;
 
-use super::shared::Given;
-use super::{Course, Walls};
+use super::shared::SharedContent;
+use super::{RunMode, SandboxPolicy};
 use crate::clock::unix_us;
 use crate::device::group::{Between, crew};
 use crate::device::{choose_library, open_known, open_libraries};
 use crate::folder::config::{DeviceChoice, Fault};
 use crate::sandbox::channel::FarEnd;
-use crate::sandbox::confinement::{Ground, alone};
-use crate::sandbox::messages::{Answer, Number, Open, Opened, Order, RanHead, RunOrder, Unrun};
+use crate::sandbox::confinement::{Confinement, alone};
+use crate::sandbox::messages::{
+    Number, OpenAnswer, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
+};
 
-/// How often a cell at work says so.
+/// How often a sandbox at work says so.
 const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Orders that wait: a provider sends content ahead of what needs it, and requests of a stream, one
@@ -59,11 +61,11 @@ const CONTENT_BYTES_MAX: u64 = u64::MAX;
 const OWNER: u64 = 0;
 
 /// An order with the memory that came along.
-type Received = (Order, Vec<Sealed>);
+type InsideOrder = (SandboxOrder, Vec<SealedMemory>);
 
-/// A cell at work.
+/// A sandbox at work.
 struct Inside {
-    line: Arc<Mutex<FarEnd>>,
+    channel: Arc<Mutex<FarEnd>>,
     /// Told true when something is begun and false when it has ended.
     at_work: SyncSender<bool>,
     store: Arc<Store>,
@@ -74,12 +76,12 @@ struct Inside {
 /// Does what the provider at the other end of standard input says, until it hangs up.
 #[must_use]
 pub fn main() -> ExitCode {
-    let line = std::io::stdin().as_fd().try_clone_to_owned();
-    let Ok(mut line) = line.map(|line| FarEnd::new(UnixStream::from(line))) else {
+    let channel = std::io::stdin().as_fd().try_clone_to_owned();
+    let Ok(mut channel) = channel.map(|channel| FarEnd::new(UnixStream::from(channel))) else {
         return ExitCode::FAILURE;
     };
-    let open = match line.receive() {
-        Ok((Order::Open(open), _)) => *open,
+    let open = match channel.receive() {
+        Ok((SandboxOrder::OpenOrder(open), _)) => *open,
         _ => {
             eprintln!("a provider starts this for each job; it is of no use by itself");
             return ExitCode::FAILURE;
@@ -89,26 +91,30 @@ pub fn main() -> ExitCode {
         eprintln!("{why}");
         return ExitCode::FAILURE;
     }
-    // Behind the walls there are no files to load code from.
+    // Behind the rules there are no files to load code from.
     open_libraries(&open.device);
     if let Err(why) = alone() {
-        eprintln!("{why}, which no wall would hold: name another one at `onnxruntime`");
+        eprintln!("{why}, which no sandbox would hold: name another one at `onnxruntime`");
         return ExitCode::FAILURE;
     }
     // Before there is another thread, and before anything of a job is here.
-    let walls = Walls::put_up(ground(&open.device), open.memory_bytes);
-    match begin(line, &open, walls) {
+    let policy = SandboxPolicy::enforce(confinement(&open.device), open.memory_bytes);
+    match begin(channel, &open, policy) {
         Some((inside, orders)) => inside.work(&orders),
         None => ExitCode::FAILURE,
     }
 }
 
 /// Opens the devices and says so.
-fn begin(line: FarEnd, open: &Open, walls: Walls) -> Option<(Inside, Receiver<Received>)> {
-    let listener = line.again().ok()?;
-    let line = Arc::new(Mutex::new(line));
+fn begin(
+    channel: FarEnd,
+    open: &OpenOrder,
+    policy: SandboxPolicy,
+) -> Option<(Inside, Receiver<InsideOrder>)> {
+    let listener = channel.again().ok()?;
+    let channel = Arc::new(Mutex::new(channel));
     let (at_work, told) = sync_channel(ORDERS_MAX);
-    let (told_line, orders) = (line.clone(), listen(listener));
+    let (told_line, orders) = (channel.clone(), listen(listener));
     thread::spawn(move || say_alive(&told_line, &told));
     at_work.send(true).ok()?;
     let opened = furnished(open);
@@ -118,19 +124,19 @@ fn begin(line: FarEnd, open: &Open, walls: Walls) -> Option<(Inside, Receiver<Re
         Ok((store, runner)) => {
             let devices = runner.devices();
             let profiles: Vec<&Profile> = devices.iter().map(|(_, it)| it.profile()).collect();
-            let opened = Opened {
+            let opened = OpenAnswer {
                 label: runner.label().to_owned(),
                 profiles: serde_json::to_string(&profiles).ok()?,
                 stream_ahead: runner.stream_ahead(),
-                walls,
+                policy,
             };
             (Ok(opened), Some((store, runner)))
         }
     };
-    say(&line, &Answer::Opened(answer), &[]);
+    say(&channel, &SandboxAnswer::OpenAnswer(answer), &[]);
     let (store, runner) = furniture?;
     let inside = Inside {
-        line,
+        channel,
         at_work,
         store,
         runner,
@@ -139,7 +145,7 @@ fn begin(line: FarEnd, open: &Open, walls: Walls) -> Option<(Inside, Receiver<Re
     Some((inside, orders))
 }
 
-fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
+fn furnished(open: &OpenOrder) -> Result<(Arc<Store>, Runner), String> {
     let profiles: Option<Vec<Profile>> = match &open.profiles {
         None => None,
         Some(text) => Some(serde_json::from_str(text).map_err(|error| error.to_string())?),
@@ -184,43 +190,43 @@ fn warm_up(runner: &Runner) {
 }
 
 impl Inside {
-    fn work(&self, orders: &Receiver<Received>) -> ExitCode {
+    fn work(&self, orders: &Receiver<InsideOrder>) -> ExitCode {
         thread::scope(|scope| {
             while let Ok((order, sealed)) = orders.recv() {
                 match order {
-                    Order::Hold(contents) => {
+                    SandboxOrder::Hold(contents) => {
                         // What is not what it is called is missed when the model is made ready.
                         let _ = self.hold(contents, sealed);
                     }
-                    Order::Prepare(number, model) => self.say_what_came(|| {
+                    SandboxOrder::Prepare(number, model) => self.say_what_came(|| {
                         let prepared = self.runner.prepare(model);
                         let prepared = prepared.map_err(|error| error.to_string());
-                        (Answer::Prepared(number, prepared), Vec::new())
+                        (SandboxAnswer::Prepared(number, prepared), Vec::new())
                     }),
-                    Order::Run(number, order) => match order.course {
-                        Course::ByItself => self.answer(number, order, sealed),
+                    SandboxOrder::Run(number, order) => match order.run_mode {
+                        RunMode::ByItself => self.answer(number, order, sealed),
                         // The provider bounds how many there are.
-                        Course::InStream => drop(scope.spawn(move || {
+                        RunMode::InStream => drop(scope.spawn(move || {
                             self.answer(number, order, sealed);
                         })),
                     },
-                    Order::Open(_) => return ExitCode::FAILURE,
+                    SandboxOrder::OpenOrder(_) => return ExitCode::FAILURE,
                 }
             }
             ExitCode::SUCCESS
         })
     }
 
-    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<Sealed>) {
+    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<SealedMemory>) {
         self.say_what_came(|| ran(number, self.run(order, sealed)));
     }
 
-    /// Does what is answered, and answers; meanwhile the cell is at work.
-    fn say_what_came(&self, does: impl FnOnce() -> (Answer, Vec<Bytes>)) {
+    /// Does what is answered, and answers; meanwhile the sandbox is at work.
+    fn say_what_came(&self, does: impl FnOnce() -> (SandboxAnswer, Vec<Bytes>)) {
         self.tell_at_work(true);
         let (answer, blobs) = does();
         self.tell_at_work(false);
-        say(&self.line, &answer, &blobs);
+        say(&self.channel, &answer, &blobs);
     }
 
     fn tell_at_work(&self, begins: bool) {
@@ -230,7 +236,11 @@ impl Inside {
         }
     }
 
-    fn hold(&self, contents: Vec<(ContentId, Given)>, sealed: Vec<Sealed>) -> Option<()> {
+    fn hold(
+        &self,
+        contents: Vec<(ContentId, SharedContent)>,
+        sealed: Vec<SealedMemory>,
+    ) -> Option<()> {
         let mut sealed = sealed.into_iter();
         for (id, given) in contents {
             let bytes = given.bytes(&mut sealed).ok()?;
@@ -239,10 +249,10 @@ impl Inside {
         Some(())
     }
 
-    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<RunResult, Unrun> {
+    fn run(&self, order: RunOrder, sealed: Vec<SealedMemory>) -> Result<RunResult, RunFault> {
         let deadline = order.left.map(|left| Moment::now().after(left));
         play(order.fault);
-        let failed = |error: String| Unrun::Failed(error);
+        let failed = |error: String| RunFault::Failed(error);
         let mut sealed = sealed.into_iter();
         let mut inputs = BTreeMap::new();
         for (name, given) in order.inputs {
@@ -262,9 +272,9 @@ impl Inside {
             deadline,
             ..Precedence::default()
         };
-        let ran = match order.course {
-            Course::ByItself => self.runner.run_as(&task, precedence),
-            Course::InStream => {
+        let ran = match order.run_mode {
+            RunMode::ByItself => self.runner.run_as(&task, precedence),
+            RunMode::InStream => {
                 let owner = Some(OWNER);
                 let precedence = Precedence {
                     owner,
@@ -277,17 +287,22 @@ impl Inside {
             }
         };
         match ran {
-            Err(TaskError::Group(GroupRunError::Deadline)) => Err(Unrun::Late),
+            Err(TaskError::Group(GroupRunError::Deadline)) => Err(RunFault::Late),
             ran => ran.map_err(|error| failed(error.to_string())),
         }
     }
 }
 
 /// The answer to a run, and the blobs that follow it.
-fn ran(number: Number, ran: Result<RunResult, Unrun>) -> (Answer, Vec<Bytes>) {
+fn ran(number: Number, ran: Result<RunResult, RunFault>) -> (SandboxAnswer, Vec<Bytes>) {
     let ran = match ran {
         Ok(ran) => ran,
-        Err(failed) => return (Answer::Ran(number, Box::new(Err(failed))), Vec::new()),
+        Err(failed) => {
+            return (
+                SandboxAnswer::Ran(number, Box::new(Err(failed))),
+                Vec::new(),
+            );
+        }
     };
     let blobs: Vec<(String, Bytes)> = ran
         .outputs
@@ -297,7 +312,7 @@ fn ran(number: Number, ran: Result<RunResult, Unrun>) -> (Answer, Vec<Bytes>) {
     let lengths = blobs
         .iter()
         .map(|(name, blob)| (name.clone(), blob.len() as u64));
-    let head = RanHead {
+    let head = RunHead {
         outputs: lengths.collect(),
         report: ran.report,
         timeline: ran.timeline,
@@ -306,28 +321,28 @@ fn ran(number: Number, ran: Result<RunResult, Unrun>) -> (Answer, Vec<Bytes>) {
         learned: ran.learned,
     };
     let blobs = blobs.into_iter().map(|(_, blob)| blob).collect();
-    (Answer::Ran(number, Box::new(Ok(head))), blobs)
+    (SandboxAnswer::Ran(number, Box::new(Ok(head))), blobs)
 }
 
-/// What kind of walls these devices stand.
-fn ground(device: &DeviceChoice) -> Ground {
-    let driven = |device| ground(device) == Ground::Driver;
+/// What kind of rules these devices stand.
+fn confinement(device: &DeviceChoice) -> Confinement {
+    let driven = |device| confinement(device) == Confinement::Driver;
     match device {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
-            Ground::Driver
+            Confinement::Driver
         }
-        DeviceChoice::Group(devices) if devices.iter().any(driven) => Ground::Driver,
+        DeviceChoice::Group(devices) if devices.iter().any(driven) => Confinement::Driver,
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } | DeviceChoice::Group(_) => {
-            Ground::Processor
+            Confinement::Processor
         }
     }
 }
 
-/// Takes orders off the line, so that its end is seen at once.
-fn listen(mut line: FarEnd) -> Receiver<Received> {
+/// Takes orders off the channel, so that its end is seen at once.
+fn listen(mut channel: FarEnd) -> Receiver<InsideOrder> {
     let (hand_on, orders) = sync_channel(ORDERS_MAX);
     thread::spawn(move || {
-        while let Ok(received) = line.receive() {
+        while let Ok(received) = channel.receive() {
             if hand_on.send(received).is_err() {
                 break;
             }
@@ -337,8 +352,8 @@ fn listen(mut line: FarEnd) -> Receiver<Received> {
     orders
 }
 
-/// Says that the cell lives for as long as it is at work.
-fn say_alive(line: &Mutex<FarEnd>, told: &Receiver<bool>) {
+/// Says that the sandbox lives for as long as it is at work.
+fn say_alive(channel: &Mutex<FarEnd>, told: &Receiver<bool>) {
     let mut at_work = 0_usize;
     loop {
         let word = match at_work {
@@ -348,16 +363,16 @@ fn say_alive(line: &Mutex<FarEnd>, told: &Receiver<bool>) {
         match word {
             Ok(true) => at_work += 1,
             Ok(false) => at_work -= 1,
-            Err(RecvTimeoutError::Timeout) => say(line, &Answer::Alive, &[]),
+            Err(RecvTimeoutError::Timeout) => say(channel, &SandboxAnswer::Alive, &[]),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn say(line: &Mutex<FarEnd>, answer: &Answer, blobs: &[Bytes]) {
+fn say(channel: &Mutex<FarEnd>, answer: &SandboxAnswer, blobs: &[Bytes]) {
     // A thread that panicked in the middle of a frame has ended the process.
-    let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
-    if line.send(answer, blobs).is_err() {
+    let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
+    if channel.send(answer, blobs).is_err() {
         exit(0);
     }
 }

@@ -1,4 +1,4 @@
-//! How soon the cores of a cell are free once nobody wants what it runs: a measurement.
+//! How soon the cores of a sandbox are free once nobody wants what it runs: a measurement.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::execution::Task;
 use souk_scheduler::planning::Objective;
 
-use super::shared::Shared;
-use super::{Cell, CellFault, Course, Groups, Recipe};
-use crate::device::costs::Seen;
+use super::shared::SharedContents;
+use super::{ControlGroups, Recipe, RunMode, Sandbox, SandboxFault};
+use crate::device::costs::DeviceCosts;
 use crate::folder::config::DeviceChoice;
 
 /// What a job may use.
 const MEMORY_BYTES: u64 = 4 << 30;
 
 /// What is measured with.
-pub struct Setting<'a> {
+pub struct ReleaseSetup<'a> {
     /// This program (see [`Recipe::program`]).
     pub program: PathBuf,
     /// A folder that nothing is read from.
@@ -31,13 +31,13 @@ pub struct Setting<'a> {
     pub model: Bytes,
     /// Its inputs by name.
     pub inputs: BTreeMap<String, Tensor>,
-    /// Cells that are started, one behind the other.
+    /// Sandboxes that are started, one behind the other.
     pub rounds: usize,
 }
 
 /// How soon processes were gone.
 #[derive(Clone, Debug, Serialize)]
-pub struct Freed {
+pub struct ReleaseTimes {
     /// Runs that were dropped at moments spread evenly over a run; those that ended before are not
     /// among them.
     pub runs: usize,
@@ -46,11 +46,11 @@ pub struct Freed {
     pub freed_ms: [f64; 3],
 }
 
-/// Starts cells and ends each in the middle of a run.
+/// Starts sandboxes and ends each in the middle of a run.
 ///
 /// # Errors
-/// [`CellFault`].
-pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
+/// [`SandboxFault`].
+pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxFault> {
     let mut recipe = Recipe {
         program: setting.program,
         device: DeviceChoice::Cpu {
@@ -59,14 +59,14 @@ pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
         cores: None,
         label: "device".to_owned(),
         profiles: None,
-        seen: Seen::open(setting.home),
+        seen: DeviceCosts::open(setting.home),
         objective: Objective::Fastest,
         library: None,
         memory_bytes: MEMORY_BYTES,
-        groups: Arc::new(Groups::open()),
+        groups: Arc::new(ControlGroups::open()),
     };
     let store = Arc::new(Store::in_memory(MEMORY_BYTES));
-    let (model, shared) = (store.put(setting.model)?, Arc::<Shared>::default());
+    let (model, shared) = (store.put(setting.model)?, Arc::<SharedContents>::default());
     let task = Task {
         name: "run".to_owned(),
         model,
@@ -76,30 +76,33 @@ pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
     recipe.profiles = Some(first.profiles()?);
     // The first run makes what later ones have.
     first
-        .run(task.clone(), Course::ByItself, None, None)
+        .run(task.clone(), RunMode::ByItself, None, None)
         .await?;
     let began = Instant::now();
     first
-        .run(task.clone(), Course::ByItself, None, None)
+        .run(task.clone(), RunMode::ByItself, None, None)
         .await?;
     let typical = began.elapsed();
     drop(first);
     let mut waits = Vec::with_capacity(setting.rounds);
     for round in 0..setting.rounds {
-        let cell = ready(&recipe, &store, &shared, model).await?;
-        cell.run(task.clone(), Course::ByItself, None, None).await?;
+        let sandbox = ready(&recipe, &store, &shared, model).await?;
+        sandbox
+            .run(task.clone(), RunMode::ByItself, None, None)
+            .await?;
         let at = typical.mul_f64((round as f64 + 0.5) / setting.rounds as f64);
         let run =
-            tokio::time::timeout(at, cell.run(task.clone(), Course::ByItself, None, None)).await;
+            tokio::time::timeout(at, sandbox.run(task.clone(), RunMode::ByItself, None, None))
+                .await;
         if run.is_ok() {
             continue;
         }
         let told = Instant::now();
-        cell.end().await.map_err(CellFault::Start)?;
+        sandbox.end().await.map_err(SandboxFault::Start)?;
         waits.push(told.elapsed());
     }
     waits.sort_unstable();
-    Ok(Freed {
+    Ok(ReleaseTimes {
         runs: waits.len(),
         freed_ms: [0.5, 0.99, 1.0].map(|part| ms_at(&waits, part)),
     })
@@ -108,12 +111,12 @@ pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
 async fn ready(
     recipe: &Recipe,
     store: &Arc<Store>,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedContents>,
     model: ContentId,
-) -> Result<Cell, CellFault> {
-    let cell = Cell::start(recipe).await?;
-    cell.prepare(store, shared, model, &[]).await?;
-    Ok(cell)
+) -> Result<Sandbox, SandboxFault> {
+    let sandbox = Sandbox::start(recipe).await?;
+    sandbox.prepare(store, shared, model, &[]).await?;
+    Ok(sandbox)
 }
 
 /// Milliseconds of the wait at a part of those in order.

@@ -1,5 +1,5 @@
-//! What a provider and a cell say to each other. Both are the same program: nothing here outlives
-//! it, so nothing is versioned.
+//! What a provider and a sandbox say to each other. Both are the same program: nothing here
+//! outlives it, so nothing is versioned.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::learning::{CostHistory, Measurement};
 use souk_scheduler::planning::Objective;
 
-use super::shared::Given;
-use super::{Course, Walls};
+use super::shared::SharedContent;
+use super::{RunMode, SandboxPolicy};
 use crate::folder::config::{DeviceChoice, Fault};
 
 /// What an order that is answered is called in its answer: each has another one.
@@ -20,25 +20,25 @@ pub(super) type Number = u64;
 
 /// What a provider says.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum SandboxOrder {
     /// The first: what to be. [`Answer::Opened`] follows.
-    Open(Box<Open>),
+    OpenOrder(Box<OpenOrder>),
     /// Content to hold; nothing follows.
-    Hold(Vec<(ContentId, Given)>),
+    Hold(Vec<(ContentId, SharedContent)>),
     /// A model to make ready. [`Answer::Prepared`] follows.
     Prepare(Number, ContentId),
     /// A model to run. [`Answer::Ran`] follows; of a stream others may be sent before that.
     Run(Number, RunOrder),
 }
 
-/// What a cell is to be.
+/// What a sandbox is to be.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Open {
+pub(super) struct OpenOrder {
     #[serde(with = "as_json")]
     pub(super) device: DeviceChoice,
     pub(super) cores: Option<u32>,
     pub(super) label: String,
-    /// The devices' profiles as JSON, whose form is not that of the line.
+    /// The devices' profiles as JSON, whose form is not that of the channel.
     pub(super) profiles: Option<String>,
     /// What they were seen to take.
     pub(super) costs: CostHistory,
@@ -49,7 +49,7 @@ pub(super) struct Open {
     pub(super) memory_bytes: u64,
 }
 
-/// A choice as JSON: it leaves out what is not said, which the form of the line cannot.
+/// A choice as JSON: it leaves out what is not said, which the form of the channel cannot.
 mod as_json {
     use serde::de::Error as _;
     use serde::ser::Error as _;
@@ -73,9 +73,9 @@ mod as_json {
 pub(super) struct RunOrder {
     pub(super) name: String,
     pub(super) model: ContentId,
-    pub(super) course: Course,
+    pub(super) run_mode: RunMode,
     /// Blobs of tensors by name.
-    pub(super) inputs: Vec<(String, Given)>,
+    pub(super) inputs: Vec<(String, SharedContent)>,
     /// Time to its deadline, if it has one: the two processes share no clock. What else orders
     /// runs is between leases, and here is but one.
     pub(super) left: Option<Duration>,
@@ -85,39 +85,39 @@ pub(super) struct RunOrder {
 
 /// Why a run gave nothing.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Unrun {
+pub(super) enum RunFault {
     /// Its deadline came first.
     Late,
     /// The device's words.
     Failed(String),
 }
 
-/// What a cell says.
+/// What a sandbox says.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum SandboxAnswer {
     /// It is at work. Said again and again until it is done.
     Alive,
     /// Its devices are open; or why they are not.
-    Opened(Result<Opened, String>),
+    OpenAnswer(Result<OpenAnswer, String>),
     /// The model is ready; or why it is not.
     Prepared(Number, Result<(), String>),
     /// What the run gave, or why it failed.
-    Ran(Number, Box<Result<RanHead, Unrun>>),
+    Ran(Number, Box<Result<RunHead, RunFault>>),
 }
 
-/// An open cell.
+/// An open sandbox.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Opened {
+pub(super) struct OpenAnswer {
     pub(super) label: String,
     pub(super) profiles: String,
     /// Requests of a stream that keep its devices at work.
     pub(super) stream_ahead: usize,
-    pub(super) walls: Walls,
+    pub(super) policy: SandboxPolicy,
 }
 
 /// What a run gave; the blobs of its outputs follow, one after the other.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct RanHead {
+pub(super) struct RunHead {
     /// Names and lengths of the blobs.
     pub(super) outputs: Vec<(String, u64)>,
     pub(super) report: Report,
@@ -138,13 +138,13 @@ mod tests {
         let run = RunOrder {
             name: "part 1 of 1".to_owned(),
             model: id,
-            course: Course::InStream,
-            inputs: vec![("x".to_owned(), Given::Shared)],
+            run_mode: RunMode::InStream,
+            inputs: vec![("x".to_owned(), SharedContent::SharedContents)],
             left: Some(Duration::from_secs(3)),
             fault: None,
         };
-        let hold = vec![(id, Given::Here(bytes::Bytes::from_static(b"model")))];
-        fuzzed::try_messages(14, &[Order::Hold(hold), Order::Run(3, run)]);
-        fuzzed::try_messages::<Answer>(15, &[Answer::Alive]);
+        let hold = vec![(id, SharedContent::Here(bytes::Bytes::from_static(b"model")))];
+        fuzzed::try_messages(14, &[SandboxOrder::Hold(hold), SandboxOrder::Run(3, run)]);
+        fuzzed::try_messages::<SandboxAnswer>(15, &[SandboxAnswer::Alive]);
     }
 }

@@ -6,42 +6,42 @@ use serde::{Deserialize, Serialize};
 
 /// What is between a job and the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Walls {
+pub struct SandboxPolicy {
     /// What stands.
-    pub standing: Vec<String>,
+    pub enforced: Vec<String>,
     /// What does not, with the reason.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingRule>,
 }
 
-/// A wall that does not stand.
+/// A rule that does not stand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
+pub struct MissingRule {
     /// What it would be.
-    pub wall: String,
+    pub rule: String,
     /// Why it is not.
     pub reason: String,
 }
 
-impl Walls {
+impl SandboxPolicy {
     #[cfg(target_os = "linux")]
-    pub(super) fn note(&mut self, wall: &str, raised: Result<(), String>) {
+    pub(super) fn note(&mut self, rule: &str, raised: Result<(), String>) {
         match raised {
-            Ok(()) => self.standing.push(wall.to_owned()),
-            Err(reason) => self.leave_out(wall, &reason),
+            Ok(()) => self.enforced.push(rule.to_owned()),
+            Err(reason) => self.leave_out(rule, &reason),
         }
     }
 
     #[cfg(target_os = "linux")]
-    pub(super) fn leave_out(&mut self, wall: &str, reason: &str) {
-        self.missing.push(Missing {
-            wall: wall.to_owned(),
+    pub(super) fn leave_out(&mut self, rule: &str, reason: &str) {
+        self.missing.push(MissingRule {
+            rule: rule.to_owned(),
             reason: reason.to_owned(),
         });
     }
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.wall, self.reason)
+        write!(f, "{} ({})", self.rule, self.reason)
     }
 }

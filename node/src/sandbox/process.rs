@@ -1,4 +1,4 @@
-//! A cell as its provider sees it: started, asked, ended.
+//! A sandbox as its provider sees it: started, asked, ended.
 
 pub mod pool;
 
@@ -17,42 +17,44 @@ use tokio::process::{Child, Command};
 use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 
-use super::group::{Group, NoGroups, Share};
-use super::shared::{self, Given, Parcel, Shared};
-use super::{COMMAND, CellFault, Course, Recipe, SILENCE_MAX, Walls};
+use super::group::{ControlGroup, ControlGroupError, GroupLimits};
+use super::shared::{self, Parcel, SharedContent, SharedContents};
+use super::{COMMAND, Recipe, RunMode, SILENCE_MAX, SandboxFault, SandboxPolicy};
 use crate::device::probe::TOLD;
 use crate::folder::config::Fault;
 use crate::sandbox::channel::{self, Answers, Orders};
-use crate::sandbox::messages::{self, Answer, Number, Open, Order, RanHead, RunOrder, Unrun};
+use crate::sandbox::messages::{
+    self, Number, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
+};
 
-/// How long a cell may take to open its devices; a GPU's driver may take seconds.
+/// How long a sandbox may take to open its devices; a GPU's driver may take seconds.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
-/// What a cell's group is called where it is told what keeps jobs in.
+/// What a sandbox's group is called where it is told what keeps jobs in.
 const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
 
 /// What the whole process may hold beside what a job may use; a GPU's driver compiles programs.
 const BESIDE_BYTES: u64 = 1 << 30;
 
-/// What a cell last printed is kept for the reason of its end, so many bytes of it.
+/// What a sandbox last printed is kept for the reason of its end, so many bytes of it.
 const LAST_WORDS_BYTES: usize = 4096;
 
-/// How long the last words and the exit of a cell whose line is closed are waited for.
+/// How long the last words and the exit of a sandbox whose channel is closed are waited for.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// A running cell. Dropping it ends its process. Several may ask it at once: whoever waits for an
-/// answer hears for all of them.
+/// A running sandbox. Dropping it ends its process. Several may ask it at once: whoever waits for
+/// an answer hears for all of them.
 #[derive(Debug)]
-pub struct Cell {
+pub struct Sandbox {
     process: Turn<Process>,
     orders: Turn<Orders>,
-    answers: Turn<Hearing>,
-    asked: Mutex<Asked>,
+    answers: Turn<AnswerReader>,
+    asked: Mutex<PendingAnswers>,
     memory_bytes: u64,
-    opened: messages::Opened,
-    group: Option<Group>,
-    /// Told when this cell is gone.
-    pub(super) vacated: Option<pool::Vacated>,
+    opened: messages::OpenAnswer,
+    group: Option<ControlGroup>,
+    /// Told when this sandbox is gone.
+    pub(super) vacated: Option<pool::FreedPlace>,
 }
 
 #[derive(Debug)]
@@ -63,9 +65,9 @@ struct Process {
     said: String,
 }
 
-/// The line as it is listened to.
+/// The channel as it is listened to.
 #[derive(Debug)]
-struct Hearing {
+struct AnswerReader {
     answers: Answers,
     /// Why nothing more is heard.
     over: Option<io::ErrorKind>,
@@ -73,25 +75,25 @@ struct Hearing {
 
 /// Orders that wait for their answers, and answers that wait for who asked.
 #[derive(Debug, Default)]
-struct Asked {
+struct PendingAnswers {
     next: Number,
-    answers: BTreeMap<Number, Option<Heard>>,
+    answers: BTreeMap<Number, Option<NumberedAnswer>>,
 }
 
 /// An answer to a numbered order.
 #[derive(Debug)]
-enum Heard {
+enum NumberedAnswer {
     Prepared(Result<(), String>),
-    Ran(Box<Result<RunResult, Unrun>>),
+    Ran(Box<Result<RunResult, RunFault>>),
 }
 
-impl Cell {
-    /// Starts a cell and waits until its devices are open.
+impl Sandbox {
+    /// Starts a sandbox and waits until its devices are open.
     ///
     /// # Errors
-    /// [`CellFault`]: it did not start, or a device does not open.
-    pub async fn start(recipe: &Recipe) -> Result<Cell, CellFault> {
-        let (orders, answers, far_end) = channel::pair().map_err(CellFault::Start)?;
+    /// [`SandboxFault`]: it did not start, or a device does not open.
+    pub async fn start(recipe: &Recipe) -> Result<Sandbox, SandboxFault> {
+        let (orders, answers, far_end) = channel::pair().map_err(SandboxFault::Start)?;
         let mut child = Command::new(&recipe.program)
             .arg0("souk")
             .arg(COMMAND)
@@ -103,38 +105,42 @@ impl Cell {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(CellFault::Start)?;
+            .map_err(SandboxFault::Start)?;
         let stderr = child.stderr.take().expect("it was asked for above");
-        let mut cell = Cell {
+        let mut sandbox = Sandbox {
             process: Turn::new(Process {
                 child,
                 last_words: Some(tokio::spawn(last_words(stderr))),
                 said: String::new(),
             }),
             orders: Turn::new(orders),
-            answers: Turn::new(Hearing {
+            answers: Turn::new(AnswerReader {
                 answers,
                 over: None,
             }),
             asked: Mutex::default(),
             memory_bytes: recipe.memory_bytes,
-            opened: messages::Opened::default(),
+            opened: messages::OpenAnswer::default(),
             group: None,
             vacated: None,
         };
         // Before it is told anything.
-        let limited = cell.limit_by_group(recipe);
-        let open = Open::new(recipe);
-        cell.tell(&Order::Open(Box::new(open)), &[]).await?;
-        match cell.hear(OPENING_MAX).await? {
-            Answer::Opened(Ok(opened)) => {
-                cell.opened = opened;
-                cell.opened.walls.note(GROUP, limited);
+        let limited = sandbox.limit_by_group(recipe);
+        let open = OpenOrder::new(recipe);
+        sandbox
+            .tell(&SandboxOrder::OpenOrder(Box::new(open)), &[])
+            .await?;
+        match sandbox.hear(OPENING_MAX).await? {
+            SandboxAnswer::OpenAnswer(Ok(opened)) => {
+                sandbox.opened = opened;
+                sandbox.opened.policy.note(GROUP, limited);
             }
-            Answer::Opened(Err(refused)) => return Err(CellFault::Device(refused)),
-            _ => return Err(CellFault::Confused),
+            SandboxAnswer::OpenAnswer(Err(refused)) => {
+                return Err(SandboxFault::Device(refused));
+            }
+            _ => return Err(SandboxFault::Confused),
         }
-        Ok(cell)
+        Ok(sandbox)
     }
 
     /// Puts the process into a group of its own, where this provider may make one.
@@ -146,7 +152,7 @@ impl Cell {
         let Some(process) = self.process_id() else {
             return Err("it has ended".to_owned());
         };
-        let share = Share {
+        let share = GroupLimits {
             memory_bytes: recipe.memory_bytes.saturating_add(BESIDE_BYTES),
             threads: recipe.cores,
         };
@@ -159,8 +165,8 @@ impl Cell {
 
     /// What keeps the work in, and what could not be put up.
     #[must_use]
-    pub fn walls(&self) -> &Walls {
-        &self.opened.walls
+    pub fn policy(&self) -> &SandboxPolicy {
+        &self.opened.policy
     }
 
     /// What its devices are called together in reports.
@@ -172,9 +178,9 @@ impl Cell {
     /// What its devices are.
     ///
     /// # Errors
-    /// [`CellFault::Confused`].
-    pub fn profiles(&self) -> Result<Vec<Profile>, CellFault> {
-        serde_json::from_str(&self.opened.profiles).map_err(|_| CellFault::Confused)
+    /// [`SandboxFault::Confused`].
+    pub fn profiles(&self) -> Result<Vec<Profile>, SandboxFault> {
+        serde_json::from_str(&self.opened.profiles).map_err(|_| SandboxFault::Confused)
     }
 
     /// The process, while it is not known to have ended.
@@ -194,19 +200,19 @@ impl Cell {
         !matches!(self.process.get_mut().child.try_wait(), Ok(None))
     }
 
-    /// Has the cell count so many times as much as others where they want the same cores. Without a
-    /// group of its own all count alike.
+    /// Has the sandbox count so many times as much as others where they want the same cores.
+    /// Without a group of its own all count alike.
     ///
     /// # Errors
     /// What the system says.
-    pub fn weigh(&self, times: f64) -> Result<(), NoGroups> {
+    pub fn weigh(&self, times: f64) -> Result<(), ControlGroupError> {
         match &self.group {
             None => Ok(()),
             Some(group) => group.weigh(times),
         }
     }
 
-    /// Lets the cell's threads compute for no longer than this in sum.
+    /// Lets the sandbox's threads compute for no longer than this in sum.
     ///
     /// # Errors
     /// What the system says.
@@ -225,7 +231,7 @@ impl Cell {
         Ok(())
     }
 
-    /// Ends the process, as dropping the cell does, and waits until it has.
+    /// Ends the process, as dropping the sandbox does, and waits until it has.
     ///
     /// # Errors
     /// What the system says.
@@ -233,17 +239,17 @@ impl Cell {
         self.process.get_mut().child.kill().await
     }
 
-    /// Gives the cell a model and its weights, and has it made ready.
+    /// Gives the sandbox a model and its weights, and has it made ready.
     ///
     /// # Errors
-    /// [`CellFault::Refused`] with the device's words, or how the cell ended.
+    /// [`SandboxFault::Refused`] with the device's words, or how the sandbox ended.
     pub async fn prepare(
         &self,
         store: &Arc<Store>,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedContents>,
         model: ContentId,
         weights: &[ContentId],
-    ) -> Result<(), CellFault> {
+    ) -> Result<(), SandboxFault> {
         let ids: Vec<ContentId> = [&[model], weights].concat();
         let (store, shared) = (store.clone(), shared.clone());
         let gathered = tokio::task::spawn_blocking(move || shared.gather(&store, &ids)).await;
@@ -252,15 +258,16 @@ impl Cell {
             self.hold(parcel).await?;
         }
         let number = self.number();
-        self.tell(&Order::Prepare(number, model), &[]).await?;
+        self.tell(&SandboxOrder::Prepare(number, model), &[])
+            .await?;
         match self.answer(number).await? {
-            Heard::Prepared(prepared) => prepared.map_err(CellFault::Refused),
-            Heard::Ran(_) => Err(CellFault::Confused),
+            NumberedAnswer::Prepared(prepared) => prepared.map_err(SandboxFault::Refused),
+            NumberedAnswer::Ran(_) => Err(SandboxFault::Confused),
         }
     }
 
-    async fn hold(&self, parcel: &Parcel) -> Result<(), CellFault> {
-        let order = Order::Hold(parcel.contents.clone());
+    async fn hold(&self, parcel: &Parcel) -> Result<(), SandboxFault> {
+        let order = SandboxOrder::Hold(parcel.contents.clone());
         let files: Vec<_> = parcel.sealed.iter().map(|sealed| sealed.file()).collect();
         self.tell(&order, &files).await
     }
@@ -269,29 +276,29 @@ impl Cell {
     /// and end in any order.
     ///
     /// # Errors
-    /// [`CellFault::Refused`] with the device's words, [`CellFault::OutOfTime`] where its deadline
-    /// came first, or how the cell ended.
+    /// [`SandboxFault::Refused`] with the device's words, [`SandboxFault::OutOfTime`] where its
+    /// deadline came first, or how the sandbox ended.
     pub async fn run(
         &self,
         task: Task,
-        course: Course,
+        run_mode: RunMode,
         deadline: Option<Moment>,
         fault: Option<Fault>,
-    ) -> Result<RunResult, CellFault> {
+    ) -> Result<RunResult, SandboxFault> {
         let left = deadline.map(|at| at.since(Moment::now()));
         let wrapping =
-            tokio::task::spawn_blocking(move || RunOrder::new(task, course, left, fault));
+            tokio::task::spawn_blocking(move || RunOrder::new(task, run_mode, left, fault));
         let wrapped = wrapping.await.expect("wrapping inputs does not panic");
-        let (order, sealed) = wrapped.map_err(CellFault::Memory)?;
+        let (order, sealed) = wrapped.map_err(SandboxFault::Memory)?;
         let files: Vec<_> = sealed.iter().map(|sealed| sealed.file()).collect();
         let number = self.number();
-        self.tell(&Order::Run(number, order), &files).await?;
-        let Heard::Ran(ran) = self.answer(number).await? else {
-            return Err(CellFault::Confused);
+        self.tell(&SandboxOrder::Run(number, order), &files).await?;
+        let NumberedAnswer::Ran(ran) = self.answer(number).await? else {
+            return Err(SandboxFault::Confused);
         };
         (*ran).map_err(|unrun| match unrun {
-            Unrun::Late => CellFault::OutOfTime,
-            Unrun::Failed(why) => CellFault::Refused(why),
+            RunFault::Late => SandboxFault::OutOfTime,
+            RunFault::Failed(why) => SandboxFault::Refused(why),
         })
     }
 
@@ -306,9 +313,9 @@ impl Cell {
 
     async fn tell(
         &self,
-        order: &Order,
+        order: &SandboxOrder,
         files: &[std::os::fd::BorrowedFd<'_>],
-    ) -> Result<(), CellFault> {
+    ) -> Result<(), SandboxFault> {
         let sent = self.orders.lock().await.send(order, files).await;
         match sent {
             Ok(()) => Ok(()),
@@ -316,8 +323,8 @@ impl Cell {
         }
     }
 
-    /// The cell's next word beside that it lives; `silence` is how long it may say nothing.
-    async fn hear(&self, silence: Duration) -> Result<Answer, CellFault> {
+    /// The sandbox's next word beside that it lives; `silence` is how long it may say nothing.
+    async fn hear(&self, silence: Duration) -> Result<SandboxAnswer, SandboxFault> {
         let heard = self.answers.lock().await.word(silence).await;
         match heard {
             Ok(answer) => Ok(answer),
@@ -326,7 +333,7 @@ impl Cell {
     }
 
     /// The answer to an order. What comes meanwhile is kept for who asked for it.
-    async fn answer(&self, number: Number) -> Result<Heard, CellFault> {
+    async fn answer(&self, number: Number) -> Result<NumberedAnswer, SandboxFault> {
         loop {
             let mut hearing = self.answers.lock().await;
             if let Some(heard) = self.asked().take(number) {
@@ -343,43 +350,47 @@ impl Cell {
         }
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, PendingAnswers> {
         // Each change is whole before anything can panic.
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the line to the cell broke.
-    async fn how_it_ended(&self, error: io::ErrorKind) -> CellFault {
+    /// Why the channel to the sandbox broke.
+    async fn how_it_ended(&self, error: io::ErrorKind) -> SandboxFault {
         match error {
-            io::ErrorKind::TimedOut => return CellFault::Silent,
-            io::ErrorKind::InvalidData => return CellFault::Confused,
+            io::ErrorKind::TimedOut => return SandboxFault::Silent,
+            io::ErrorKind::InvalidData => return SandboxFault::Confused,
             _ => {}
         }
         let mut process = self.process.lock().await;
         let Ok(Ok(status)) = tokio::time::timeout(END_MAX, process.child.wait()).await else {
-            return CellFault::Silent;
+            return SandboxFault::Silent;
         };
         if let Some(words) = process.last_words.take() {
             let words = tokio::time::timeout(END_MAX, words).await;
             process.said = words.ok().and_then(Result::ok).unwrap_or_default();
         }
         let words = &process.said;
-        if self.group.as_ref().is_some_and(Group::ran_out_of_memory) {
+        if self
+            .group
+            .as_ref()
+            .is_some_and(ControlGroup::ran_out_of_memory)
+        {
             let limit_bytes = self.memory_bytes;
-            return CellFault::OutOfMemory { limit_bytes };
+            return SandboxFault::OutOfMemory { limit_bytes };
         }
-        CellFault::ended(status, words, self.memory_bytes)
+        SandboxFault::ended(status, words, self.memory_bytes)
     }
 }
 
-impl Hearing {
-    async fn word(&mut self, silence: Duration) -> Result<Answer, io::ErrorKind> {
+impl AnswerReader {
+    async fn word(&mut self, silence: Duration) -> Result<SandboxAnswer, io::ErrorKind> {
         if let Some(over) = self.over {
             return Err(over);
         }
         loop {
             match self.answers.receive(silence).await {
-                Ok(Answer::Alive) => {}
+                Ok(SandboxAnswer::Alive) => {}
                 Ok(answer) => return Ok(answer),
                 Err(error) => return Err(error.kind()),
             }
@@ -387,23 +398,28 @@ impl Hearing {
     }
 
     /// The next answer to a numbered order, with what a run gave.
-    async fn answer(&mut self, silence: Duration) -> Result<(Number, Heard), io::ErrorKind> {
+    async fn answer(
+        &mut self,
+        silence: Duration,
+    ) -> Result<(Number, NumberedAnswer), io::ErrorKind> {
         match self.word(silence).await? {
-            Answer::Prepared(number, prepared) => Ok((number, Heard::Prepared(prepared))),
-            Answer::Ran(number, ran) => {
+            SandboxAnswer::Prepared(number, prepared) => {
+                Ok((number, NumberedAnswer::Prepared(prepared)))
+            }
+            SandboxAnswer::Ran(number, ran) => {
                 let ran = match *ran {
                     Ok(head) => Ok(self.outputs(head, silence).await?),
                     Err(unrun) => Err(unrun),
                 };
-                Ok((number, Heard::Ran(Box::new(ran))))
+                Ok((number, NumberedAnswer::Ran(Box::new(ran))))
             }
-            Answer::Alive | Answer::Opened(_) => Err(io::ErrorKind::InvalidData),
+            SandboxAnswer::Alive | SandboxAnswer::OpenAnswer(_) => Err(io::ErrorKind::InvalidData),
         }
     }
 
     async fn outputs(
         &mut self,
-        ran: RanHead,
+        ran: RunHead,
         silence: Duration,
     ) -> Result<RunResult, io::ErrorKind> {
         let mut outputs = BTreeMap::new();
@@ -424,9 +440,9 @@ impl Hearing {
     }
 }
 
-impl Asked {
+impl PendingAnswers {
     /// Keeps an answer for who awaits it; nobody awaits two.
-    fn keep(&mut self, number: Number, heard: Heard) -> Result<(), io::ErrorKind> {
+    fn keep(&mut self, number: Number, heard: NumberedAnswer) -> Result<(), io::ErrorKind> {
         match self.answers.get_mut(&number) {
             Some(place) if place.is_none() => *place = Some(heard),
             _ => return Err(io::ErrorKind::InvalidData),
@@ -434,16 +450,16 @@ impl Asked {
         Ok(())
     }
 
-    fn take(&mut self, number: Number) -> Option<Heard> {
+    fn take(&mut self, number: Number) -> Option<NumberedAnswer> {
         self.answers.get(&number)?.as_ref()?;
         self.answers.remove(&number)?
     }
 }
 
-impl Open {
-    fn new(recipe: &Recipe) -> Open {
+impl OpenOrder {
+    fn new(recipe: &Recipe) -> OpenOrder {
         let json = |profiles| serde_json::to_string(profiles).expect("profiles are plain values");
-        Open {
+        OpenOrder {
             device: recipe.device.clone(),
             cores: recipe.cores,
             label: recipe.label.clone(),
@@ -460,20 +476,20 @@ impl RunOrder {
     /// The order, and the memory that goes with it.
     fn new(
         task: Task,
-        course: Course,
+        run_mode: RunMode,
         left: Option<Duration>,
         fault: Option<Fault>,
-    ) -> io::Result<(RunOrder, Vec<shared::Kept>)> {
+    ) -> io::Result<(RunOrder, Vec<shared::SealedCopy>)> {
         let mut sealed = Vec::new();
         let mut inputs = Vec::with_capacity(task.inputs.len());
         for (name, tensor) in &task.inputs {
-            inputs.push((name.clone(), Given::tensor(tensor, &mut sealed)?));
+            inputs.push((name.clone(), SharedContent::tensor(tensor, &mut sealed)?));
         }
         let (name, model) = (task.name, task.model);
         let order = RunOrder {
             name,
             model,
-            course,
+            run_mode,
             inputs,
             left,
             fault,
@@ -482,7 +498,7 @@ impl RunOrder {
     }
 }
 
-/// Reads what a cell prints to its end, and keeps the last of it.
+/// Reads what a sandbox prints to its end, and keeps the last of it.
 async fn last_words(mut from: impl AsyncRead + Unpin) -> String {
     let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
@@ -499,17 +515,20 @@ mod tests {
 
     #[test]
     fn an_answer_waits_for_who_asked_and_nobody_is_answered_twice() {
-        let mut asked = Asked {
+        let mut asked = PendingAnswers {
             next: 2,
             answers: BTreeMap::from([(0, None), (1, None)]),
         };
-        let heard = || Heard::Prepared(Ok(()));
+        let heard = || NumberedAnswer::Prepared(Ok(()));
         assert!(asked.take(1).is_none());
         asked.keep(1, heard()).unwrap();
         let twice = asked.keep(1, heard()).unwrap_err();
         assert_eq!(twice, io::ErrorKind::InvalidData);
         assert!(asked.take(0).is_none(), "it is another one's");
-        assert!(matches!(asked.take(1), Some(Heard::Prepared(Ok(())))));
+        assert!(matches!(
+            asked.take(1),
+            Some(NumberedAnswer::Prepared(Ok(())))
+        ));
         let nobody = [1, 2].map(|number| asked.keep(number, heard()).is_err());
         assert_eq!(
             nobody,

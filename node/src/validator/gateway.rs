@@ -11,23 +11,24 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use libp2p::{Multiaddr, PeerId};
-use souk_consensus::replica::COMMAND_BYTES_MAX;
-use souk_market::{AccountKey, Exchange, JobId, Lease, SignedBatch};
+use souk_consensus::replica::{COMMAND_BYTES_MAX, Proposal};
+use souk_market::{AccountKey, SignedBatch};
+use souk_roles::validator::questions;
 use tokio::sync::broadcast;
 
 use crate::clock::unix_ms;
-use crate::folder::contact::Contact;
+use crate::folder::contact::{self, Contact};
 use crate::folder::key;
 use crate::network::profile::Profile;
 use crate::network::wire::{self, Intake, WireError};
-use crate::network::{Network, Turnstile};
+use crate::network::{Network, RateLimit};
 use crate::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
 };
 use crate::protocols::roster::SignedOrder;
-use crate::validator::exchange_machine::{BatchResult, Changed, ExchangeMachine};
+use crate::validator::exchange_machine::{BatchResult, Changed, Checked, ExchangeMachine};
 use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
 use announced::Announced;
 
@@ -43,12 +44,6 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 const ASKED_BURST: u32 = 4_096;
 const ASKED_PER_SECOND: u32 = 2_048;
 
-/// The asks of one answer: more would not fit a frame.
-const BOOK_MAX: usize = 20_000;
-
-/// Price levels of a side in one answer.
-const QUOTES_DEPTH: usize = 32;
-
 /// What every stream of the door shares.
 struct Door {
     network: Network,
@@ -56,10 +51,10 @@ struct Door {
     changes: broadcast::Sender<Changed>,
     announced: Mutex<Announced>,
     intake: Intake,
-    turnstile: Turnstile,
+    rate_limit: RateLimit,
 }
 
-/// Serves `/souk/market/4` until the network stops.
+/// Serves `/souk/market/5` until the network stops.
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,
@@ -71,7 +66,7 @@ pub fn serve(
         changes,
         announced: Mutex::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
-        turnstile: Turnstile::new(ASKED_BURST, ASKED_PER_SECOND),
+        rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });
     network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let door = door.clone();
@@ -89,7 +84,7 @@ impl Door {
     async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
         let mut consistency = Consistency::Linearizable;
         while let Some(request) = self.intake.receive::<Request>(&mut stream).await? {
-            self.turnstile.pass(peer, request.cost()).await;
+            self.rate_limit.pass(peer, request.cost()).await;
             if let Some(excess) = request.excess() {
                 wire::send(&mut stream, &Answer::Invalid(excess)).await?;
                 continue;
@@ -152,7 +147,7 @@ impl Door {
     ) -> (Option<Age>, Answer) {
         let answer = match request {
             Request::Submit(batch) => self.submit(batch).await,
-            Request::Announce(addresses) => self.announce(peer, addresses),
+            Request::Announce(addresses) => self.announce(peer, &addresses),
             Request::Find(accounts) => self.find(&accounts).await,
             Request::Status => self.status().await,
             Request::Members => self.members().await,
@@ -165,12 +160,13 @@ impl Door {
     }
 
     async fn submit(&self, batch: SignedBatch) -> Answer {
-        let encoded = batch.encode();
+        let bytes = batch.encode().into();
         // Checked here so that nobody's nonsense takes the others' place in the log.
-        if let Err(fault) = batch.verify() {
-            return Answer::Invalid(fault.to_string());
-        }
-        let result = match self.validator.propose(encoded).await {
+        let command = match batch.verify() {
+            Ok(verified) => Checked::Batch(verified),
+            Err(fault) => return Answer::Invalid(fault.to_string()),
+        };
+        let result = match self.validator.propose(Proposal { bytes, command }).await {
             Ok(result) => result,
             Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
             Err(ProposeError::TooLarge { bytes }) => {
@@ -183,7 +179,6 @@ impl Door {
         };
         match postcard::from_bytes(&result) {
             Ok(BatchResult::Applied(results)) => Answer::Applied(results),
-            Ok(BatchResult::Invalid(reason)) => Answer::Invalid(reason),
             Ok(BatchResult::Ordered(_)) => Answer::Invalid("it is an order".to_owned()),
             Err(error) => Answer::Unavailable(format!("the result does not decode: {error}")),
         }
@@ -192,7 +187,7 @@ impl Door {
     async fn read(&self, request: Request, consistency: Consistency) -> (Option<Age>, Answer) {
         let read = move |machine: &ExchangeMachine, seen: Seen| {
             let age = (consistency == Consistency::Stale).then(|| age_of(seen));
-            (age, answer_from(machine.exchange(), request))
+            (age, questions::answer(machine.exchange(), request))
         };
         match self.validator.query(consistency, read).await {
             Ok(answer) => answer,
@@ -225,11 +220,12 @@ impl Door {
         }
     }
 
-    fn announce(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Answer {
+    fn announce(&self, peer: PeerId, addresses: &[String]) -> Answer {
         let Some(account) = key::account_of(&peer) else {
             return Answer::Unavailable("only ed25519 peers have an account".to_owned());
         };
-        self.announced().take(AccountKey(account), addresses);
+        let understood = contact::understood(addresses);
+        self.announced().take(AccountKey(account), understood);
         Answer::Done
     }
 
@@ -252,7 +248,7 @@ impl Door {
                 .filter(|profile| unknown.contains(&profile.account));
             found.extend(heard.map(Profile::contact));
         }
-        Answer::Found(found)
+        Answer::Found(found.iter().map(Into::into).collect())
     }
 
     fn announced(&self) -> MutexGuard<'_, Announced> {
@@ -273,29 +269,4 @@ fn age_of(seen: Seen) -> Age {
 
 fn unavailable() -> Answer {
     Answer::Unavailable("the validator is shutting down".to_owned())
-}
-
-fn answer_from(exchange: &Exchange, request: Request) -> Answer {
-    match request {
-        Request::Book => Answer::Book(exchange.asks().take(BOOK_MAX).collect()),
-        Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
-        Request::Lease(id) => Answer::Lease(exchange.lease(id).cloned().map(Box::new)),
-        Request::Leases(key) => {
-            let open = exchange.leases().filter(|lease| !lease.is_closed());
-            let mine = open.filter(|lease| lease.buyer == key || lease.provider == key);
-            Answer::Leases(mine.cloned().collect())
-        }
-        Request::JobLeases(key, jobs) => {
-            let jobs: BTreeSet<JobId> = jobs.into_iter().collect();
-            let mine = |lease: &&Lease| lease.buyer == key && jobs.contains(&lease.job);
-            Answer::Leases(exchange.leases().filter(mine).cloned().collect())
-        }
-        Request::Choose(demands) => Answer::Chosen(Box::new(demands.choose(exchange.asks()))),
-        Request::Totals => Answer::Totals(exchange.totals()),
-        Request::Quotes(class) => {
-            Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
-        }
-        Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
-        _ => Answer::Unavailable("this is no question to the book".to_owned()),
-    }
 }

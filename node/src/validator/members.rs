@@ -26,7 +26,7 @@ pub enum MembersError {
     Timeout(Duration),
 }
 
-impl<M: StateMachine + Send + 'static> Validator<M> {
+impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Adds a validator that was begun with `Join`: as a learner first, then, once it has caught
     /// up, as a voter. To be asked of the leader.
     ///

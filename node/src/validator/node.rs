@@ -22,10 +22,10 @@ use tokio::sync::{mpsc, watch};
 use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::contact::Contact;
 use crate::folder::key::{NodeKey, NotAKey};
-use crate::metrics::Listening;
+use crate::metrics::MetricsListener;
 use crate::network::{self, Network};
 use crate::protocols::market::{Member, Members, Standing};
-use crate::validator::exchange_machine::ExchangeMachine;
+use crate::validator::exchange_machine::{self, ExchangeMachine};
 use crate::validator::{
     self, Beginning, Ended, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
     ValidatorError, ValidatorFailure,
@@ -159,7 +159,7 @@ impl Seat {
             waiting(address.as_deref().unwrap_or_default());
         });
         let Place { id, told, founders } = place.await?;
-        let (machine, changes) = ExchangeMachine::new(&market);
+        let (machine, changes) = exchange_machine::begin(&market);
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
         let config = replica_config(&home, &key, id, founders);
         let (validator, ended) = Validator::start(&config, machine, outbound)?;
@@ -168,7 +168,8 @@ impl Seat {
         }
         let (peers, known) = watch::channel(raft_link::Peers::default());
         raft_link::receive(&network, validator.clone(), known.clone());
-        tokio::spawn(raft_link::send(network.clone(), messages, known));
+        let sender = validator.clone();
+        tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
         let market = market.genesis.market_id();
         gateway::serve(&network, validator.clone(), changes);
         let keeper = Keeper {
@@ -192,7 +193,7 @@ impl Seat {
     }
 
     /// Tells how it does to whoever asks there, for as long as the process runs.
-    pub fn tell(&self, listening: Listening) {
+    pub fn tell(&self, listening: MetricsListener) {
         let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
         tokio::spawn(listening.serve(move || gauges::page(told.clone(), peers.clone())));
     }
@@ -363,7 +364,7 @@ fn holds_log(home: &Path) -> bool {
 pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
     let any = ReplicaId::new(1).expect("1 is an id");
     let checkpoint_entries = ReplicaConfig::new(any, 0).checkpoint_entries;
-    let machine = || ExchangeMachine::new(market).0;
+    let machine = || exchange_machine::begin(market).0;
     validator::audit(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
 }
 

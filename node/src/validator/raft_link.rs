@@ -39,7 +39,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub type Peers = Arc<HashMap<PeerId, ReplicaId>>;
 
 /// Takes messages of `peers` for `validator`.
-pub fn receive<M: StateMachine + Send + 'static>(
+pub fn receive<M: StateMachine<Command: Send> + Send + 'static>(
     network: &Network,
     validator: Validator<M>,
     peers: watch::Receiver<Peers>,
@@ -75,16 +75,29 @@ struct Line {
 }
 
 /// Sends what comes from `outbound` to the peers it is for, until the channel closes.
-pub async fn send(
+pub async fn send<M: StateMachine<Command: Send> + Send + 'static>(
     network: Network,
+    validator: Validator<M>,
     mut outbound: mpsc::Receiver<Envelope>,
     mut peers: watch::Receiver<Peers>,
 ) {
+    let open = |peer: PeerId, id: ReplicaId| {
+        let (line, waiting) = mpsc::channel(WAITING_MAX);
+        let (network, validator) = (network.clone(), validator.clone());
+        tokio::spawn(async move {
+            let unreachable = || validator.unreachable(id);
+            keep_line(network, peer, waiting, unreachable).await;
+        });
+        Line {
+            peer,
+            waiting: line,
+        }
+    };
     let mut lines: HashMap<ReplicaId, Line> = HashMap::new();
     while let Some(envelope) = outbound.recv().await {
         // A sender that has gone leaves the peers as they are.
         if lines.is_empty() || peers.has_changed().unwrap_or(false) {
-            follow(&network, &mut lines, &peers.borrow_and_update());
+            follow(open, &mut lines, &peers.borrow_and_update());
         }
         if let Some(line) = lines.get(&envelope.to) {
             // A full line is a peer that is gone or slow; raft sends again.
@@ -94,21 +107,18 @@ pub async fn send(
 }
 
 /// Closes the lines of those that left and opens those of newcomers.
-fn follow(network: &Network, lines: &mut HashMap<ReplicaId, Line>, peers: &Peers) {
+fn follow(
+    open: impl Fn(PeerId, ReplicaId) -> Line,
+    lines: &mut HashMap<ReplicaId, Line>,
+    peers: &Peers,
+) {
     lines.retain(|id, line| peers.get(&line.peer) == Some(id));
     for (peer, id) in peers.iter() {
-        lines.entry(*id).or_insert_with(|| {
-            let (line, waiting) = mpsc::channel(WAITING_MAX);
-            tokio::spawn(keep_line(network.clone(), *peer, waiting));
-            Line {
-                peer: *peer,
-                waiting: line,
-            }
-        });
+        lines.entry(*id).or_insert_with(|| open(*peer, *id));
     }
 }
 
-async fn listen<M: StateMachine + Send + 'static>(
+async fn listen<M: StateMachine<Command: Send> + Send + 'static>(
     validator: &Validator<M>,
     from: ReplicaId,
     mut stream: Stream,
@@ -127,13 +137,19 @@ async fn listen<M: StateMachine + Send + 'static>(
     }
 }
 
-/// Keeps one stream to one peer and sends what waits.
-async fn keep_line(network: Network, peer: PeerId, mut waiting: mpsc::Receiver<Bytes>) {
+/// Keeps one stream to one peer and sends what waits; says so where the peer is not reached.
+async fn keep_line(
+    network: Network,
+    peer: PeerId,
+    mut waiting: mpsc::Receiver<Bytes>,
+    unreachable: impl Fn(),
+) {
     while let Some(first) = waiting.recv().await {
         let mut stream = match network.open(peer, PROTOCOL).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%peer, %error, "a validator is not reached");
+                unreachable();
                 tokio::time::sleep(RETRY_PAUSE).await;
                 continue;
             }
@@ -143,6 +159,7 @@ async fn keep_line(network: Network, peer: PeerId, mut waiting: mpsc::Receiver<B
             let bytes = frames.iter().map(Bytes::as_ref);
             if let Err(error) = wire::send_all(&mut stream, bytes).await {
                 tracing::debug!(%peer, %error, "a validator's line broke");
+                unreachable();
                 break;
             }
             frames.clear();

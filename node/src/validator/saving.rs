@@ -82,7 +82,7 @@ pub enum RestoreBackupError {
     Write(#[from] WalError),
 }
 
-impl<M: StateMachine + Send + 'static> Validator<M> {
+impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
     /// The state as it stands here, as the bytes of a backup, and the last entry in it.
     ///
     /// # Errors

@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_consensus::replica::{ChangeError, MemberChange, Outcome, ReadTicket, Status, Work};
+use souk_consensus::replica::{
+    ChangeError, MemberChange, Outcome, Proposal, ReadTicket, Status, Work,
+};
 use souk_consensus::wire::Envelope;
-use souk_consensus::{LogTime, Replica, ReplicaId, Snapshot, StateMachine};
+use souk_consensus::{Check, LogTime, Replica, ReplicaId, Snapshot, StateMachine, Verdict};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::behind::Behind;
 use super::storage::Storage;
+use super::verifier::Verifier;
 use super::views::Views;
 use super::waiting::{Reply, Waiting};
 use super::{
@@ -38,11 +40,16 @@ const COMMIT_PAUSE: Duration = Duration::from_millis(2);
 pub(super) type Job<M> = Box<dyn FnOnce(&M, Seen) + Send>;
 
 /// Everything that can happen to a validator.
-pub(super) enum Event<M> {
+pub(super) enum Event<M: StateMachine> {
     /// A peer sent something.
     Peer { from: ReplicaId, bytes: Bytes },
     /// Commands are to be replicated.
-    Propose { commands: Vec<Bytes>, reply: Reply },
+    Propose {
+        commands: Vec<Proposal<M::Command>>,
+        reply: Reply,
+    },
+    /// The network does not reach a peer.
+    Unreachable { peer: ReplicaId },
     /// The machine is to be read.
     Query {
         consistency: Consistency,
@@ -63,14 +70,20 @@ pub(super) enum Event<M> {
     Stop,
 }
 
+/// What the task waits for.
+enum Happened<M: StateMachine> {
+    /// Something came, or nobody is left that could send something.
+    Event(Option<Event<M>>),
+    /// A check has ended.
+    Verdict(Verdict<M::Command>),
+}
+
 /// What the task owns.
-pub(super) struct Task<M> {
+pub(super) struct Task<M: StateMachine> {
     replica: Replica<M>,
     storage: Storage,
     views: Views,
-    behind: Behind,
-    /// Snapshots that somebody wants and that are not verified yet, oldest first.
-    backups: Vec<(Snapshot, oneshot::Sender<Snapshot>)>,
+    verifier: Verifier<M::Command>,
     inbox: mpsc::Receiver<Event<M>>,
     notices: broadcast::Sender<Notice>,
     outbound: mpsc::Sender<Envelope>,
@@ -81,7 +94,7 @@ pub(super) struct Task<M> {
     heard_at: Instant,
 }
 
-impl<M: StateMachine> Task<M> {
+impl<M: StateMachine<Command: Send> + 'static> Task<M> {
     pub(super) fn open(
         config: &ValidatorConfig,
         machine: M,
@@ -91,14 +104,12 @@ impl<M: StateMachine> Task<M> {
     ) -> Result<Self, ValidatorError> {
         let (store, replica) = begin(config, machine)?;
         let views = Views::open(&config.folder.join("views"))?;
-        let applied = replica.applied();
         let now = Instant::now();
         Ok(Self {
             replica,
             storage: Storage::start(config.replica.id, store)?,
             views,
-            behind: Behind::start::<M>(config, applied)?,
-            backups: Vec::new(),
+            verifier: Verifier::start::<M>(config.replica.id)?,
             inbox,
             notices,
             outbound,
@@ -119,9 +130,16 @@ impl<M: StateMachine> Task<M> {
 
     async fn go_on(&mut self) -> Result<(), ValidatorFailure> {
         loop {
-            let running = match timeout_at(self.deadline(), self.inbox.recv()).await {
-                Ok(Some(event)) => {
-                    let running = self.on_event(event);
+            let deadline = self.deadline();
+            let happened = async {
+                tokio::select! {
+                    event = self.inbox.recv() => Ok(Happened::Event(event)),
+                    verdict = self.verifier.next() => verdict.map(Happened::Verdict),
+                }
+            };
+            let running = match timeout_at(deadline, happened).await {
+                Ok(happened) => {
+                    let running = self.on_happened(happened?);
                     // What came with it from the network shares its sync: the tasks that bring it
                     // are to run first.
                     tokio::task::yield_now().await;
@@ -131,13 +149,12 @@ impl<M: StateMachine> Task<M> {
                     self.replica.tell_commit();
                     true
                 }
-                Ok(None) => false,
             };
             self.on_time();
-            self.vouch()?;
+            self.on_verdicts();
             while let Some(work) = self.replica.take_work(now()) {
                 self.carry_out(work).await?;
-                self.vouch()?;
+                self.on_verdicts();
             }
             if let Some(divergence) = self.replica.compare_checkpoints() {
                 return Err(divergence.into());
@@ -145,6 +162,29 @@ impl<M: StateMachine> Task<M> {
             if !running {
                 return Ok(());
             }
+        }
+    }
+
+    /// False when it is over.
+    fn on_happened(&mut self, happened: Happened<M>) -> bool {
+        match happened {
+            Happened::Event(event) => event.is_some_and(|event| self.on_event(event)),
+            Happened::Verdict(verdict) => {
+                self.on_verdict(verdict);
+                true
+            }
+        }
+    }
+
+    fn on_verdicts(&mut self) {
+        while let Some(verdict) = self.verifier.try_next() {
+            self.on_verdict(verdict);
+        }
+    }
+
+    fn on_verdict(&mut self, verdict: Verdict<M::Command>) {
+        if let Err(forgery) = self.replica.on_verified(now(), verdict) {
+            tracing::error!(%forgery, "refused, and not acknowledged");
         }
     }
 
@@ -190,7 +230,8 @@ impl<M: StateMachine> Task<M> {
                 drop(reply.send(self.replica.change_members(&changes)));
             }
             Event::Transfer { to } => self.replica.transfer_leader(to),
-            Event::Backup { reply } => self.backups.push((self.replica.snapshot(), reply)),
+            Event::Backup { reply } => drop(reply.send(self.replica.snapshot())),
+            Event::Unreachable { peer } => self.replica.on_unreachable(peer),
             Event::Stop => return false,
         }
         true
@@ -206,7 +247,7 @@ impl<M: StateMachine> Task<M> {
         }
     }
 
-    fn on_propose(&mut self, commands: Vec<Bytes>, reply: Reply) {
+    fn on_propose(&mut self, commands: Vec<Proposal<M::Command>>, reply: Reply) {
         let count = commands.len();
         match self.replica.propose_all(commands) {
             Ok(first) => self.proposals.insert(first, count, reply),
@@ -253,17 +294,24 @@ impl<M: StateMachine> Task<M> {
 
     async fn carry_out(&mut self, mut work: Work) -> Result<(), ValidatorFailure> {
         self.send(std::mem::take(&mut work.send_first));
-        let mut work = self.storage.persist(work).await?;
+        let at_hand = self.verifier.begin(std::mem::take(&mut work.checks));
+        // The disk's thread has its work before the checks at hand begin.
+        let checked = async { at_hand.iter().map(Check::run::<M>).collect::<Vec<_>>() };
+        let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
+        let mut work = persisted?;
         self.send(std::mem::take(&mut work.send_after));
         let outcome = self.replica.persisted(work)?;
-        if let Some(snapshot) = self.on_outcome(outcome).await {
+        for verdict in verdicts {
+            self.on_verdict(verdict);
+        }
+        if let Some(snapshot) = self.on_outcome(outcome) {
             self.keep(snapshot).await?;
         }
         Ok(())
     }
 
     /// Carries out what needs no disk; a snapshot that is to be kept is returned.
-    async fn on_outcome(&mut self, outcome: Outcome) -> Option<Snapshot> {
+    fn on_outcome(&mut self, outcome: Outcome) -> Option<Snapshot> {
         self.send(outcome.send);
         for answer in outcome.answers {
             let result = answer.result.map_err(ProposeError::from);
@@ -278,23 +326,13 @@ impl<M: StateMachine> Task<M> {
         if let Some(index) = outcome.installed {
             drop(self.notices.send(Notice::Installed(index)));
         }
+        if let Some(forgery) = outcome.forgery {
+            tracing::error!(%forgery, "refused, and not acknowledged");
+        }
         for applied in outcome.applied {
-            self.behind.on_applied(&applied).await;
             drop(self.notices.send(Notice::Applied(Arc::new(applied))));
         }
         outcome.snapshot
-    }
-
-    /// Tells the replica how far verification has come.
-    fn vouch(&mut self) -> Result<(), ValidatorFailure> {
-        let verified = self.behind.verified(self.replica.applied())?;
-        self.replica.on_verified(verified);
-        let ready = self.backups.partition_point(|(it, _)| it.index <= verified);
-        for (snapshot, reply) in self.backups.drain(..ready) {
-            // A caller that no longer waits is no error.
-            drop(reply.send(snapshot));
-        }
-        Ok(())
     }
 
     async fn keep(&mut self, snapshot: Snapshot) -> Result<(), ValidatorFailure> {

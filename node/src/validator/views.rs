@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use souk_consensus::Checkpoint;
 use souk_consensus::LogIndex;
-use souk_consensus::replica::Checkpoint;
 use souk_consensus::views::{self, Row, Rows, RowsError, Seen};
 
 /// Bytes of sled's cache.

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use souk_cpu::Cpu;
-use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_scheduler::execution::GroupDevice;
 use souk_vocabulary::catalogue;
 
@@ -94,7 +94,7 @@ fn emulated(emulations: &[Emulation]) -> Vec<GroupDevice> {
             seed: SEED + seed,
             ..EmulatedConfig::default()
         };
-        let device = Emulated::new(profile.clone(), cpu, config);
+        let device = EmulatedDevice::new(profile.clone(), cpu, config);
         GroupDevice {
             label: name.to_owned(),
             processor: Arc::new(device.expect("the configuration is in range")),

@@ -19,13 +19,13 @@ const STEPS: u64 = 2_000_000;
 
 #[derive(Deserialize)]
 struct Graphs {
-    instances: BTreeMap<String, Instance>,
+    instances: BTreeMap<String, PartitionInstance>,
     #[serde(default)]
     measured_throughput: BTreeMap<String, BTreeMap<String, Value>>,
 }
 
 #[derive(Deserialize)]
-struct Instance {
+struct PartitionInstance {
     #[serde(rename = "maxSizePerFPGA")]
     capacity: f64,
     #[serde(rename = "maxFPGAs")]
@@ -155,7 +155,7 @@ fn short_name(id: &str) -> String {
     format!("{model}_{kind}_inference")
 }
 
-impl Instance {
+impl PartitionInstance {
     fn problem(&self) -> PartitionProblem {
         let place: BTreeMap<u64, usize> = self
             .nodes

@@ -56,11 +56,11 @@ pub struct SubprocessDevice {
 
 /// The way to the process: one request at a time, as a device runs one program at a time.
 struct Channel {
-    ends: Mutex<Ends>,
+    ends: Mutex<ChildEnds>,
     device: String,
 }
 
-struct Ends {
+struct ChildEnds {
     child: Child,
     to: BufWriter<ChildStdin>,
     from: BufReader<ChildStdout>,
@@ -117,7 +117,7 @@ impl SubprocessDevice {
             .spawn()?;
         let (to, from) = (child.stdin.take(), child.stdout.take());
         let (to, from) = to.zip(from).expect("both were asked for");
-        let mut ends = Ends {
+        let mut ends = ChildEnds {
             child,
             to: BufWriter::new(to),
             from: BufReader::new(from),
@@ -139,14 +139,14 @@ impl SubprocessDevice {
     }
 }
 
-impl Ends {
+impl ChildEnds {
     fn ask(&mut self, kind: Kind, fields: &[Field<'_>]) -> io::Result<(Kind, Vec<Bytes>)> {
         send(&mut self.to, kind, fields)?;
         receive(&mut self.from)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }
 
-impl Drop for Ends {
+impl Drop for ChildEnds {
     fn drop(&mut self) {
         // It may be at a long run that nobody waits for.
         let _ = self.child.kill();
@@ -155,7 +155,7 @@ impl Drop for Ends {
 }
 
 impl Channel {
-    fn ends(&self) -> MutexGuard<'_, Ends> {
+    fn ends(&self) -> MutexGuard<'_, ChildEnds> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

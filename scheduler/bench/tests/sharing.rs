@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use souk_cpu::Cpu;
-use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{DType, Store, Tensor};
 use souk_onnx::{
     AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
@@ -57,7 +57,7 @@ fn member(index: usize, device: Device) -> GroupDevice {
     };
     GroupDevice {
         label: format!("device {index}"),
-        processor: Arc::new(Emulated::new(profile, cpu, config).unwrap()),
+        processor: Arc::new(EmulatedDevice::new(profile, cpu, config).unwrap()),
     }
 }
 

@@ -42,7 +42,7 @@ use std::time::Duration;
 use souk_memory::holdings::PoolUse;
 use souk_memory::paths::{Path, PathKind};
 use souk_memory::place::Place;
-use souk_memory::space::{Moved, SpaceConfig};
+use souk_memory::space::{MoveTotals, SpaceConfig};
 use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, Store};
 use souk_onnx as onnx;
@@ -200,7 +200,7 @@ impl DeviceGroup {
     }
 
     /// Bytes moved between memories since the group began, and what host memory holds now.
-    pub fn memory(&self) -> (Moved, PoolUse) {
+    pub fn memory(&self) -> (MoveTotals, PoolUse) {
         let space = self.memories.lock();
         (space.moved(), space.pool(Place::Host))
     }

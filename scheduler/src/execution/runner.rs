@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use souk_memory::holdings::PoolUse;
-use souk_memory::space::Moved;
+use souk_memory::space::MoveTotals;
 use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, Store};
 use souk_vocabulary::processor::Processor;
@@ -106,7 +106,7 @@ impl Runner {
     /// Bytes that several devices moved between memories so far, and what host memory holds of
     /// their tensors now. One device's tensors stay with its caller.
     #[must_use]
-    pub fn memory(&self) -> Option<(Moved, PoolUse)> {
+    pub fn memory(&self) -> Option<(MoveTotals, PoolUse)> {
         match &self.engine {
             Engine::One(..) => None,
             Engine::Group(device_group) => Some(device_group.memory()),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use souk_cpu::Cpu;
-use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{ContentId, DType, Store, Tensor};
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
 use souk_onnx::work::Work;
@@ -250,7 +250,7 @@ fn an_emulated_device_says_so_and_counts_its_own_time() {
         speed: 1e-5,
         ..EmulatedConfig::default()
     };
-    let device = Emulated::new(profile(), cpu(), config).unwrap();
+    let device = EmulatedDevice::new(profile(), cpu(), config).unwrap();
     let runner = Runner::new("epyc", Arc::new(device), store, clock());
     assert_eq!(runner.label(), "epyc (emulated)");
     let ran = runner.run(&task(model)).unwrap();

@@ -5,36 +5,12 @@
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;
+pub use souk_onnx::schema::OperatorClass;
+use souk_onnx::schema::OperatorSchema;
 use souk_onnx::work::Work;
 
 use super::shape::{Fact, node_work};
 use super::{Node, Value};
-
-/// What kind of work an operation is: devices reach different shares of their peak on each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OperatorClass {
-    /// Matrix products.
-    Matmul,
-    /// Convolutions.
-    Convolution,
-    /// Attention in one operator.
-    Attention,
-    /// Recurrent networks: long chains of small products.
-    Recurrent,
-    /// Normalisations and softmax.
-    Normalisation,
-    /// Reductions and poolings.
-    Reduction,
-    /// Element by element.
-    Elementwise,
-    /// Elements moved, none computed.
-    Movement,
-    /// A new view of the same elements.
-    View,
-    /// Anything else, the operators with bodies among them.
-    #[default]
-    Other,
-}
 
 /// Work and traffic of one node, for one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,40 +108,7 @@ fn picks(proto: &NodeProto) -> bool {
 /// The kind of work an operator is.
 #[must_use]
 pub fn class_of(proto: &NodeProto) -> OperatorClass {
-    match proto.op_type() {
-        "MatMul" | "Gemm" | "MatMulInteger" | "QLinearMatMul" | "Einsum" | "MatMulNBits"
-        | "FusedMatMul" => OperatorClass::Matmul,
-        "Conv" | "ConvInteger" | "ConvTranspose" | "DeformConv" | "QLinearConv" => {
-            OperatorClass::Convolution
-        }
-        "Attention" | "MultiHeadAttention" | "GroupQueryAttention" => OperatorClass::Attention,
-        "RNN" | "GRU" | "LSTM" => OperatorClass::Recurrent,
-        "Softmax"
-        | "LogSoftmax"
-        | "LayerNormalization"
-        | "RMSNormalization"
-        | "LRN"
-        | "BatchNormalization"
-        | "InstanceNormalization"
-        | "GroupNormalization"
-        | "SimplifiedLayerNormalization"
-        | "SkipLayerNormalization"
-        | "LpNormalization"
-        | "MeanVarianceNormalization"
-        | "Hardmax" => OperatorClass::Normalisation,
-        "AveragePool" | "MaxPool" | "LpPool" | "GlobalAveragePool" | "GlobalMaxPool"
-        | "GlobalLpPool" | "ArgMax" | "ArgMin" | "TopK" | "CumSum" => OperatorClass::Reduction,
-        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "Shape" | "Size"
-        | "Dropout" => OperatorClass::View,
-        "Transpose" | "Concat" | "Split" | "Slice" | "Gather" | "GatherElements" | "GatherND"
-        | "Expand" | "Tile" | "Pad" | "DepthToSpace" | "SpaceToDepth" | "ScatterElements"
-        | "ScatterND" | "Scatter" | "CenterCropPad" | "ConstantOfShape" | "OneHot"
-        | "ReverseSequence" | "Compress" | "Range" | "EyeLike" | "Trilu" => OperatorClass::Movement,
-        "If" | "Loop" | "Scan" => OperatorClass::Other,
-        name if name.starts_with("Reduce") => OperatorClass::Reduction,
-        name if name.starts_with("Sequence") || name.starts_with("Optional") => OperatorClass::View,
-        _ => OperatorClass::Elementwise,
-    }
+    OperatorSchema::of(proto.op_type()).class
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The histories of a group's devices: what each took by itself, and beside others on its cores.
 
-use souk_vocabulary::history::{History, Together};
+use souk_vocabulary::history::{History, JointMeasurement};
 
 use super::core_sharing::{Cores, Standing, mixed};
 use super::history::{CostHistory, Measurement, called};
@@ -64,11 +64,16 @@ impl DeviceHistories {
 
     /// Takes in what a device took for a fragment, `part` of that time beside others on its cores,
     /// and says it. What a fragment is off by goes to what most of its time was.
-    pub fn learn(&mut self, device: usize, mut measured: Together, part: f64) -> Measurement {
+    pub fn learn(
+        &mut self,
+        device: usize,
+        mut measured: JointMeasurement,
+        part: f64,
+    ) -> Measurement {
         self.told += 1;
         self.pass_over(device);
         if !self.cores.shares(device) || part <= 0.0 {
-            self.news += u64::from(self.histories[device].learn_together(&measured));
+            self.news += u64::from(self.histories[device].learn_joint(&measured));
             return Measurement {
                 device: self.names[device].clone(),
                 measured,
@@ -81,8 +86,8 @@ impl DeviceHistories {
             part.prior = alone.correction(part) * slow;
         }
         let beside = &mut self.beside[device];
-        let of_alone = alone.expected_together(&measured.parts);
-        let of_beside = beside.expected_together(&slower.parts);
+        let of_alone = alone.expected_joint(&measured.parts);
+        let of_beside = beside.expected_joint(&slower.parts);
         let ratio = measured.seconds / mixed(of_alone, of_beside, part);
         let (name, history) = match part < MOSTLY {
             true => (String::new(), alone),
@@ -94,7 +99,7 @@ impl DeviceHistories {
             slower.seconds = of_beside * ratio;
             measured = slower;
         }
-        self.news += u64::from(history.learn_together(&measured));
+        self.news += u64::from(history.learn_joint(&measured));
         Measurement {
             device: format!("{}{name}", self.names[device]),
             measured,

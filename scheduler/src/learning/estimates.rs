@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use souk_memory::DType;
 use souk_onnx::work::{Extent, Work};
-use souk_vocabulary::history::{self, Key, Part, Together};
+use souk_vocabulary::history::{self, JointMeasurement, Key, Part};
 use souk_vocabulary::processor::Energy;
 
 use super::core_sharing::Standing;
@@ -45,7 +45,7 @@ pub(crate) fn measured(
     device: usize,
     took: Duration,
     energy: Option<Energy>,
-) -> Option<Together> {
+) -> Option<JointMeasurement> {
     let part = |share: &OperatorShare| Part {
         key: share.key.clone(),
         count: share.count,
@@ -53,7 +53,7 @@ pub(crate) fn measured(
         prior: share.prior[device],
     };
     let tells = !shares.is_empty() && shares.len() <= PARTS_MAX;
-    tells.then(|| Together {
+    tells.then(|| JointMeasurement {
         parts: shares.iter().map(part).collect(),
         seconds: took.as_secs_f64(),
         joules: energy.map(|energy| energy.joules),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use souk_onnx::NodeProto;
-use souk_vocabulary::history::{History, Together};
+use souk_vocabulary::history::{History, JointMeasurement};
 
 use super::speeds::kind;
 use crate::graph::cost::{OperatorClass, class_of};
@@ -34,7 +34,7 @@ pub struct Measurement {
     /// What it is called with its model.
     pub device: String,
     /// The operators, and their time.
-    pub measured: Together,
+    pub measured: JointMeasurement,
 }
 
 impl CostHistory {
@@ -64,7 +64,7 @@ impl CostHistory {
             }
         }
         let history = self.devices.entry(learned.device.clone()).or_default();
-        history.learn_together(&learned.measured);
+        history.learn_joint(&learned.measured);
     }
 
     /// The devices and their histories.

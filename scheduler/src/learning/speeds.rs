@@ -1,7 +1,7 @@
 //! How measured times relate to estimates, by kind of task and device, carried from run to run.
 
 use serde::{Deserialize, Serialize};
-use souk_vocabulary::history::{KNOWN, Said, Strays};
+use souk_vocabulary::history::{Evidence, KNOWN, OutlierFilter};
 
 use crate::graph::cost::OperatorClass;
 
@@ -41,24 +41,24 @@ struct SpeedRecord {
     count: f64,
     /// The last measurements, where they lay far off.
     #[serde(skip)]
-    strays: Strays,
+    outliers: OutlierFilter,
 }
 
 impl SpeedRecord {
     fn add(&mut self, value: f64) {
         let said = match self.count >= KNOWN {
-            true => self.strays.see(value, self.mean, self.variance.sqrt()),
-            false => Said::Noise(value),
+            true => self.outliers.see(value, self.mean, self.variance.sqrt()),
+            false => Evidence::Noise(value),
         };
         let weight = 1.0 / (self.count + 1.0).min(MEMORY);
         let distance = value - self.mean;
         self.variance = (1.0 - weight) * (self.variance + weight * distance * distance);
         match said {
-            Said::Noise(value) => {
+            Evidence::Noise(value) => {
                 self.mean += weight * (value - self.mean);
                 self.count += 1.0;
             }
-            Said::Change(value) => {
+            Evidence::Change(value) => {
                 self.mean = value;
                 self.count = KNOWN;
             }

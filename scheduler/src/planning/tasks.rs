@@ -51,17 +51,6 @@ impl GraphTasks {
         };
         layout.tasks()
     }
-
-    /// The device of each node, from the device of each task.
-    #[must_use]
-    pub fn unfused(&self, device: &[usize]) -> Vec<usize> {
-        let nodes = self.members.iter().map(Vec::len).sum();
-        let mut of_node = vec![0; nodes];
-        for (members, &device) in self.members.iter().zip(device) {
-            members.iter().for_each(|node| of_node[node.0] = device);
-        }
-        of_node
-    }
 }
 
 /// Tasks under construction.

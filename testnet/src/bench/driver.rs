@@ -14,8 +14,8 @@ use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network, OpenError};
 
 use super::machine::driver_key;
-use super::protocol::{Done, PUT, Put, STATUS, Standing, contact, key};
-use super::{Bench, Measured, Signed};
+use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
+use super::{Bench, Measurement, Signing};
 use crate::ports::Ports;
 
 /// How long a group may take until it has a leader.
@@ -77,7 +77,7 @@ impl Drop for Group {
 ///
 /// # Errors
 /// When the replicas don't come up or break down.
-pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
+pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     let group = Group::start(bench).await?;
     let leader = group.leader().await?;
     let stream = group.network.open(key(leader).peer_id(), PUT).await?;
@@ -96,9 +96,9 @@ pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
         each.swap(0, usize::try_from(leader - 1).unwrap_or(0));
         each
     };
-    Ok(Measured {
+    Ok(Measurement {
         cpu_us_per_operation: per_operation(|cpu| cpu.all_seconds),
-        behind_us_per_operation: per_operation(|cpu| cpu.behind_seconds),
+        verifier_us_per_operation: per_operation(|cpu| cpu.verifier_seconds),
         ..measured(bench, answered)
     })
 }
@@ -132,9 +132,9 @@ impl Group {
             .map(ToString::to_string)
             .collect();
         let signed = match self.bench.signed {
-            Signed::None => "none",
-            Signed::Each => "each",
-            Signed::Batch64 => "batch64",
+            Signing::None => "none",
+            Signing::Each => "each",
+            Signing::Batch64 => "batch64",
         };
         Command::new(program)
             .args(before)
@@ -148,7 +148,6 @@ impl Group {
             ])
             .arg("--dir")
             .arg(self.bench.folder.join(id.to_string()))
-            .args((!self.bench.behind).then_some("--no-behind"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -238,7 +237,7 @@ impl Until {
 }
 
 /// What came back.
-pub(super) struct Answered {
+pub(super) struct Answers {
     pub operations: u64,
     pub seconds: f64,
     latencies: Vec<Duration>,
@@ -263,11 +262,7 @@ impl Clients {
     }
 
     /// Asks until it is enough.
-    pub(super) async fn run(
-        mut self,
-        stream: Stream,
-        until: Until,
-    ) -> Result<Answered, BenchError> {
+    pub(super) async fn run(mut self, stream: Stream, until: Until) -> Result<Answers, BenchError> {
         let (mut from, mut to) = stream.split();
         let begun = Instant::now();
         self.started = vec![begun; usize::try_from(self.bench.clients).unwrap_or(usize::MAX)];
@@ -282,7 +277,7 @@ impl Clients {
             let now = Instant::now();
             let counts = now.duration_since(begun) >= until.warm_up();
             let mut next = Vec::with_capacity(done.len());
-            for Done { number, applied } in done {
+            for RequestEnd { number, applied } in done {
                 if !applied {
                     return Err(BenchError::Refused(number));
                 }
@@ -298,7 +293,7 @@ impl Clients {
             }
             wire::send_bytes(&mut to, &Put::encode(&next)).await?;
         }
-        Ok(Answered {
+        Ok(Answers {
             operations,
             seconds: (begun.elapsed() - until.warm_up()).as_secs_f64(),
             latencies: self.latencies,
@@ -324,9 +319,9 @@ fn place(id: u64) -> usize {
 /// The next answers.
 pub(super) async fn receive_done(
     from: &mut (impl AsyncRead + Unpin),
-) -> Result<Vec<Done>, BenchError> {
+) -> Result<Vec<RequestEnd>, BenchError> {
     let frame = wire::receive_bytes(from).await?.ok_or(WireError::Closed)?;
-    Ok(Done::decode(frame.into())?)
+    Ok(RequestEnd::decode(frame.into())?)
 }
 
 /// Payloads of the wanted size, signed as wanted.
@@ -340,7 +335,7 @@ fn payloads(bench: &Bench) -> Vec<Bytes> {
             let name = (number as u64).to_le_bytes();
             let named = commands.len().min(name.len());
             commands[..named].copy_from_slice(&name[..named]);
-            if bench.signed == Signed::None {
+            if bench.signed == Signing::None {
                 return Bytes::from(commands);
             }
             let mut signed = key.signing().sign(&commands).to_bytes().to_vec();
@@ -350,8 +345,8 @@ fn payloads(bench: &Bench) -> Vec<Bytes> {
         .collect()
 }
 
-fn measured(bench: &Bench, answered: Answered) -> Measured {
-    let Answered {
+fn measured(bench: &Bench, answered: Answers) -> Measurement {
+    let Answers {
         operations,
         seconds,
         mut latencies,
@@ -363,7 +358,7 @@ fn measured(bench: &Bench, answered: Answered) -> Measured {
             .get(place)
             .map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
     };
-    Measured {
+    Measurement {
         nodes: bench.nodes,
         clients: bench.clients,
         size_bytes: bench.size_bytes,
@@ -375,7 +370,7 @@ fn measured(bench: &Bench, answered: Answered) -> Measured {
         p99_ms: at(990),
         max_ms: at(1_000),
         cpu_us_per_operation: Vec::new(),
-        behind_us_per_operation: Vec::new(),
+        verifier_us_per_operation: Vec::new(),
     }
 }
 
@@ -384,8 +379,8 @@ fn measured(bench: &Bench, answered: Answered) -> Measured {
 struct Cpu {
     /// All of it.
     all_seconds: f64,
-    /// That of the thread that verifies behind.
-    behind_seconds: f64,
+    /// That of the thread that verifies what others took in.
+    verifier_seconds: f64,
 }
 
 impl Cpu {
@@ -400,8 +395,8 @@ impl Cpu {
             let seconds = nanoseconds.and_then(|field| field.parse::<f64>().ok());
             let seconds = seconds.unwrap_or_default() / 1e9;
             cpu.all_seconds += seconds;
-            if read("comm").starts_with("behind-") {
-                cpu.behind_seconds += seconds;
+            if read("comm").starts_with("verify-") {
+                cpu.verifier_seconds += seconds;
             }
         }
         cpu

@@ -32,7 +32,7 @@ fn is_signed(command: &[u8]) -> bool {
 
 /// Counts commands, mixes their first bytes in order, and follows one client's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counter<const SIGNED: bool> {
+pub struct CountingMachine<const SIGNED: bool> {
     count: u64,
     /// Another order of the same commands gives another value.
     mixed: u64,
@@ -42,7 +42,7 @@ pub struct Counter<const SIGNED: bool> {
     gaps: u64,
 }
 
-impl<const SIGNED: bool> Counter<SIGNED> {
+impl<const SIGNED: bool> CountingMachine<SIGNED> {
     /// Commands applied.
     pub fn count(&self) -> u64 {
         self.count
@@ -54,24 +54,31 @@ impl<const SIGNED: bool> Counter<SIGNED> {
     }
 }
 
+/// What a command begins with, if it is long enough.
+#[derive(Clone, Copy, Debug)]
+pub struct Number(Option<u64>);
+
 /// Bytes of a snapshot.
 const SNAPSHOT_BYTES: usize = 32;
 
 /// An odd number with well-spread bits: 2 to the 64th over the golden ratio.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl<const SIGNED: bool> StateMachine for Counter<SIGNED> {
-    fn verify(command: &[u8]) -> Result<(), Forged> {
+impl<const SIGNED: bool> StateMachine for CountingMachine<SIGNED> {
+    type Command = Number;
+
+    fn verify(command: &[u8]) -> Result<Number, Forged> {
         let holds = !SIGNED || is_signed(command);
-        holds.then_some(()).ok_or_else(|| Forged {
+        let number = command.first_chunk::<8>();
+        let number = Number(number.map(|number| u64::from_le_bytes(*number)));
+        holds.then_some(number).ok_or_else(|| Forged {
             cause: "the driver did not sign it".into(),
         })
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _at: Position, _now: LogTime, command: &Number) -> Vec<u8> {
         self.count += 1;
-        if let Some(number) = command.first_chunk::<8>() {
-            let number = u64::from_le_bytes(*number);
+        if let Some(number) = command.0 {
             self.mixed = (self.mixed ^ number).wrapping_mul(MIX).rotate_left(29);
             self.gaps += u64::from(number > self.last + 1);
             self.last = self.last.max(number);

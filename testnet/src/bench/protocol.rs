@@ -24,7 +24,7 @@ pub struct Put {
 
 /// How a request ended.
 #[derive(Debug)]
-pub struct Done {
+pub struct RequestEnd {
     /// The client's name for it.
     pub number: u64,
     /// Whether it was applied.
@@ -55,9 +55,9 @@ impl Put {
     }
 }
 
-impl Done {
+impl RequestEnd {
     /// A frame of answers.
-    pub fn encode(dones: &[Done]) -> Vec<u8> {
+    pub fn encode(dones: &[RequestEnd]) -> Vec<u8> {
         let mut writer = Writer::with_capacity(dones.len() * 9);
         for done in dones {
             writer.u64(done.number);
@@ -67,12 +67,12 @@ impl Done {
     }
 
     /// The answers of a frame.
-    pub fn decode(frame: Bytes) -> Result<Vec<Done>, Truncated> {
+    pub fn decode(frame: Bytes) -> Result<Vec<RequestEnd>, Truncated> {
         let mut reader = Reader::new(frame);
         let mut dones = Vec::new();
         while reader.left() > 0 {
             let (number, applied) = (reader.u64()?, reader.u8()? != 0);
-            dones.push(Done { number, applied });
+            dones.push(RequestEnd { number, applied });
         }
         Ok(dones)
     }

@@ -8,7 +8,8 @@ use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_consensus::{ReplicaId, StateMachine};
+use souk_consensus::ReplicaId;
+use souk_consensus::replica::Proposal;
 use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network};
 use souk_node::validator::raft_link;
@@ -17,9 +18,9 @@ use souk_node::validator::{
 };
 use tokio::sync::{mpsc, watch};
 
-use super::Signed;
-use super::machine::Counter;
-use super::protocol::{Done, PUT, Put, STATUS, Standing, contact, key};
+use super::Signing;
+use super::machine::{CountingMachine, Number};
+use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
 
 /// Messages for other replicas that may wait.
 const OUTBOUND_MAX: usize = 4_096;
@@ -43,9 +44,7 @@ pub struct NodeArguments {
     /// Its folder.
     pub folder: PathBuf,
     /// Who signs what.
-    pub signed: Signed,
-    /// Whether it verifies behind what others took in.
-    pub behind: bool,
+    pub signed: Signing,
 }
 
 /// Why a replica ended.
@@ -71,8 +70,8 @@ pub enum NodeError {
 /// When it can't start, or fails.
 pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
     match arguments.signed {
-        Signed::None => replicate::<false>(arguments).await,
-        Signed::Each | Signed::Batch64 => replicate::<true>(arguments).await,
+        Signing::None => replicate::<false>(arguments).await,
+        Signing::Each | Signing::Batch64 => replicate::<true>(arguments).await,
     }
 }
 
@@ -109,13 +108,14 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
         peers.insert(key(member.get()).peer_id(), *member);
     }
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
-    let mut config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
-    config.verify_behind = arguments.behind;
-    let (validator, ended) = Validator::start(&config, Counter::<SIGNED>::default(), outbound)?;
+    let config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
+    let (validator, ended) =
+        Validator::start(&config, CountingMachine::<SIGNED>::default(), outbound)?;
     // They stay who they are: nobody needs the sender.
     let (_, peers) = watch::channel(raft_link::Peers::new(peers));
     raft_link::receive(&network, validator.clone(), peers.clone());
-    tokio::spawn(raft_link::send(network.clone(), messages, peers));
+    let sender = validator.clone();
+    tokio::spawn(raft_link::send(network.clone(), sender, messages, peers));
     let asked = validator.clone();
     network.serve(STATUS, DRIVERS_MAX, move |_, stream| {
         status(asked.clone(), stream)
@@ -130,7 +130,10 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
     Ok(ended.wait().await?)
 }
 
-async fn status<const SIGNED: bool>(validator: Validator<Counter<SIGNED>>, mut stream: Stream) {
+async fn status<const SIGNED: bool>(
+    validator: Validator<CountingMachine<SIGNED>>,
+    mut stream: Stream,
+) {
     let Ok(status) = validator.status().await else {
         return;
     };
@@ -153,7 +156,7 @@ async fn status<const SIGNED: bool>(validator: Validator<Counter<SIGNED>>, mut s
 
 /// Takes in requests as they come, and answers in the same order.
 async fn put<const SIGNED: bool>(
-    validator: Validator<Counter<SIGNED>>,
+    validator: Validator<CountingMachine<SIGNED>>,
     stream: Stream,
 ) -> Result<(), WireError> {
     let (mut from, mut to): (ReadHalf<Stream>, WriteHalf<Stream>) = stream.split();
@@ -181,16 +184,16 @@ async fn put<const SIGNED: bool>(
     while let Some(taken_in) = running.recv().await {
         // A request whose task ended early is not answered, which its client notices.
         let done = taken_in.await.unwrap_or_default();
-        wire::send_bytes(&mut to, &Done::encode(&done)).await?;
+        wire::send_bytes(&mut to, &RequestEnd::encode(&done)).await?;
     }
     Ok(())
 }
 
 /// Checks the signatures of requests where they have some, and replicates them.
 async fn take_in<const SIGNED: bool>(
-    validator: Validator<Counter<SIGNED>>,
+    validator: Validator<CountingMachine<SIGNED>>,
     puts: Vec<Put>,
-) -> Vec<Done> {
+) -> Vec<RequestEnd> {
     let (numbers, commands): (Vec<u64>, Vec<Bytes>) = puts
         .into_iter()
         .map(|put| (put.number, put.payload))
@@ -202,22 +205,24 @@ async fn take_in<const SIGNED: bool>(
     let applied = |place: usize| results.get(place).is_some_and(Result::is_ok);
     let numbers = numbers.into_iter().enumerate();
     numbers
-        .map(|(place, number)| Done {
+        .map(|(place, number)| RequestEnd {
             number,
             applied: applied(place),
         })
         .collect()
 }
 
-/// The commands if each of them may go into the log. Off the network's thread, which they would
-/// hold up.
-async fn verified<const SIGNED: bool>(commands: Vec<Bytes>) -> Option<Vec<Bytes>> {
-    if !SIGNED {
-        return Some(commands);
-    }
+/// The commands if each of them may go into the log. Those with signatures off the network's
+/// thread, which they would hold up.
+async fn verified<const SIGNED: bool>(commands: Vec<Bytes>) -> Option<Vec<Proposal<Number>>> {
     let verify = move || {
-        let forged = |command: &Bytes| Counter::<SIGNED>::verify(command).is_err();
-        (!commands.iter().any(forged)).then_some(commands)
+        let verified = commands
+            .into_iter()
+            .map(Proposal::verify::<CountingMachine<SIGNED>>);
+        verified.collect::<Result<Vec<_>, _>>().ok()
     };
+    if !SIGNED {
+        return verify();
+    }
     tokio::task::spawn_blocking(verify).await.ok().flatten()
 }

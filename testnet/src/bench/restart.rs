@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the restarts came to.
 #[derive(Clone, Debug, Serialize)]
-pub struct Restarted {
+pub struct RestartTimes {
     /// Validators.
     pub nodes: u64,
     /// Commands applied before the restarts.
@@ -48,7 +48,7 @@ pub struct Restarted {
 ///
 /// # Errors
 /// When the replicas don't come up, or lag for ever.
-pub async fn run_restart(bench: &Bench, commands: u64) -> Result<Restarted, BenchError> {
+pub async fn run_restart(bench: &Bench, commands: u64) -> Result<RestartTimes, BenchError> {
     let mut group = Group::start(bench).await?;
     let leader = group.leader().await?;
     let stream = group.network.open(key(leader).peer_id(), PUT).await?;
@@ -80,7 +80,7 @@ pub async fn run_restart(bench: &Bench, commands: u64) -> Result<Restarted, Benc
         acknowledged += 1;
         lost = lost.max(lost_by(&group, id, acknowledged).await?);
     }
-    Ok(Restarted {
+    Ok(RestartTimes {
         nodes: bench.nodes,
         commands: filled.operations,
         size_bytes: bench.size_bytes,

@@ -10,7 +10,7 @@ use souk_node::market::{Credits, Lease, LeaseState, Totals};
 use tokio::time::Instant;
 
 use super::load::Jobs;
-use super::schedule::Planned;
+use super::schedule::PlannedFault;
 
 /// How long a market may take after a fault is over until everything holds again: an election, a
 /// restart, a lease that was not renewed.
@@ -44,7 +44,7 @@ impl Checks {
     }
 
     /// After a fault: waits until everything holds, and remembers what still does not.
-    pub(crate) async fn look(&mut self, buyer: &Buyer, planned: &Planned) {
+    pub(crate) async fn look(&mut self, buyer: &Buyer, planned: &PlannedFault) {
         self.count += 1;
         let begin = Instant::now();
         while let Some(wrong) = self.wrong(buyer).await {

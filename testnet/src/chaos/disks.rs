@@ -120,10 +120,10 @@ impl Drop for Disks {
     }
 }
 
-type Kept = (std::ffi::OsString, Vec<u8>, std::fs::Permissions);
+type FileCopy = (std::ffi::OsString, Vec<u8>, std::fs::Permissions);
 
 /// The files of a folder that was just laid out: it has no folders in it.
-fn read(home: &Path) -> io::Result<Vec<Kept>> {
+fn read(home: &Path) -> io::Result<Vec<FileCopy>> {
     let entries = std::fs::read_dir(home)?;
     let read = |entry: io::Result<std::fs::DirEntry>| {
         let entry = entry?;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::models::digits;
-use crate::sim::random::Random;
+use souk_sim::random::Random;
 
 /// How long a job waits for devices.
 const WAIT: Duration = Duration::from_secs(20);

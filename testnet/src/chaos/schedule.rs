@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::Config;
-use crate::sim::random::Random;
+use super::ChaosConfig;
+use souk_sim::random::Random;
 
 /// The longest a fault lasts, in seconds: longer than any timeout of a node.
 const SECONDS_MAX: u64 = 12;
@@ -86,7 +86,7 @@ pub enum Fault {
 
 /// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Planned {
+pub struct PlannedFault {
     /// When, in seconds from the start.
     pub at_seconds: u64,
     /// What.
@@ -143,7 +143,7 @@ const KINDS_OF_PROCESSES: usize = 6;
 
 /// Draws faults, one after another: a majority of the validators is never away at once. Kinds are
 /// dealt like cards, so that each comes before any comes again.
-pub(super) fn draw(config: &Config, nodes: &[String]) -> Vec<Planned> {
+pub(super) fn draw(config: &ChaosConfig, nodes: &[String]) -> Vec<PlannedFault> {
     let mut random = Random::new(config.seed, "chaos");
     let interval = (3600 / u64::from(config.per_hour.max(1))).max(2);
     let longest = SECONDS_MAX.min(interval - 1);
@@ -161,7 +161,7 @@ pub(super) fn draw(config: &Config, nodes: &[String]) -> Vec<Planned> {
             deck.extend_from_slice(kinds);
         }
         let kind = deck.swap_remove(random.place(deck.len()));
-        faults.push(Planned {
+        faults.push(PlannedFault {
             at_seconds,
             fault: fault(&mut random, kind, nodes, seconds),
         });
@@ -206,9 +206,9 @@ mod tests {
 
     use super::*;
 
-    fn config(namespaces: bool) -> Config {
+    fn config(namespaces: bool) -> ChaosConfig {
         let length = Duration::from_secs(3600);
-        Config {
+        ChaosConfig {
             seed: 7,
             length,
             per_hour: 100,

@@ -10,12 +10,12 @@ use futures::{AsyncRead, AsyncWrite};
 
 /// The bytes of all connections of a node.
 #[derive(Debug, Default)]
-pub(super) struct Counter {
+pub(super) struct ByteCounter {
     received: AtomicU64,
     sent: AtomicU64,
 }
 
-impl Counter {
+impl ByteCounter {
     /// Received and sent so far.
     pub(super) fn read(&self) -> (u64, u64) {
         let received = self.received.load(Ordering::Relaxed);
@@ -24,18 +24,18 @@ impl Counter {
 }
 
 /// One connection of a node.
-pub(super) struct Counted<T> {
+pub(super) struct CountingTransport<T> {
     inner: T,
-    counter: Arc<Counter>,
+    counter: Arc<ByteCounter>,
 }
 
-impl<T> Counted<T> {
-    pub(super) fn new(inner: T, counter: Arc<Counter>) -> Counted<T> {
-        Counted { inner, counter }
+impl<T> CountingTransport<T> {
+    pub(super) fn new(inner: T, counter: Arc<ByteCounter>) -> CountingTransport<T> {
+        CountingTransport { inner, counter }
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CountingTransport<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CountingTransport<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

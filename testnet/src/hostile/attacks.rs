@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::chaos::load;
-use crate::sim::random::Random;
+use souk_sim::random::Random;
 
 /// Bytes of random garbage at most.
 const GARBAGE_BYTES_MAX: u64 = 4_096;
@@ -99,7 +99,7 @@ pub enum Attack {
 
 /// What an attack did.
 #[derive(Clone, Debug, Serialize)]
-pub struct Done {
+pub struct AttackReport {
     /// Which.
     pub attack: Attack,
     /// Acts that came through.
@@ -144,14 +144,14 @@ impl Attack {
         buyer: Buyer,
         seed: u64,
         length: Duration,
-    ) -> Done {
+    ) -> AttackReport {
         let mut attacker = Attacker {
             attack: self,
             random: Random::new(seed, &format!("{self:?}")),
             targets,
             buyer,
             held: Vec::new(),
-            done: Done {
+            done: AttackReport {
                 attack: self,
                 acts: 0,
                 refused: 0,
@@ -166,7 +166,7 @@ impl Attack {
 }
 
 /// What a slow attacker keeps open.
-enum Held {
+enum OpenHandle {
     Stream(#[expect(dead_code, reason = "it is held, not used")] libp2p::Stream),
     Socket(#[expect(dead_code, reason = "it is held, not used")] TcpStream),
 }
@@ -176,17 +176,17 @@ struct Attacker {
     random: Random,
     targets: Arc<Vec<Target>>,
     buyer: Buyer,
-    held: Vec<Held>,
-    done: Done,
+    held: Vec<OpenHandle>,
+    done: AttackReport,
 }
 
 /// Why an act did not come through.
 #[derive(Debug)]
-struct Refused;
+struct ActFailure;
 
-impl<E: std::error::Error> From<E> for Refused {
-    fn from(_: E) -> Refused {
-        Refused
+impl<E: std::error::Error> From<E> for ActFailure {
+    fn from(_: E) -> ActFailure {
+        ActFailure
     }
 }
 
@@ -228,7 +228,7 @@ impl Attacker {
                     self.done.acts += 1;
                     failures = 0;
                 }
-                Err(Refused) => {
+                Err(ActFailure) => {
                     self.done.refused += 1;
                     failures += 1;
                 }
@@ -241,11 +241,11 @@ impl Attacker {
         network: &Network,
         key: &NodeKey,
         target: &Target,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ActFailure> {
         match self.attack {
             Attack::Malformed => {
                 let length = self.random.below(GARBAGE_BYTES_MAX) as usize;
-                let bytes: Vec<u8> = (0..length).map(|_| self.random.next() as u8).collect();
+                let bytes: Vec<u8> = (0..length).map(|_| self.random.draw() as u8).collect();
                 let mut stream = self.open(network, target).await?;
                 // Half of them framed, half not even that.
                 if self.random.chance(500) {
@@ -264,13 +264,13 @@ impl Attacker {
                 let mut stream = self.open(network, target).await?;
                 stream.write_all(&[0]).await?;
                 stream.flush().await?;
-                self.hold(Held::Stream(stream));
+                self.hold(OpenHandle::Stream(stream));
                 Ok(())
             }
             Attack::SlowConnections => {
                 let mut socket = connect(target).await?;
                 socket.write_all(&[0x13]).await?;
-                self.hold(Held::Socket(socket));
+                self.hold(OpenHandle::Socket(socket));
                 Ok(())
             }
             Attack::Unread => {
@@ -278,7 +278,7 @@ impl Attacker {
                 for _ in 0..16 {
                     wire::send(&mut stream, &Request::Book).await?;
                 }
-                self.hold(Held::Stream(stream));
+                self.hold(OpenHandle::Stream(stream));
                 Ok(())
             }
             Attack::Storm => self.storm(network, target).await,
@@ -292,7 +292,7 @@ impl Attacker {
                 stream.write_all(&length.to_be_bytes()).await?;
                 stream.write_all(&vec![0; bytes - 1]).await?;
                 stream.flush().await?;
-                self.hold(Held::Stream(stream));
+                self.hold(OpenHandle::Stream(stream));
                 Ok(())
             }
             Attack::Flood => {
@@ -304,9 +304,9 @@ impl Attacker {
     }
 
     /// Asks what is dear to answer, again and again: the whole book, and all that may be named.
-    async fn storm(&mut self, network: &Network, target: &Target) -> Result<(), Refused> {
+    async fn storm(&mut self, network: &Network, target: &Target) -> Result<(), ActFailure> {
         let Some(validator) = self.validator(target) else {
-            return Err(Refused);
+            return Err(ActFailure);
         };
         network.learn(&validator.contact).await?;
         let mut stream = open(network, &validator, market::PROTOCOL).await?;
@@ -335,12 +335,12 @@ impl Attacker {
         network: &Network,
         key: &NodeKey,
         target: &Target,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ActFailure> {
         let Some(validator) = self.validator(target) else {
-            return Err(Refused);
+            return Err(ActFailure);
         };
         network.learn(&validator.contact).await?;
-        let number = self.random.next();
+        let number = self.random.draw();
         let name = Name::try_from(format!("r{number:x}").as_str())?;
         let batch = Batch {
             market: target.market,
@@ -373,7 +373,7 @@ impl Attacker {
         &mut self,
         network: &Network,
         target: &Target,
-    ) -> Result<libp2p::Stream, Refused> {
+    ) -> Result<libp2p::Stream, ActFailure> {
         let own = match target.validates {
             true => &OF_VALIDATORS[..],
             false => &OF_PROVIDERS[..],
@@ -387,7 +387,7 @@ impl Attacker {
         open(network, target, protocol).await
     }
 
-    fn hold(&mut self, held: Held) {
+    fn hold(&mut self, held: OpenHandle) {
         if self.held.len() >= SLOW_MAX {
             self.held.remove(0);
         }
@@ -399,19 +399,19 @@ async fn open(
     network: &Network,
     target: &Target,
     protocol: StreamProtocol,
-) -> Result<libp2p::Stream, Refused> {
+) -> Result<libp2p::Stream, ActFailure> {
     let peer = target.contact.peer().map_err(OpenError::from)?;
     Ok(network.open(peer, protocol).await?)
 }
 
-async fn connect(target: &Target) -> Result<TcpStream, Refused> {
+async fn connect(target: &Target) -> Result<TcpStream, ActFailure> {
     use libp2p::multiaddr::Protocol;
-    let address = target.contact.addresses.first().ok_or(Refused)?;
+    let address = target.contact.addresses.first().ok_or(ActFailure)?;
     let mut parts = address.iter();
     match (parts.next(), parts.next()) {
         (Some(Protocol::Ip4(ip)), Some(Protocol::Tcp(port))) => {
             Ok(TcpStream::connect((ip, port)).await?)
         }
-        _ => Err(Refused),
+        _ => Err(ActFailure),
     }
 }

@@ -34,24 +34,27 @@ pub struct Took {
 }
 
 /// A process that is looked at.
-pub(super) struct Node {
+pub(super) struct WatchedNode {
     name: String,
     process: u32,
 }
 
 /// The processes that run.
-pub(super) fn nodes<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -> Vec<Node> {
+pub(super) fn nodes<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -> Vec<WatchedNode> {
     let node = |(name, process): (&str, Option<u32>)| {
         let name = name.to_owned();
-        process.map(|process| Node { name, process })
+        process.map(|process| WatchedNode { name, process })
     };
     running.filter_map(node).collect()
 }
 
 /// What each node took while something was done.
-pub(super) async fn during<T>(nodes: &[Node], work: impl Future<Output = T>) -> (T, Vec<Took>) {
+pub(super) async fn during<T>(
+    nodes: &[WatchedNode],
+    work: impl Future<Output = T>,
+) -> (T, Vec<Took>) {
     let begin = Instant::now();
-    let spent = |node: &Node| ticks(node.process).unwrap_or(0);
+    let spent = |node: &WatchedNode| ticks(node.process).unwrap_or(0);
     let ticks_begin: Vec<u64> = nodes.iter().map(spent).collect();
     let mut took = vec![Took::default(); nodes.len()];
     tokio::pin!(work);
@@ -75,8 +78,8 @@ pub(super) async fn during<T>(nodes: &[Node], work: impl Future<Output = T>) -> 
 }
 
 /// The three runs, node by node.
-pub(super) fn together(nodes: Vec<Node>, runs: [Vec<Took>; 3]) -> Vec<Usage> {
-    let of = |(place, node): (usize, Node)| {
+pub(super) fn together(nodes: Vec<WatchedNode>, runs: [Vec<Took>; 3]) -> Vec<Usage> {
+    let of = |(place, node): (usize, WatchedNode)| {
         let [before, under, after] = [0, 1, 2].map(|run: usize| runs[run][place]);
         let node = node.name;
         Usage {

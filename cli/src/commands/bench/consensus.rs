@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use souk_testnet::bench::{self, Bench, NodeArguments, Signed};
+use souk_testnet::bench::{self, Bench, NodeArguments, Signing};
 
 use crate::args::{BenchNodeArgs, ConsensusArgs, Output};
 use crate::commands::testnet::binary;
@@ -26,7 +26,6 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
         size_bytes: args.size,
         seconds: args.seconds,
         signed: signed(&args.signed)?,
-        behind: !args.no_behind,
         folder: scratch.path().to_owned(),
         program: (binary()?, vec!["bench".to_owned(), "node".to_owned()]),
     };
@@ -54,14 +53,13 @@ pub async fn node(folder: &Path, args: &BenchNodeArgs) -> Outcome {
         ports: args.ports.clone(),
         folder: folder.to_owned(),
         signed: signed(&args.signed)?,
-        behind: !args.no_behind,
     };
     let served = bench::serve(node).await;
     served.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
 }
 
-fn signed(name: &str) -> Result<Signed, Failure> {
-    Signed::of_name(name).ok_or_else(|| {
+fn signed(name: &str) -> Result<Signing, Failure> {
+    Signing::of_name(name).ok_or_else(|| {
         let cause = format!("\"{name}\" is no way to sign");
         Failure::new(Kind::Input, cause, "give --signed none, each or batch64")
     })

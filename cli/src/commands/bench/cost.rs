@@ -18,7 +18,7 @@ use crate::show::{self, say};
 
 /// The figures of one model.
 #[derive(Serialize)]
-struct Row<'a> {
+struct CostRow<'a> {
     model: &'a str,
     threads: usize,
     /// What was counted: `processor` time with one thread, else `wall` time.
@@ -51,7 +51,7 @@ pub fn run(output: Output, args: &CostArgs) -> Outcome {
         if !each {
             accuracy.each.clear();
         }
-        let row = Row {
+        let row = CostRow {
             model,
             threads: args.threads.get(),
             clock: name,
@@ -77,7 +77,7 @@ fn failed(model: &str, cause: &dyn std::fmt::Display) -> Failure {
     Failure::new(Kind::Input, format!("{model}: {cause}"), fix)
 }
 
-fn print(row: &Row<'_>) {
+fn print(row: &CostRow<'_>) {
     let found = &row.accuracy;
     for each in &found.each {
         let micros = |seconds: f64| seconds * 1e6;

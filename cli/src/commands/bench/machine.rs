@@ -171,8 +171,8 @@ async fn freed(
 ) -> Result<serde_json::Value, Failure> {
     use souk_node::sandbox::leaving;
 
-    let home = crate::folder::scratch("souk-cells-")?;
-    let setting = leaving::Setting {
+    let home = crate::folder::scratch("souk-sandboxes-")?;
+    let setting = leaving::ReleaseSetup {
         program: crate::commands::testnet::binary()?,
         home: home.path(),
         threads,
@@ -185,7 +185,7 @@ async fn freed(
     Ok(serde_json::to_value(freed).expect("it has only named fields"))
 }
 
-/// There are no cells here.
+/// There are no sandboxes here.
 #[cfg(not(target_os = "linux"))]
 async fn freed(_: Workload, _: u32, _: usize) -> Result<serde_json::Value, Failure> {
     Ok(serde_json::Value::Null)

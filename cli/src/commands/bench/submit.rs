@@ -1,7 +1,7 @@
 //! `souk bench submit`: jobs through a market of real processes, timed step by step.
 
 use souk_node::folder::config::Isolation;
-use souk_testnet::submissions::{self, Report, STEPS, Shape, Spread};
+use souk_testnet::submissions::{self, STEPS, Shape, Spread, SubmissionReport};
 
 use crate::args::{Output, SubmitBenchArgs};
 use crate::commands::testnet::binary;
@@ -46,7 +46,7 @@ pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
     ))
 }
 
-fn print(report: &Report) {
+fn print(report: &SubmissionReport) {
     say(&format!(
         "{} of {} jobs in {:.1} s, {:.1} a second; {} tries failed on the way",
         report.finished, report.jobs, report.seconds, report.jobs_per_second, report.retries,

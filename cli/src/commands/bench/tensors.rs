@@ -7,8 +7,8 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use souk_node::content::bench::{self, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
-use souk_node::content::direct::Listening;
-use souk_node::content::links::Way;
+use souk_node::content::direct::DirectListen;
+use souk_node::content::links::Carrier;
 use souk_node::memory::ContentId;
 
 use crate::args::{BenchTensorsArgs, Output};
@@ -21,13 +21,13 @@ use crate::show::{self, say};
 struct Report {
     bytes: u64,
     rounds: u32,
-    ways: Vec<Row>,
+    ways: Vec<CarrierRow>,
     small: Small,
 }
 
 /// The fastest of the rounds over one way.
 #[derive(Clone, Serialize)]
-struct Row {
+struct CarrierRow {
     way: &'static str,
     gb_per_second: f64,
     /// Of the first round, where memory for the content is taken from the system.
@@ -52,13 +52,13 @@ const WAYS: [&str; 5] = [
     "libp2p by itself",
     "bare libp2p stream",
     "/souk/tensor/1",
-    "faster lane",
+    "direct channel",
 ];
 const TCP: usize = 0;
 const LIBP2P: usize = 1;
 const BARE: usize = 2;
 const STREAM: usize = 3;
-const LANE: usize = 4;
+const DIRECT: usize = 4;
 
 #[derive(Serialize)]
 struct Small {
@@ -160,8 +160,10 @@ async fn measure(
 ) -> Result<Report, Failure> {
     let (bytes, id) = (args.size, card.large);
     let fail = |error: BenchError| failed(&error);
-    let stream = Taker::start(card, Listening::Off).await.map_err(fail)?;
-    let lane = Taker::start(card, Listening::Nowhere).await.map_err(fail)?;
+    let stream = Taker::start(card, DirectListen::Off).await.map_err(fail)?;
+    let channel = Taker::start(card, DirectListen::Nowhere)
+        .await
+        .map_err(fail)?;
     let plain = Plain::start().await.map_err(fail)?;
     let mut rounds: [Vec<Took>; WAYS.len()] = Default::default();
     for round in 0..args.rounds {
@@ -180,7 +182,7 @@ async fn measure(
                 LIBP2P => plain.bare(card, bytes).await.map(|()| None),
                 BARE => stream.bare(bytes).await.map(|()| None),
                 STREAM => stream.content(id).await,
-                _ => lane.content(id).await,
+                _ => channel.content(id).await,
             };
             let seconds = begin.elapsed().as_secs_f64();
             let came_over = taken.map_err(fail)?;
@@ -205,10 +207,10 @@ async fn measure(
     })
 }
 
-fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 2]) -> Row {
+fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 2]) -> CarrierRow {
     let gb = bytes as f64 / 1e9;
     let (best, best_bare) = (fastest(rounds), fastest(bare));
-    Row {
+    CarrierRow {
         way,
         gb_per_second: gb / best.seconds,
         first_gb_per_second: gb / rounds[0].seconds,
@@ -252,11 +254,13 @@ impl Took {
 }
 
 /// A figure under the wrong name would be worse than none.
-fn expect(way: usize, came_over: Option<Way>) -> Outcome {
+fn expect(way: usize, came_over: Option<Carrier>) -> Outcome {
     match (way, came_over) {
-        (STREAM, Some(Way::Stream)) | (LANE, Some(Way::Lane)) | (TCP | LIBP2P | BARE, _) => Ok(()),
-        _ if way == LANE => Err(failed(
-            &"the faster lane did not come about; is the size under 4 MiB?",
+        (STREAM, Some(Carrier::Stream))
+        | (DIRECT, Some(Carrier::Direct))
+        | (TCP | LIBP2P | BARE, _) => Ok(()),
+        _ if way == DIRECT => Err(failed(
+            &"the direct channel did not come about; is the size under 4 MiB?",
         )),
         _ => Err(failed(&"the content did not come over the stream")),
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use souk_node::device::Reached;
+use souk_node::device::LibraryReport;
 use souk_node::device::probe as node;
 use souk_node::folder::config::DeviceChoice;
 use souk_vocabulary::profile::Profile;
@@ -22,7 +22,7 @@ const WATCHED: Duration = Duration::from_millis(500);
 
 /// A GPU, and whether it is only a program on the CPU.
 #[derive(Serialize, Deserialize)]
-pub struct Seen {
+pub struct Adapter {
     pub profile: Profile,
     pub is_software: bool,
 }
@@ -37,7 +37,7 @@ pub struct Standing {
 }
 
 /// What a probe prints: what it found, or why there is nothing.
-type Found<T> = Result<T, String>;
+type OpenDevice<T> = Result<T, String>;
 
 /// Carries out a probe, in the process that was begun for it.
 pub fn run(probe: &Probe) -> Outcome {
@@ -62,7 +62,7 @@ fn read(choice: &str) -> Result<DeviceChoice, Failure> {
 }
 
 /// What a device is, and how it stands over [`WATCHED`].
-fn standing(choice: &DeviceChoice) -> Found<Standing> {
+fn standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
     let device = souk_node::device::open_to_look(choice).map_err(|error| error.to_string())?;
     let key = souk_node::device::identify(choice).map_err(|error| error.to_string())?;
     device.utilisation();
@@ -84,7 +84,7 @@ fn standing(choice: &DeviceChoice) -> Found<Standing> {
 }
 
 /// Asks a process of its own, which uses this library of ONNX Runtime or the one that is found.
-pub fn ask<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> Found<T> {
+pub fn ask<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> OpenDevice<T> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     node::ask(&program, words, library).map_err(|error| error.to_string())
 }
@@ -107,7 +107,7 @@ pub fn check(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failur
 }
 
 /// Asks a process of its own what a library has.
-pub fn try_library(library: &Path) -> Found<Reached> {
+pub fn try_library(library: &Path) -> OpenDevice<LibraryReport> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     souk_node::device::linked::try_out(&program, library)
 }
@@ -127,9 +127,9 @@ pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
 
 /// The GPUs that drivers offer.
 #[cfg(feature = "wgpu")]
-fn gpus() -> Found<Vec<Seen>> {
+fn gpus() -> OpenDevice<Vec<Adapter>> {
     let adapters = souk_gpu::adapters();
-    let seen = adapters.iter().map(|adapter| Seen {
+    let seen = adapters.iter().map(|adapter| Adapter {
         profile: adapter.profile(),
         is_software: adapter.is_software(),
     });
@@ -138,18 +138,18 @@ fn gpus() -> Found<Vec<Seen>> {
 
 /// None: this build has no backend for them.
 #[cfg(not(feature = "wgpu"))]
-fn gpus() -> Found<Vec<Seen>> {
+fn gpus() -> OpenDevice<Vec<Adapter>> {
     Err("this build is without the feature `wgpu`".to_owned())
 }
 
 /// The library of ONNX Runtime.
-fn runtime() -> Found<Reached> {
+fn runtime() -> OpenDevice<LibraryReport> {
     souk_node::device::reach_library().map_err(|error| error.to_string())
 }
 
 /// The devices of CUDA.
 #[cfg(feature = "cuda")]
-fn cuda() -> Found<Vec<Profile>> {
+fn cuda() -> OpenDevice<Vec<Profile>> {
     use souk_cuda::{CudaDevice, devices};
     let devices = devices().map_err(|error| error.to_string())?;
     Ok(devices.iter().map(CudaDevice::profile).collect())
@@ -157,6 +157,6 @@ fn cuda() -> Found<Vec<Profile>> {
 
 /// None: this build does not look for them.
 #[cfg(not(feature = "cuda"))]
-fn cuda() -> Found<Vec<Profile>> {
+fn cuda() -> OpenDevice<Vec<Profile>> {
     Err("this build is without the feature `cuda`".to_owned())
 }

@@ -32,7 +32,7 @@ const MARKET_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the market says of a class, and of everything on offer.
 #[derive(Default)]
-struct Seen {
+struct MarketView {
     quotes: Option<Quotes>,
     book: Vec<Listing>,
 }
@@ -275,21 +275,21 @@ async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resour
 }
 
 /// What the market says, if it is reached in time.
-async fn look(market: &MarketFile, resources: &Resources) -> Option<Seen> {
+async fn look(market: &MarketFile, resources: &Resources) -> Option<MarketView> {
     let looked = async {
         let stranger = NodeKey::generate();
         let network = Network::start(&stranger, Config::default()).await.ok()?;
         let broker = Broker::new(network, &market.contacts().ok()?).await.ok()?;
         let quotes = broker.quotes(resources.class()).await.ok()?;
         let book = broker.book().await.ok()?;
-        Some(Seen { quotes, book })
+        Some(MarketView { quotes, book })
     };
     tokio::time::timeout(MARKET_PATIENCE, looked).await.ok()?
 }
 
 fn price(
     new: &ProviderInitArgs,
-    seen: Option<&Seen>,
+    seen: Option<&MarketView>,
     resources: &Resources,
 ) -> Result<(u64, Option<Basis>), Failure> {
     if let Some(credits) = new.price {
@@ -334,7 +334,7 @@ fn show_ask(
     file: ProviderFile,
     profile: &Profile,
     resources: &Resources,
-    seen: &Seen,
+    seen: &MarketView,
 ) -> Outcome {
     let paid = seen
         .quotes

@@ -1,6 +1,6 @@
 //! `souk testnet chaos`: faults on real processes under a stream of jobs.
 
-use souk_testnet::chaos::{self, ChaosError, Config, Report};
+use souk_testnet::chaos::{self, ChaosConfig, ChaosError, ChaosReport};
 
 use crate::args::{ChaosArgs, Output};
 use crate::commands::trial;
@@ -12,7 +12,7 @@ use crate::stop;
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
     let length = trial::length(args.minutes)?;
     let folder = trial::folder("souk-chaos")?;
-    let config = Config {
+    let config = ChaosConfig {
         seed: args.seed,
         length,
         per_hour: args.per_hour,
@@ -30,7 +30,7 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
     trial::verdict(folder, report.seed, &report.violations)
 }
 
-fn print(report: &Report) {
+fn print(report: &ChaosReport) {
     let jobs = &report.jobs;
     say(&format!(
         "seed {}: {} faults in {} s, {} jobs submitted, {} finished, {} wrong though checked, {} \

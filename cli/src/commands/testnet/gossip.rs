@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use souk_testnet::gossip::{self, Config, Report};
+use souk_testnet::gossip::{self, GossipConfig, GossipReport};
 
 use crate::args::{GossipArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
@@ -10,7 +10,7 @@ use crate::show::{self, say};
 
 /// Runs the network in this process, and says what was counted.
 pub async fn run(output: Output, args: &GossipArgs) -> Outcome {
-    let config = Config {
+    let config = GossipConfig {
         seed: args.seed,
         nodes: args.nodes,
         period: Duration::from_secs(args.period),
@@ -27,7 +27,7 @@ pub async fn run(output: Output, args: &GossipArgs) -> Outcome {
     Ok(())
 }
 
-fn print(report: &Report) {
+fn print(report: &GossipReport) {
     say(&format!(
         "seed {}: {} nodes, a profile of {} bytes each in {} s; {:.0} s counted",
         report.seed, report.nodes, report.profile_bytes, report.period_seconds, report.seconds,

@@ -1,6 +1,6 @@
 //! `souk testnet hostile`: hostile peers against real processes, and what held.
 
-use souk_testnet::hostile::{self, Config, Report};
+use souk_testnet::hostile::{self, HostileConfig, HostileReport};
 
 use super::chaos::from_chaos;
 use crate::args::{HostileArgs, Output};
@@ -12,7 +12,7 @@ use crate::show::{self, say};
 pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
     let length = trial::length(args.minutes)?;
     let folder = trial::folder("souk-hostile")?;
-    let config = Config {
+    let config = HostileConfig {
         seed: args.seed,
         length,
         buyers: args.buyers,
@@ -28,7 +28,7 @@ pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
     trial::verdict(folder, report.seed, &report.violations)
 }
 
-fn print(report: &Report) {
+fn print(report: &HostileReport) {
     let runs = [
         ("before", &report.before),
         ("under attack", &report.under),

@@ -1,6 +1,6 @@
 //! `souk testnet sim`: a market with faults, simulated from a seed.
 
-use souk_testnet::sim::{self, Config, Report};
+use souk_sim::{Config, Report};
 
 use crate::args::{Output, SimArgs};
 use crate::failure::{Failure, Kind, Outcome};
@@ -20,7 +20,7 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
             bug: args.bug,
             ..Config::new(seed, args.minutes)
         };
-        let report = sim::run(&config);
+        let report = souk_sim::run(&config);
         match output {
             Output::Json => show::json(&report),
             Output::Text => print(&report),

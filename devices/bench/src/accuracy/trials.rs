@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Duration;
 
-use souk_cpu::{Cpu, Observed};
+use souk_cpu::{Cpu, Observation};
 use souk_memory::{Shape, Tensor};
 use souk_onnx::work::{Extent, Work};
 use souk_registry::sheet::alone;
@@ -42,17 +42,17 @@ pub struct Trial {
 }
 
 /// Something to time, and what is known of it.
-pub struct Timed<'a> {
+pub struct TimedTrial<'a> {
     trial: Trial,
     run: Box<dyn FnMut() -> Result<(), RunError> + 'a>,
 }
 
-impl<'a> Timed<'a> {
+impl<'a> TimedTrial<'a> {
     /// An operator of a model given its inputs `batch` times; `None` if it moves nothing, or does
     /// not take so many.
     pub fn operator(
         cpu: &'a Cpu,
-        node: &Observed,
+        node: &Observation,
         batch: usize,
     ) -> Result<Option<Self>, WorkError> {
         let Some(inputs) = repeated(&node.inputs, batch) else {
@@ -150,7 +150,7 @@ impl Trial {
 
 /// Times all of them in rounds, by `clock`.
 pub fn timed(
-    mut all: Vec<Timed<'_>>,
+    mut all: Vec<TimedTrial<'_>>,
     clock: &dyn Fn() -> Duration,
 ) -> Result<Vec<Trial>, RunError> {
     for _ in 0..ROUNDS {
@@ -161,7 +161,7 @@ pub fn timed(
 
 /// The work of a node on these inputs, which made these outputs.
 fn work(
-    node: &Observed,
+    node: &Observation,
     inputs: &BTreeMap<String, Tensor>,
     made: &BTreeMap<String, Tensor>,
 ) -> Work {
@@ -196,7 +196,7 @@ fn seen((dtype, dims): &(souk_memory::DType, Vec<usize>)) -> Extent<'_> {
 }
 
 /// An operator with all that its speed could hang on.
-fn called(node: &Observed, inputs: &BTreeMap<String, Tensor>) -> String {
+fn called(node: &Observation, inputs: &BTreeMap<String, Tensor>) -> String {
     let given = |name: &String| {
         let tensor = inputs.get(name).or_else(|| node.weights.get(name));
         tensor.map_or_else(String::new, |it| format!("{} {}", it.dtype(), it.shape()))

@@ -10,9 +10,11 @@ use souk_reference::call::Call;
 use souk_reference::conv::Window;
 use souk_reference::shape::count;
 
-use super::packed::FilterDims;
-use super::plan::{Action, Plan, Step, Value};
-use super::words::Pooling;
+use super::filters::FilterDims;
+use super::patterns::Pooling;
+use super::plan::{ImageAction, ImagePlan, SlidingWindow};
+use crate::tiled::plan::Step;
+use crate::tiled::values::Value;
 
 /// Channels up to which an image given is framed with its padding, so that a whole row of a window
 /// is read at once.
@@ -38,7 +40,7 @@ impl Image {
 
 /// Where an image lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ImagePlace {
     pub buffer: usize,
     /// The first channel within a pixel of the buffer.
     pub channel: usize,
@@ -71,7 +73,7 @@ pub(super) struct Moves {
 #[derive(Debug)]
 pub(super) struct Layout {
     pub images: Vec<Image>,
-    pub places: Vec<Place>,
+    pub places: Vec<ImagePlace>,
     /// How each step's window moves, if it has one.
     pub moves: Vec<Moves>,
     /// Floats of each buffer.
@@ -83,7 +85,7 @@ pub(super) struct Layout {
 impl Layout {
     /// Lays a plan out; `None` if these sizes do not go together, or some window would see nothing
     /// but padding.
-    pub fn new(plan: &Plan, inputs: &[Image], filters: &[Option<FilterDims>]) -> Option<Self> {
+    pub fn new(plan: &ImagePlan, inputs: &[Image], filters: &[Option<FilterDims>]) -> Option<Self> {
         let empty = Image {
             samples: 0,
             height: 0,
@@ -103,7 +105,7 @@ impl Layout {
         let mut moves = vec![Moves::default(); plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate() {
             let dims = filters[index];
-            (images[step.output], moves[index]) = result(plan, step, &images, dims)?;
+            (images[step.output], moves[index]) = result(step, &images, dims)?;
         }
         let mut layout = Self {
             pixel_max: images.iter().map(|image| image.channels).max()?,
@@ -117,7 +119,7 @@ impl Layout {
     }
 
     /// Whether all that a step puts together was made where it lies then.
-    pub fn is_together(&self, step: &Step) -> bool {
+    pub fn is_together(&self, step: &Step<ImageAction>) -> bool {
         let (to, mut channel) = (self.places[step.output], 0);
         step.inputs.iter().all(|&value| {
             let place = self.places[value];
@@ -128,7 +130,7 @@ impl Layout {
     }
 
     /// Gives every value a place.
-    fn place(&mut self, plan: &Plan, filters: &[Option<FilterDims>]) -> Option<()> {
+    fn place(&mut self, plan: &ImagePlan, filters: &[Option<FilterDims>]) -> Option<()> {
         let frames = self.frames(plan, filters);
         let homes = homes(plan, &self.images);
         let root = |mut value: Value| {
@@ -155,7 +157,7 @@ impl Layout {
         }
         let place = |value| {
             let (home, channel) = root(value);
-            Place {
+            ImagePlace {
                 buffer: buffers.get(&home).copied().unwrap_or(0),
                 channel,
                 stride: self.images[home].channels,
@@ -186,10 +188,14 @@ impl Layout {
 
     /// Frames of the images given that only one window reads, where pixels are too short to read
     /// one by one; that window then finds no padding.
-    fn frames(&mut self, plan: &Plan, filters: &[Option<FilterDims>]) -> BTreeMap<Value, Frame> {
+    fn frames(
+        &mut self,
+        plan: &ImagePlan,
+        filters: &[Option<FilterDims>],
+    ) -> BTreeMap<Value, Frame> {
         let mut frames = BTreeMap::new();
         for &(_, value) in &plan.inputs {
-            let reads = |step: &&Step| step.inputs.contains(&value);
+            let reads = |step: &&Step<ImageAction>| step.inputs.contains(&value);
             let wanted = plan.outputs.iter().any(|(_, output)| *output == value);
             let mut readers = plan
                 .steps
@@ -201,7 +207,7 @@ impl Layout {
                 continue;
             };
             let (image, moves) = (self.images[value], &mut self.moves[index]);
-            let fits = matches!(step.action, Action::Convolve(_))
+            let fits = matches!(step.action, ImageAction::Convolve(_))
                 && step.inputs == [value]
                 && filters[index].is_some_and(|dims| dims.groups == 1)
                 && image.channels <= FRAMED_CHANNELS_MAX
@@ -227,10 +233,10 @@ impl Layout {
 }
 
 /// For each value that is made within another, which one, and from which channel on.
-fn homes(plan: &Plan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> {
+fn homes(plan: &ImagePlan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> {
     let mut homes = BTreeMap::new();
     for step in plan.steps.iter().rev() {
-        if !matches!(step.action, Action::Concat) {
+        if !matches!(step.action, ImageAction::Concat) {
             continue;
         }
         let mut channel = 0;
@@ -248,7 +254,7 @@ fn homes(plan: &Plan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> {
 
 /// For each value with a buffer of its own, the steps at which it is first and last needed. What
 /// is given is needed from before the first step, what is wanted until after the last.
-fn lives(plan: &Plan, root: impl Fn(Value) -> Value) -> BTreeMap<Value, (usize, usize)> {
+fn lives(plan: &ImagePlan, root: impl Fn(Value) -> Value) -> BTreeMap<Value, (usize, usize)> {
     let mut lives: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
     let mut need = |value: Value, at: usize| {
         let life = lives.entry(root(value)).or_insert((at, at));
@@ -270,17 +276,16 @@ fn lives(plan: &Plan, root: impl Fn(Value) -> Value) -> BTreeMap<Value, (usize, 
 
 /// The size of a step's result, and how its window moves.
 fn result(
-    plan: &Plan,
-    step: &Step,
+    step: &Step<ImageAction>,
     images: &[Image],
     filters: Option<FilterDims>,
 ) -> Option<(Image, Moves)> {
     let first = images[*step.inputs.first()?];
     let still = |image| Some((image, Moves::default()));
     match &step.action {
-        Action::Convolve(_) => {
+        ImageAction::Convolve(convolution) => {
             let dims = filters?;
-            let moves = moved(plan, step, first, [dims.height, dims.width])?;
+            let moves = moved(&convolution.window, first, [dims.height, dims.width])?;
             let whole = dims.depth.checked_mul(dims.groups)? == first.channels
                 && dims.filters.is_multiple_of(dims.groups);
             let image = Image {
@@ -292,19 +297,19 @@ fn result(
             let mut added = step.inputs[1..].iter().map(|&value| images[value]);
             (whole && added.all(|it| it == image)).then_some((image, moves))
         }
-        Action::Scale { factor, .. } => {
+        ImageAction::Scale { factor, .. } => {
             (factor.len() == first.channels).then_some((first, Moves::default()))
         }
-        Action::Sum(_) => {
+        ImageAction::Sum(_) => {
             let same = step.inputs.iter().all(|&value| images[value] == first);
             same.then_some((first, Moves::default()))
         }
-        Action::Bound(_) | Action::Neighbours { .. } => still(first),
-        Action::Pool(pooling) => {
-            let sizes = step.node.ints("kernel_shape")?;
+        ImageAction::Bound(_) | ImageAction::Neighbours { .. } => still(first),
+        ImageAction::Pool(pooling, sliding) => {
+            let sizes = sliding.node.ints("kernel_shape")?;
             let &[height, width] = sizes else { return None };
             let kernel = [usize::try_from(height).ok()?, usize::try_from(width).ok()?];
-            let moves = moved(plan, step, first, kernel)?;
+            let moves = moved(sliding, first, kernel)?;
             let [height, width] = moves.output;
             let image = Image {
                 height,
@@ -314,12 +319,12 @@ fn result(
             let seen = *pooling == Pooling::MeanPadded || sees_all(&moves, first);
             seen.then_some((image, moves))
         }
-        Action::PoolAll(_) => still(Image {
+        ImageAction::PoolAll(_) => still(Image {
             height: 1,
             width: 1,
             ..first
         }),
-        Action::Concat => {
+        ImageAction::Concat => {
             let all = || step.inputs.iter().map(|&value| images[value]);
             let same = all().all(|it| {
                 let channels = first.channels;
@@ -328,7 +333,7 @@ fn result(
             let channels = all().map(|it| it.channels).sum();
             same.then_some((Image { channels, ..first }, Moves::default()))
         }
-        Action::Shuffle(shuffle) => {
+        ImageAction::Shuffle(shuffle) => {
             let sizes = [first.channels, first.height, first.width];
             (sizes == [shuffle.channels, shuffle.height, shuffle.width])
                 .then_some((first, Moves::default()))
@@ -336,12 +341,12 @@ fn result(
     }
 }
 
-fn moved(plan: &Plan, step: &Step, image: Image, kernel: [usize; 2]) -> Option<Moves> {
+fn moved(sliding: &SlidingWindow, image: Image, kernel: [usize; 2]) -> Option<Moves> {
     let call = Call {
-        node: &step.node,
+        node: &sliding.node,
         inputs: Vec::new(),
         scope: &Scope::new(),
-        opset: plan.opset,
+        opset: sliding.opset,
     };
     let window = Window::read(&call, kernel.to_vec(), &[image.height, image.width]).ok()?;
     let pair = |list: &[usize]| <[usize; 2]>::try_from(list).ok();
@@ -352,7 +357,10 @@ fn moved(plan: &Plan, step: &Step, image: Image, kernel: [usize; 2]) -> Option<M
         before: pair(&window.before)?,
         output: pair(&window.output)?,
     };
-    let stated = step.node.ints("kernel_shape").filter(|it| !it.is_empty());
+    let stated = sliding
+        .node
+        .ints("kernel_shape")
+        .filter(|it| !it.is_empty());
     let agrees = stated.is_none_or(|stated| {
         stated.len() == 2 && (0..2).all(|axis| stated[axis] == kernel[axis] as i64)
     });

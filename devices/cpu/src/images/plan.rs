@@ -1,5 +1,5 @@
-//! What is done to images, in order: nodes read as words, and words drawn together where one pass
-//! over the data does for several.
+//! What is done to images, in order: nodes read as patterns, and those drawn together where one
+//! pass over the data does for several.
 //!
 //! Factors and summands for each channel go into the weights of the convolution before them;
 //! activations and sums of two values into what makes the later of the two.
@@ -8,35 +8,16 @@ use souk_memory::Tensor;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 
-pub(super) use super::super::values::Value;
-use super::super::values::Values;
-use super::words::{Bounds, Pooling, Reader, Shuffle, Word};
+use super::patterns::{Bounds, ImageMatcher, ImagePattern, Pooling, Shuffle};
+use crate::tiled::plan::{Drafter, Plan};
+use crate::tiled::values::Value;
 
-/// A graph as steps over numbered values.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub steps: Vec<Step>,
-    /// Images given in a run, by name.
-    pub inputs: Vec<(String, Value)>,
-    /// Images wanted of a run, by name.
-    pub outputs: Vec<(String, Value)>,
-    pub values: usize,
-    pub opset: i64,
-}
-
-/// One pass over images.
-#[derive(Debug)]
-pub(super) struct Step {
-    pub action: Action,
-    pub inputs: Vec<Value>,
-    pub output: Value,
-    /// The node it comes from first, whose attributes say how windows move.
-    pub node: NodeProto,
-}
+/// A graph over images as steps.
+pub(super) type ImagePlan = Plan<ImageAction>;
 
 /// What a step does.
 #[derive(Debug)]
-pub(super) enum Action {
+pub(super) enum ImageAction {
     /// Its second input, if there is one, is added to the result.
     Convolve(Convolution),
     Scale {
@@ -46,7 +27,7 @@ pub(super) enum Action {
     },
     Sum(Bounds),
     Bound(Bounds),
-    Pool(Pooling),
+    Pool(Pooling, SlidingWindow),
     PoolAll(Pooling),
     Concat,
     Shuffle(Shuffle),
@@ -58,17 +39,26 @@ pub(super) enum Action {
     },
 }
 
+/// The node whose attributes say how a window moves.
+#[derive(Clone, Debug)]
+pub(super) struct SlidingWindow {
+    pub node: NodeProto,
+    /// Version of the operator set that it is written in.
+    pub opset: i64,
+}
+
 /// A convolution and what was drawn into it.
 #[derive(Debug)]
 pub(super) struct Convolution {
+    pub window: SlidingWindow,
     pub groups: usize,
-    pub weights: Weights,
+    pub weights: FilterWeights,
     pub bounds: Bounds,
 }
 
 /// Where a convolution's weights are.
 #[derive(Debug)]
-pub(super) enum Weights {
+pub(super) enum FilterWeights {
     /// In the model, with a factor and a summand for each filter.
     Held {
         name: String,
@@ -86,109 +76,93 @@ pub(super) enum Weights {
     },
 }
 
-impl Plan {
-    /// The plan of a graph of which every node has a word; `None` where one has not.
+impl ImagePlan {
+    /// The plan of a graph of which every node is a pattern; `None` where one has not.
     pub fn new(graph: &Graph) -> Option<Self> {
-        let mut drafter = Drafter::new(graph);
-        let reader = Reader::new(graph);
+        let read = graph.nodes().iter().flat_map(|node| &node.input);
+        let mut drafter = Drafter::new(graph, read);
+        let reader = ImageMatcher::new(graph);
         let shuffles = reader.shuffles();
         let mut nodes = graph.nodes().iter().enumerate();
         while let Some((index, node)) = nodes.next() {
             if let Some(shuffle) = shuffles.get(&index) {
                 let join = &graph.nodes()[index + 2];
                 let inputs = vec![drafter.values.named(node.input_name(0)?)];
-                drafter.push(Action::Shuffle(*shuffle), inputs, join);
+                drafter.made(ImageAction::Shuffle(*shuffle), inputs, join);
                 nodes.nth(1);
                 continue;
             }
-            let (word, images) = reader.word(node)?;
-            drafter.add(word, &images, node)?;
+            let (pattern, images) = reader.pattern(node)?;
+            drafter.add(pattern, &images, node)?;
         }
         drafter.finish()
     }
-}
 
-impl Plan {
     /// The convolutions among the steps.
     pub fn convolutions(&self) -> impl Iterator<Item = &Convolution> {
         self.steps.iter().filter_map(|step| match &step.action {
-            Action::Convolve(convolution) => Some(convolution),
+            ImageAction::Convolve(convolution) => Some(convolution),
             _ => None,
         })
     }
 }
 
-struct Drafter<'a> {
-    graph: &'a Graph,
-    steps: Vec<Step>,
-    values: Values<'a>,
-}
-
-impl<'a> Drafter<'a> {
-    fn new(graph: &'a Graph) -> Self {
-        let read = graph.nodes().iter().flat_map(|node| &node.input);
-        Self {
-            graph,
-            steps: Vec::new(),
-            values: Values::new(graph, read),
-        }
-    }
-
+impl Drafter<'_, ImageAction> {
     /// Another name for a value, which one node read to give it.
     fn rename(&mut self, value: Value, node: &NodeProto) {
         let name = node.output.first().map_or("", String::as_str);
         self.values.rename(value, name);
     }
 
-    fn push(&mut self, action: Action, inputs: Vec<Value>, node: &NodeProto) {
-        let name = node.output.first().cloned().unwrap_or_default();
-        let output = self.values.made(&name, Some(self.steps.len()));
-        self.steps.push(Step {
-            action,
-            inputs,
-            output,
-            node: node.clone(),
-        });
+    /// A step that makes what a node does.
+    fn made(&mut self, action: ImageAction, inputs: Vec<Value>, node: &NodeProto) {
+        let name = node.output.first().map_or("", String::as_str);
+        self.push(action, inputs, name);
     }
 
-    fn add(&mut self, word: Word, images: &[&str], node: &NodeProto) -> Option<()> {
+    fn add(&mut self, pattern: ImagePattern, images: &[&str], node: &NodeProto) -> Option<()> {
         let values: Vec<Value> = images.iter().map(|name| self.values.named(name)).collect();
         let first = *values.first()?;
-        match word {
-            Word::Same => self.rename(first, node),
-            Word::Convolve {
+        match pattern {
+            ImagePattern::Same => self.rename(first, node),
+            ImagePattern::Convolve {
                 weights,
                 bias,
                 groups,
             } => {
-                let convolution = self.convolution(weights, bias, groups)?;
-                self.push(Action::Convolve(convolution), values, node);
+                let convolution = self.convolution(weights, bias, groups, node)?;
+                self.made(ImageAction::Convolve(convolution), values, node);
             }
-            Word::Scale { factor, shift } => self.scale(first, factor, shift, node),
-            Word::Sum => self.sum(values, node),
-            Word::Bound(bounds) => match self.bounds_before(first) {
+            ImagePattern::Scale { factor, shift } => self.scale(first, factor, shift, node),
+            ImagePattern::Sum => self.sum(values, node),
+            ImagePattern::Bound(bounds) => match self.bounds_before(first) {
                 Some(before) => {
                     *before = bounds;
                     self.rename(first, node);
                 }
-                None => self.push(Action::Bound(bounds), values, node),
+                None => self.made(ImageAction::Bound(bounds), values, node),
             },
-            Word::Pool(pooling) => self.push(Action::Pool(pooling), values, node),
-            Word::PoolAll(pooling) => self.push(Action::PoolAll(pooling), values, node),
-            Word::Concat => self.push(Action::Concat, values, node),
-            Word::Neighbours {
+            ImagePattern::Pool(pooling) => {
+                let window = self.window(node);
+                self.made(ImageAction::Pool(pooling, window), values, node);
+            }
+            ImagePattern::PoolAll(pooling) => {
+                self.made(ImageAction::PoolAll(pooling), values, node)
+            }
+            ImagePattern::Concat => self.made(ImageAction::Concat, values, node),
+            ImagePattern::Neighbours {
                 size,
                 alpha,
                 beta,
                 bias,
             } => {
-                let action = Action::Neighbours {
+                let action = ImageAction::Neighbours {
                     size,
                     alpha,
                     beta,
                     bias,
                 };
-                self.push(action, values, node);
+                self.made(action, values, node);
             }
         }
         Some(())
@@ -199,6 +173,7 @@ impl<'a> Drafter<'a> {
         weights: String,
         bias: Option<String>,
         groups: usize,
+        node: &NodeProto,
     ) -> Option<Convolution> {
         let held_of = |name: &String| self.graph.weights.get(name);
         let held = held_of(&weights);
@@ -212,7 +187,7 @@ impl<'a> Drafter<'a> {
                 if shift.len() != filters {
                     return None;
                 }
-                Weights::Held {
+                FilterWeights::Held {
                     name: weights,
                     tensor: tensor.clone(),
                     factor: vec![1.0; filters],
@@ -221,10 +196,10 @@ impl<'a> Drafter<'a> {
             }
             (held, _) => {
                 if held.is_some() {
-                    // Weights in the model with a bias given in a run: no tool writes that.
+                    // FilterWeights in the model with a bias given in a run: no tool writes that.
                     return None;
                 }
-                Weights::Given {
+                FilterWeights::Given {
                     weights,
                     bias_held: bias.as_ref().and_then(held_of).cloned(),
                     bias,
@@ -232,24 +207,26 @@ impl<'a> Drafter<'a> {
             }
         };
         Some(Convolution {
+            window: self.window(node),
             groups,
             weights,
             bounds: Bounds::NONE,
         })
     }
 
-    /// The step that makes a value nobody but the node at hand reads.
-    fn maker_for_one(&mut self, value: Value) -> Option<&mut Step> {
-        let maker = self.values.maker_for_one(value)?;
-        Some(&mut self.steps[maker])
+    fn window(&self, node: &NodeProto) -> SlidingWindow {
+        SlidingWindow {
+            node: node.clone(),
+            opset: self.graph.opset,
+        }
     }
 
     /// The bounds of what makes a value, if they can still be set.
     fn bounds_before(&mut self, value: Value) -> Option<&mut Bounds> {
         let step = self.maker_for_one(value)?;
         let bounds = match &mut step.action {
-            Action::Convolve(convolution) => &mut convolution.bounds,
-            Action::Scale { bounds, .. } | Action::Sum(bounds) => bounds,
+            ImageAction::Convolve(convolution) => &mut convolution.bounds,
+            ImageAction::Scale { bounds, .. } | ImageAction::Sum(bounds) => bounds,
             _ => return None,
         };
         (*bounds == Bounds::NONE).then_some(bounds)
@@ -265,12 +242,12 @@ impl<'a> Drafter<'a> {
         }
         debug_assert_eq!(shift.len(), channels, "both have one for each channel");
         let narrow = |list: Vec<f64>| list.into_iter().map(|it| it as f32).collect();
-        let action = Action::Scale {
+        let action = ImageAction::Scale {
             factor: narrow(factor),
             shift: narrow(shift),
             bounds: Bounds::NONE,
         };
-        self.push(action, vec![value], node);
+        self.made(action, vec![value], node);
     }
 
     /// A sum, drawn into the later of two convolutions where it can be.
@@ -280,7 +257,7 @@ impl<'a> Drafter<'a> {
         {
             let (first, last) = self.values.in_order(left, right);
             if let Some(step) = self.maker_for_one(last)
-                && let Action::Convolve(convolution) = &step.action
+                && let ImageAction::Convolve(convolution) = &step.action
                 && convolution.bounds == Bounds::NONE
                 && step.inputs.len() == 1
             {
@@ -288,25 +265,15 @@ impl<'a> Drafter<'a> {
                 return self.rename(last, node);
             }
         }
-        self.push(Action::Sum(Bounds::NONE), values, node);
-    }
-
-    fn finish(self) -> Option<Plan> {
-        Some(Plan {
-            outputs: self.values.outputs(self.graph)?,
-            steps: self.steps,
-            values: self.values.count(),
-            inputs: self.values.inputs,
-            opset: self.graph.opset,
-        })
+        self.made(ImageAction::Sum(Bounds::NONE), values, node);
     }
 }
 
 /// Draws a factor and a summand for each channel into what makes the channels, if that can be.
-fn drawn_in(action: &mut Action, by: &[f64], plus: &[f64]) -> bool {
+fn drawn_in(action: &mut ImageAction, by: &[f64], plus: &[f64]) -> bool {
     match action {
-        Action::Convolve(Convolution {
-            weights: Weights::Held { factor, shift, .. },
+        ImageAction::Convolve(Convolution {
+            weights: FilterWeights::Held { factor, shift, .. },
             bounds,
             ..
         }) if *bounds == Bounds::NONE && factor.len() == by.len() => {
@@ -316,7 +283,7 @@ fn drawn_in(action: &mut Action, by: &[f64], plus: &[f64]) -> bool {
             }
             true
         }
-        Action::Scale {
+        ImageAction::Scale {
             factor,
             shift,
             bounds,

@@ -1,7 +1,7 @@
 //! Passes over the channels of one pixel, each built for every width of vectors.
 
-use super::super::lanes::pass;
-use super::super::tile::bounded;
+use crate::tiled::tile::bounded;
+use crate::tiled::vectors::pass;
 
 pass! {
     /// A factor and a summand for each channel, then bounds.

@@ -5,26 +5,26 @@ use std::sync::Arc;
 
 use souk_host::isa::Isa;
 
-use super::super::crew::Memory;
-use super::super::tile::{Depthwise, Tile, depthwise, shares, tile};
-use super::layout::{Image, Layout, Moves, Place, source};
-use super::packed::{Packed, Panel};
-use super::plan::{Action, Plan, Value};
+use super::filters::PackedFilters;
+use super::layout::{Image, ImagePlace, Layout, Moves, source};
+use super::patterns::{Bounds, Pooling};
+use super::plan::{ImageAction, ImagePlan};
 use super::rows;
 use super::stages::{Split, Stage, range};
 use super::window::{Of, Window};
-use super::words::{Bounds, Pooling};
-
-/// Rows of the tallest tile of any [`Isa`].
-const TILE_ROWS_MAX: usize = 8;
+use crate::tiled::panels::{PackedMatrix, Panel};
+use crate::tiled::span::Span;
+use crate::tiled::tile::{Depthwise, TILE_ROWS_MAX, Tile, depthwise, shares, tile};
+use crate::tiled::values::Value;
+use crate::tiled::worker_pool::Memory;
 
 /// What a run works on.
-pub(super) struct Run<'a> {
+pub(super) struct ImageRun<'a> {
     pub isa: Isa,
-    pub plan: &'a Plan,
+    pub plan: &'a ImagePlan,
     pub layout: &'a Layout,
     pub stages: &'a [(Stage, Split)],
-    pub packed: &'a [Option<Arc<Packed>>],
+    pub packed: &'a [Option<Arc<PackedFilters>>],
     /// Values of the inputs, channels first.
     pub given: &'a [&'a [f32]],
     /// The buffers of the layout, and a pixel of zeros.
@@ -38,9 +38,12 @@ pub(super) struct Run<'a> {
 #[derive(Clone, Copy)]
 struct Filters<'a> {
     panels: &'a [Panel],
-    weights: &'a [f32],
+    matrix: &'a PackedMatrix,
     scale: &'a [f32],
     bias: &'a [f32],
+    groups: usize,
+    /// Filters of a group.
+    group_filters: usize,
     /// Weights that are read after these.
     after: &'a [f32],
 }
@@ -52,46 +55,7 @@ struct TileReads {
     run: usize,
 }
 
-/// An image in memory.
-#[derive(Clone, Copy)]
-struct Span {
-    data: *mut f32,
-    stride: usize,
-    image: Image,
-}
-
-impl Span {
-    /// Where a pixel's channels begin.
-    fn at(self, pixel: usize) -> *mut f32 {
-        self.data.wrapping_add(pixel * self.stride)
-    }
-
-    /// A pixel's channels.
-    ///
-    /// # Safety
-    /// Nobody writes them meanwhile.
-    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    unsafe fn pixel<'a>(self, pixel: usize) -> &'a [f32] {
-        // SAFETY: the layout gave the image as many pixels of this stride; nobody writes there.
-        unsafe {
-            std::slice::from_raw_parts(self.data.add(pixel * self.stride), self.image.channels)
-        }
-    }
-
-    /// A pixel's channels, to be written.
-    ///
-    /// # Safety
-    /// Nobody else reads or writes them meanwhile.
-    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    unsafe fn pixel_mut<'a>(self, pixel: usize) -> &'a mut [f32] {
-        // SAFETY: as above, and nobody else touches them.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.data.add(pixel * self.stride), self.image.channels)
-        }
-    }
-}
-
-impl Run<'_> {
+impl ImageRun<'_> {
     /// Does one task of a stage.
     pub fn task(&self, stage: usize, task: usize) {
         let (stage, split) = self.stages[stage];
@@ -109,20 +73,20 @@ impl Run<'_> {
         self.layout.images[self.plan.inputs[index].1]
     }
 
-    #[expect(unsafe_code, reason = "a place in a buffer of the run")]
+    fn image(&self, value: Value) -> Image {
+        self.layout.images[value]
+    }
+
+    /// A row of channels for each pixel.
     fn span(&self, value: Value) -> Span {
-        let Place {
+        let ImagePlace {
             buffer,
             channel,
             stride,
             ..
         } = self.layout.places[value];
-        Span {
-            // SAFETY: the channel lies within the buffer's first pixel.
-            data: unsafe { self.buffers[buffer].start().add(channel) },
-            stride,
-            image: self.layout.images[value],
-        }
+        let channels = self.image(value).channels;
+        Span::new(self.buffers[buffer], channel, stride, channels)
     }
 
     /// Pixels of an input, channels last; within its frame if it has one. Rows of the frame are
@@ -131,7 +95,7 @@ impl Run<'_> {
     fn bring(&self, index: usize, pixels: Range<usize>) {
         let value = self.plan.inputs[index].1;
         let (span, frame) = (self.span(value), self.layout.places[value].frame);
-        let image = span.image;
+        let image = self.image(value);
         let plane = image.height * image.width;
         let given = self.given[index];
         let mut pixel = pixels.start;
@@ -148,7 +112,7 @@ impl Run<'_> {
                 for (at, &value) in given[first..first + count].iter().enumerate() {
                     // SAFETY: each pixel is one task's, and no step runs before all are brought in;
                     // the layout made room for the image within its frame.
-                    unsafe { *span.data.add((target + at) * span.stride + channel) = value };
+                    unsafe { *span.at(target + at, channel) = value };
                 }
             }
             pixel += count;
@@ -158,13 +122,14 @@ impl Run<'_> {
     /// Pixels of an output, channels first.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
     fn hand(&self, index: usize, pixels: Range<usize>) {
-        let span = self.span(self.plan.outputs[index].1);
-        let plane = span.image.height * span.image.width;
+        let value = self.plan.outputs[index].1;
+        let (span, image) = (self.span(value), self.image(value));
+        let plane = image.height * image.width;
         for pixel in pixels {
             // SAFETY: every step is done, so nobody writes.
-            let from = unsafe { span.pixel(pixel) };
+            let from = unsafe { span.row(pixel) };
             let (sample, place) = (pixel / plane, pixel % plane);
-            let first = sample * span.image.channels * plane + place;
+            let first = sample * image.channels * plane + place;
             for (channel, from) in from.iter().enumerate() {
                 // SAFETY: the result has as many floats as the image; the pixel is this task's.
                 unsafe { *self.results[index].start().add(first + channel * plane) = *from };
@@ -176,26 +141,30 @@ impl Run<'_> {
         let step = &self.plan.steps[index];
         let out = self.layout.images[step.output];
         match &step.action {
-            Action::Convolve(convolution) => match self.packed[index].as_deref() {
-                Some(Packed::Panels {
-                    panels,
-                    weights,
+            ImageAction::Convolve(convolution) => match self.packed[index].as_deref() {
+                Some(PackedFilters::Panels {
+                    matrix,
                     scale,
                     bias,
+                    groups,
+                    group_filters,
                 }) => {
+                    let panels = &matrix.panels;
                     let part = task % split.panel_parts * split.panels;
                     let end = (part + split.panels).min(panels.len());
                     let pixels = range(split, task / split.panel_parts, out);
                     let filters = Filters {
                         panels: &panels[part..end],
-                        weights,
+                        matrix,
                         scale,
                         bias,
+                        groups: *groups,
+                        group_filters: *group_filters,
                         after: self.weights_after(index, task),
                     };
                     self.convolve(index, pixels, filters, convolution.bounds);
                 }
-                Some(Packed::Depthwise {
+                Some(PackedFilters::Depthwise {
                     weights,
                     scale,
                     bias,
@@ -205,8 +174,8 @@ impl Run<'_> {
                 }
                 None => unreachable!("weights are packed before a run"),
             },
-            Action::Pool(pooling) => self.pool(index, range(split, task, out), *pooling),
-            Action::PoolAll(pooling) => {
+            ImageAction::Pool(pooling, _) => self.pool(index, range(split, task, out), *pooling),
+            ImageAction::PoolAll(pooling) => {
                 let end = ((task + 1) * split.pixels).min(out.samples);
                 (task * split.pixels..end).for_each(|it| self.pool_all(index, it, *pooling));
             }
@@ -218,13 +187,11 @@ impl Run<'_> {
     fn weights_after(&self, index: usize, task: usize) -> &[f32] {
         let first = self.plan.inputs.len();
         for next in index + 1..self.plan.steps.len() {
-            if let Some(Packed::Panels {
-                panels, weights, ..
-            }) = self.packed[next].as_deref()
-            {
+            if let Some(PackedFilters::Panels { matrix, .. }) = self.packed[next].as_deref() {
                 let (_, split) = self.stages[first + next];
                 let panel = task % split.panel_parts * split.panels;
-                return panels.get(panel).map_or(&[], |it| &weights[it.weights..]);
+                let panel = matrix.panels.get(panel);
+                return panel.map_or(&[], |it| matrix.weights_from(it));
             }
         }
         &[]
@@ -232,24 +199,24 @@ impl Run<'_> {
 
     /// What looks at one pixel at a time.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn pass(&self, index: usize, action: &Action, pixels: Range<usize>) {
+    fn pass(&self, index: usize, action: &ImageAction, pixels: Range<usize>) {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let isa = self.isa;
         for pixel in pixels {
             // SAFETY: the pixel of the result is this task's alone; what is read is done, and lies
             // elsewhere, since a result never takes the buffer of what its step reads.
-            let (row, made) = unsafe { (from.pixel(pixel), to.pixel_mut(pixel)) };
+            let (row, made) = unsafe { (from.row(pixel), to.row_mut(pixel)) };
             match action {
-                Action::Scale {
+                ImageAction::Scale {
                     factor,
                     shift,
                     bounds,
                 } => rows::scale(isa, made, row, (factor, shift), bounds.low, bounds.high),
-                Action::Bound(bounds) => rows::bound(isa, made, row, bounds.low, bounds.high),
-                Action::Sum(bounds) => self.sum(&step.inputs, pixel, made, *bounds),
-                Action::Shuffle(shuffle) => rows::deal(isa, made, row, shuffle.groups),
-                Action::Neighbours {
+                ImageAction::Bound(bounds) => rows::bound(isa, made, row, bounds.low, bounds.high),
+                ImageAction::Sum(bounds) => self.sum(&step.inputs, pixel, made, *bounds),
+                ImageAction::Shuffle(shuffle) => rows::deal(isa, made, row, shuffle.groups),
+                ImageAction::Neighbours {
                     size,
                     alpha,
                     beta,
@@ -266,7 +233,7 @@ impl Run<'_> {
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
     fn sum(&self, inputs: &[Value], pixel: usize, made: &mut [f32], bounds: Bounds) {
         // SAFETY: inputs are done and lie elsewhere.
-        let row = |value| unsafe { self.span(value).pixel(pixel) };
+        let row = |value| unsafe { self.span(value).row(pixel) };
         let last = inputs.len() - 1;
         for (at, &value) in inputs.iter().enumerate().skip(1) {
             let kept = if at == last { bounds } else { Bounds::NONE };
@@ -290,12 +257,12 @@ impl Run<'_> {
         let (to, mut channel) = (self.span(output), 0);
         for &value in inputs {
             let from = self.span(value);
-            let channels = from.image.channels;
+            let channels = from.width();
             // SAFETY: the channels lie within the result's pixel, which is this task's; an input
             // that lies there already is not copied, and another lies in another buffer.
             unsafe {
-                let place = to.data.add(pixel * to.stride + channel);
-                let row = from.data.add(pixel * from.stride);
+                let place = to.at(pixel, channel);
+                let row = from.at(pixel, 0);
                 if place != row {
                     std::ptr::copy_nonoverlapping(row, place, channels);
                 }
@@ -316,11 +283,12 @@ impl Run<'_> {
     ) -> usize {
         let step = &self.plan.steps[index];
         let value = step.inputs[0];
-        let (span, moves) = (self.span(value), &self.layout.moves[index]);
+        let (span, image) = (self.span(value), self.image(value));
+        let moves = &self.layout.moves[index];
         let frame = self.layout.places[value].frame;
         let (height, width) = match frame {
             Some(frame) => (frame.height, frame.width),
-            None => (span.image.height, span.image.width),
+            None => (image.height, image.width),
         };
         let mut places = [[0; 3]; TILE_ROWS_MAX];
         let count = pixels.len();
@@ -339,17 +307,17 @@ impl Run<'_> {
             // Each row reads at the same distances from its first tap.
             let first = |row: usize| {
                 let ([sample, ..], (y, x)) = (places[row], starts[row].unwrap_or_default());
-                span.at((sample * height + y) * width + x).cast_const()
+                span.at((sample * height + y) * width + x, 0).cast_const()
             };
             let firsts: [*const f32; TILE_ROWS_MAX] = std::array::from_fn(first);
-            let run = match span.stride == depth && moves.dilations[1] == 1 {
+            let run = match span.stride() == depth && moves.dilations[1] == 1 {
                 true => moves.kernel[1],
                 false => 1,
             };
             for row in 0..moves.kernel[0] {
                 for column in 0..moves.kernel[1] / run {
                     let pixel = row * moves.dilations[0] * width + column * moves.dilations[1];
-                    let far = pixel * span.stride;
+                    let far = pixel * span.stride();
                     reads.extend(firsts[..count].iter().map(|first| first.wrapping_add(far)));
                 }
             }
@@ -361,7 +329,7 @@ impl Run<'_> {
                     let y = source(moves, 0, y, row, height);
                     let x = source(moves, 1, x, column, width);
                     match (y, x) {
-                        (Some(y), Some(x)) => span.at((sample * height + y) * width + x),
+                        (Some(y), Some(x)) => span.at((sample * height + y) * width + x, 0),
                         _ => self.zeros.as_ptr().cast_mut(),
                     }
                     .cast_const()
@@ -376,21 +344,15 @@ impl Run<'_> {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let adds = step.inputs.get(1).map(|&value| self.span(value));
-        let groups = match self.packed[index].as_deref() {
-            Some(Packed::Panels { panels, .. }) => panels.last().map_or(1, |it| it.group + 1),
-            _ => 1,
-        };
-        let depth = from.image.channels / groups;
+        let depth = from.width() / filters.groups;
         let [height, width] = self.layout.moves[index].kernel;
         let mut reads: Vec<*const f32> = Vec::with_capacity(height * width * pixels.len());
         let mut tiles: Vec<TileReads> = Vec::new();
         let mut rows_held = 0;
-        let Filters {
-            panels, weights, ..
-        } = filters;
+        let Filters { panels, matrix, .. } = filters;
         for (number, panel) in panels.iter().enumerate() {
             let next = panels.get(number + 1);
-            let next = next.map_or(filters.after, |next| &weights[next.weights..]);
+            let next = next.map_or(filters.after, |next| matrix.weights_from(next));
             let rows = self.isa.tile_rows(panel.vectors);
             if rows_held != rows {
                 reads.clear();
@@ -404,10 +366,10 @@ impl Run<'_> {
                 }
                 rows_held = rows;
             }
+            let group = panel.start / filters.group_filters;
             let mut ahead = shares(next, tiles.len());
             for held in &tiles {
-                // SAFETY: pixels and filters lie within the images as the layout made them.
-                let place = |span: Span, pixel: usize| unsafe { span.at(pixel).add(panel.filter) };
+                let place = |span: Span, pixel: usize| span.at(pixel, panel.start);
                 let mut writes = [std::ptr::null_mut(); TILE_ROWS_MAX];
                 let mut added = [std::ptr::null(); TILE_ROWS_MAX];
                 for (row, pixel) in held.pixels.clone().enumerate() {
@@ -417,11 +379,11 @@ impl Run<'_> {
                 let count = held.pixels.len();
                 let job = Tile {
                     reads: &reads[held.reads.clone()],
-                    channel: panel.group * depth,
+                    channel: group * depth,
                     depth: depth * held.run,
-                    weights: weights[panel.weights..].as_ptr(),
-                    scale: filters.scale[panel.bias..].as_ptr(),
-                    bias: filters.bias[panel.bias..].as_ptr(),
+                    weights: matrix.weights_from(panel).as_ptr(),
+                    scale: filters.scale[panel.place..].as_ptr(),
+                    bias: filters.bias[panel.place..].as_ptr(),
                     writes: &writes[..count],
                     adds: adds.is_some().then_some(&added[..count]),
                     ahead: ahead.next().unwrap_or_default(),
@@ -461,8 +423,8 @@ impl Run<'_> {
                     weights,
                     scale,
                     bias,
-                    write: to.pixel_mut(pixel).as_mut_ptr(),
-                    add: adds.map(|span| span.pixel(pixel).as_ptr()),
+                    write: to.row_mut(pixel).as_mut_ptr(),
+                    add: adds.map(|span| span.row(pixel).as_ptr()),
                     low: bounds.low,
                     high: bounds.high,
                 };
@@ -476,7 +438,7 @@ impl Run<'_> {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let moves = &self.layout.moves[index];
-        let Image { height, width, .. } = from.image;
+        let Image { height, width, .. } = self.image(step.inputs[0]);
         let area = moves.kernel[0] * moves.kernel[1];
         let mut reads: Vec<*const f32> = Vec::with_capacity(area);
         for (pixel, [sample, y, x]) in pixels.clone().zip(walk(moves, pixels)) {
@@ -488,7 +450,7 @@ impl Run<'_> {
                 let columns = 0..moves.kernel[1];
                 let columns = columns.filter_map(|column| source(moves, 1, x, column, width));
                 let first = (sample * height + y) * width;
-                reads.extend(columns.map(|x| from.at(first + x).cast_const()));
+                reads.extend(columns.map(|x| from.at(first + x, 0).cast_const()));
             }
             let of = match pooling {
                 Pooling::Largest => Of::Largest,
@@ -497,8 +459,8 @@ impl Run<'_> {
             };
             let window = Window {
                 reads: &reads,
-                write: to.at(pixel),
-                channels: to.image.channels,
+                write: to.at(pixel, 0),
+                channels: to.width(),
             };
             // SAFETY: what is read is done, lies elsewhere than what is written, and has a pixel's
             // channels behind it; the pixel written is this task's alone.
@@ -510,22 +472,23 @@ impl Run<'_> {
     fn pool_all(&self, index: usize, sample: usize, pooling: Pooling) {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
-        let plane = from.image.height * from.image.width;
+        let image = self.image(step.inputs[0]);
+        let plane = image.height * image.width;
         if pooling == Pooling::Largest {
             let pixels = sample * plane..(sample + 1) * plane;
-            let reads: Vec<*const f32> = pixels.map(|at| from.at(at).cast_const()).collect();
+            let reads: Vec<*const f32> = pixels.map(|at| from.at(at, 0).cast_const()).collect();
             let window = Window {
                 reads: &reads,
-                write: to.at(sample),
-                channels: to.image.channels,
+                write: to.at(sample, 0),
+                channels: to.width(),
             };
             // SAFETY: the sample is this task's alone; what is read is done and lies elsewhere.
             return unsafe { window.compute(self.isa, Of::Largest) };
         }
         // SAFETY: as above.
-        let made = unsafe { to.pixel_mut(sample) };
+        let made = unsafe { to.row_mut(sample) };
         // SAFETY: as above.
-        let row = |at: usize| unsafe { from.pixel(sample * plane + at) };
+        let row = |at: usize| unsafe { from.row(sample * plane + at) };
         let mut sums = vec![0f64; made.len()];
         (0..plane).for_each(|at| rows::sum_up(self.isa, &mut sums, row(at)));
         for (made, sum) in made.iter_mut().zip(sums) {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use souk_host::isa::Isa;
 
+use super::filters::PackedFilters;
 use super::layout::{Image, Layout};
-use super::packed::{Packed, Panel};
-use super::plan::{Action, Plan, Value};
+use super::plan::{ImageAction, ImagePlan};
+use crate::tiled::panels::PackedMatrix;
+use crate::tiled::values::Value;
 
 /// Floats that a task should at least pass over.
 const TASK_FLOATS_MIN: usize = 1 << 14;
@@ -44,9 +46,9 @@ pub(super) struct Split {
 /// The stages of a plan and how each is divided among threads.
 pub(super) fn stages(
     isa: Isa,
-    plan: &Plan,
+    plan: &ImagePlan,
     layout: &Layout,
-    packed: &[Option<Arc<Packed>>],
+    packed: &[Option<Arc<PackedFilters>>],
     threads: usize,
 ) -> Vec<(Stage, Split)> {
     let image = |value: Value| layout.images[value];
@@ -60,24 +62,16 @@ pub(super) fn stages(
         let moves = &layout.moves[index];
         let window = moves.kernel[0].max(1) * moves.kernel[1].max(1);
         let split = match (&step.action, packed[index].as_deref()) {
-            (
-                Action::Convolve(_),
-                Some(Packed::Panels {
-                    panels, weights, ..
-                }),
-            ) => by_panels(
-                isa,
-                image(step.inputs[0]),
-                out,
-                panels,
-                weights.len(),
-                threads,
-            ),
-            (Action::PoolAll(_), _) => {
+            (ImageAction::Convolve(_), Some(PackedFilters::Panels { matrix, .. })) => {
+                by_panels(isa, image(step.inputs[0]), out, matrix, threads)
+            }
+            (ImageAction::PoolAll(_), _) => {
                 by_pixels(out.samples, out.channels * TASK_FLOATS_MIN, threads)
             }
-            (Action::Concat, _) if layout.is_together(step) => by_pixels(0, out.channels, threads),
-            (Action::Neighbours { size, .. }, _) => {
+            (ImageAction::Concat, _) if layout.is_together(step) => {
+                by_pixels(0, out.channels, threads)
+            }
+            (ImageAction::Neighbours { size, .. }, _) => {
                 by_pixels(out.pixels(), out.channels * (size + 4), threads)
             }
             _ => by_pixels(out.pixels(), out.channels * window, threads),
@@ -111,14 +105,8 @@ fn by_pixels(pixels: usize, floats: usize, threads: usize) -> Split {
 }
 
 /// Divides a convolution: by filters where the weights are larger than the image, else by pixels.
-fn by_panels(
-    isa: Isa,
-    from: Image,
-    to: Image,
-    panels: &[Panel],
-    weights: usize,
-    threads: usize,
-) -> Split {
+fn by_panels(isa: Isa, from: Image, to: Image, matrix: &PackedMatrix, threads: usize) -> Split {
+    let (panels, weights) = (&matrix.panels, matrix.weights.len());
     let pixels = to.pixels();
     let products = weights.saturating_mul(pixels);
     let wanted = (products / TASK_PRODUCTS_MIN).clamp(1, threads * TASKS_A_THREAD);

@@ -23,7 +23,7 @@ fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
     let graph = super::super::passes::folded(&Graph::bind(subgraph).unwrap());
     let threads = Arc::new(ThreadPool::with_num_threads(2));
     let run = |isa| {
-        let mut model = ImageModel::new(&graph, &threads).expect("every node has a word");
+        let mut model = ImageModel::new(&graph, &threads).expect("every node has an operator here");
         model.isa = isa;
         model.pack();
         for (name, held) in &graph.weights {
@@ -242,9 +242,9 @@ fn a_block_of_everything_is_that_of_the_reference() {
 fn what_is_between_convolutions_is_drawn_into_them() {
     let (subgraph, _) = block();
     let graph = super::super::passes::folded(&Graph::bind(&subgraph).unwrap());
-    let plan = Plan::new(&graph).unwrap();
+    let plan = ImagePlan::new(&graph).unwrap();
     let convolutions = plan.steps.iter();
-    let convolutions = convolutions.filter(|it| matches!(it.action, Action::Convolve(_)));
+    let convolutions = convolutions.filter(|it| matches!(it.action, ImageAction::Convolve(_)));
     assert_eq!(convolutions.count(), 3);
     assert_eq!(plan.steps.len(), 11, "of 21 nodes: {:#?}", plan.steps);
 }
@@ -271,7 +271,7 @@ fn what_is_put_together_where_it_lies_is_no_task_and_dropped_nothing_parts_no_ru
 
     let graph = Graph::bind(&subgraph).unwrap();
     assert!(
-        words(&graph).iter().all(Option::is_some),
+        worths(&graph).iter().all(Option::is_some),
         "one run of nodes"
     );
     let threads = Arc::new(ThreadPool::with_num_threads(2));
@@ -279,7 +279,7 @@ fn what_is_put_together_where_it_lies_is_no_task_and_dropped_nothing_parts_no_ru
     images.pack();
     images.run(&given).unwrap();
     let laid = images.last.lock().unwrap().clone().unwrap();
-    let concat = |it: &Step| matches!(it.action, Action::Concat);
+    let concat = |it: &Step<ImageAction>| matches!(it.action, ImageAction::Concat);
     let step = images.plan.steps.iter().position(concat).unwrap();
     let (_, split) = laid.stages[images.plan.inputs.len() + step];
     assert_eq!(split.tasks, 0);
@@ -395,7 +395,7 @@ fn sizes_without_a_layout_run_on_weights_that_were_packed() {
 fn a_panic_of_a_task_ends_every_thread() {
     let pool = ThreadPool::with_num_threads(2);
     let run = || {
-        crew::run(&pool, &[4, 4], |stage, task| {
+        worker_pool::run(&pool, &[4, 4], |stage, task| {
             assert!(stage == 0 || task != 2)
         })
     };

@@ -3,8 +3,8 @@
 use souk_host::isa::Isa;
 
 #[cfg(target_arch = "x86_64")]
-use super::super::lanes::x86::{Half, Wide};
-use super::super::lanes::{Lanes, Plain};
+use crate::tiled::vectors::x86::{Half, Wide};
+use crate::tiled::vectors::{Plain, Vector};
 
 /// Vectors of channels that are held at once.
 const VECTORS: usize = 4;
@@ -66,7 +66,7 @@ unsafe fn window_256(window: &Window<'_>, of: Of) {
 
 #[inline(always)]
 #[expect(unsafe_code, reason = "pointers keep the inner loop free of checks")]
-unsafe fn window_of<L: Lanes>(window: &Window<'_>, of: Of) {
+unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
     let Window {
         reads,
         write,
@@ -76,21 +76,21 @@ unsafe fn window_of<L: Lanes>(window: &Window<'_>, of: Of) {
     // are left.
     unsafe {
         let mut channel = 0;
-        while channel + VECTORS * L::WIDTH <= channels {
-            let load = |from: *const f32, vector: usize| L::load(from.add(vector * L::WIDTH));
-            let held: [L; VECTORS] = held(reads, channel, of, load);
+        while channel + VECTORS * V::WIDTH <= channels {
+            let load = |from: *const f32, vector: usize| V::load(from.add(vector * V::WIDTH));
+            let held: [V; VECTORS] = held(reads, channel, of, load);
             for (vector, held) in held.into_iter().enumerate() {
-                held.store(write.add(channel + vector * L::WIDTH));
+                held.store(write.add(channel + vector * V::WIDTH));
             }
-            channel += VECTORS * L::WIDTH;
+            channel += VECTORS * V::WIDTH;
         }
         while channel < channels {
-            let count = (channels - channel).min(L::WIDTH);
-            if count == L::WIDTH {
-                let [held] = held(reads, channel, of, |from, _| L::load(from));
+            let count = (channels - channel).min(V::WIDTH);
+            if count == V::WIDTH {
+                let [held] = held(reads, channel, of, |from, _| V::load(from));
                 held.store(write.add(channel));
             } else {
-                let [held] = held(reads, channel, of, |from, _| L::load_part(from, count));
+                let [held] = held(reads, channel, of, |from, _| V::load_part(from, count));
                 held.store_part(write.add(channel), count);
             }
             channel += count;
@@ -101,22 +101,22 @@ unsafe fn window_of<L: Lanes>(window: &Window<'_>, of: Of) {
 /// A few vectors of results.
 ///
 /// # Safety
-/// As for [`Lanes`]; what is loaded lies at every read, from a channel on.
+/// As for [`Vector`]; what is loaded lies at every read, from a channel on.
 #[inline(always)]
 #[expect(unsafe_code, reason = "vector instructions and pointers")]
-unsafe fn held<L: Lanes, const COUNT: usize>(
+unsafe fn held<V: Vector, const COUNT: usize>(
     reads: &[*const f32],
     channel: usize,
     of: Of,
-    load: impl Fn(*const f32, usize) -> L,
-) -> [L; COUNT] {
+    load: impl Fn(*const f32, usize) -> V,
+) -> [V; COUNT] {
     // SAFETY: the caller's contract, handed on.
     unsafe {
-        let zero = L::splat(0.0);
+        let zero = V::splat(0.0);
         let Some((first, others)) = reads.split_first() else {
             return [zero; COUNT];
         };
-        let mut held: [L; COUNT] = std::array::from_fn(|at| load(first.add(channel), at));
+        let mut held: [V; COUNT] = std::array::from_fn(|at| load(first.add(channel), at));
         match of {
             Of::Largest => {
                 for read in others {
@@ -131,7 +131,7 @@ unsafe fn held<L: Lanes, const COUNT: usize>(
                         *held = held.plus(load(read.add(channel), at));
                     }
                 }
-                let factor = L::splat(factor);
+                let factor = V::splat(factor);
                 held = held.map(|held| held.times_plus(factor, zero));
             }
         }

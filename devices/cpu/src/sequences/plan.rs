@@ -1,36 +1,22 @@
-//! What is done to sequences, in order: words drawn together where one pass over the data does for
-//! several. Summands, activations and sums of two go into the product before them.
+//! What is done to sequences, in order: patterns drawn together where one pass over the data does
+//! for several. Summands, activations and sums of two go into the product before them.
 
+use souk_host::isa::Isa;
 use souk_memory::Tensor;
 use souk_onnx::graph::Graph;
 
-pub(super) use super::super::values::Value;
-use super::super::values::Values;
-use super::heads::Attention;
-use super::words::{Activation, Reader, Said, Word};
+use super::patterns::heads::Attention;
+use super::patterns::{Activation, PatternMatch, SequenceMatcher, SequencePattern};
+use crate::tiled::panels::{PackedMatrix, Panel, by_column, panels};
+use crate::tiled::plan::{Drafter, Plan, Step};
+use crate::tiled::values::Value;
 
-/// A graph as steps over numbered values.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub steps: Vec<Step>,
-    /// Values given in a run, by name.
-    pub inputs: Vec<(String, Value)>,
-    /// Values wanted of a run, by name.
-    pub outputs: Vec<(String, Value)>,
-    pub values: usize,
-}
-
-/// One pass over sequences.
-#[derive(Debug)]
-pub(super) struct Step {
-    pub action: Action,
-    pub inputs: Vec<Value>,
-    pub output: Value,
-}
+/// A graph over sequences as steps.
+pub(super) type SequencePlan = Plan<SequenceAction>;
 
 /// What a step does.
 #[derive(Debug)]
-pub(super) enum Action {
+pub(super) enum SequenceAction {
     /// Its second input, if there is one, is added to the result.
     Product(Product),
     Shift(Vec<f32>),
@@ -47,7 +33,7 @@ pub(super) enum Action {
 /// A product and what was drawn into it.
 #[derive(Debug)]
 pub(super) struct Product {
-    pub weights: Weights,
+    pub weights: ProductWeights,
     pub transposed: bool,
     pub bias: Vec<f32>,
     pub activation: Activation,
@@ -55,23 +41,78 @@ pub(super) struct Product {
 
 /// Where a product's weights are: in the model, or, as they are packed now, named only.
 #[derive(Debug)]
-pub(super) enum Weights {
+pub(super) enum ProductWeights {
     Held { name: String, tensor: Tensor },
     Packed { name: String },
 }
 
-impl Plan {
-    /// The plan of a graph of which every node has a word; `None` where one has not.
+/// The weights of a product as its tiles read them.
+#[derive(Debug)]
+pub(super) struct PackedProduct {
+    pub matrix: PackedMatrix,
+    pub columns: usize,
+    /// One for each column of every panel.
+    pub bias: Vec<f32>,
+    /// Ones, as many as the widest panel has columns.
+    pub ones: Vec<f32>,
+}
+
+impl PackedProduct {
+    /// Packs a matrix of `depth` rows, or, `transposed`, of as many columns.
+    pub fn new(
+        isa: Isa,
+        [depth, columns]: [usize; 2],
+        values: &[f32],
+        transposed: bool,
+        bias: &[f32],
+    ) -> Self {
+        let panels = panels(isa, columns);
+        let bias = by_column(isa, &panels, |column| bias[column]);
+        let fill = |panel: &Panel, row: usize, to: &mut [f32]| {
+            if transposed {
+                for (column, to) in to.iter_mut().enumerate() {
+                    *to = values[(panel.start + column) * depth + row];
+                }
+            } else {
+                let from = row * columns + panel.start;
+                to.copy_from_slice(&values[from..from + to.len()]);
+            }
+        };
+        Self {
+            matrix: PackedMatrix::new(isa, panels, depth, fill),
+            columns,
+            bias,
+            ones: vec![1.0; isa.tile_vectors_max() * isa.width()],
+        }
+    }
+
+    /// The matrix as it was given.
+    pub fn unpacked(&self, isa: Isa, transposed: bool) -> Vec<f32> {
+        let (depth, columns) = (self.matrix.depth, self.columns);
+        let mut values = vec![0.0; depth * columns];
+        self.matrix.each(isa, |row, column, weight| {
+            let place = match transposed {
+                true => column * depth + row,
+                false => row * columns + column,
+            };
+            values[place] = weight;
+        });
+        values
+    }
+}
+
+impl SequencePlan {
+    /// The plan of a graph of which every node is part of a pattern; `None` where one has not.
     pub fn new(graph: &Graph) -> Option<Self> {
-        let reader = Reader::new(graph);
-        let said = reader.said(|_| true);
-        let read: usize = said.iter().map(|it| it.nodes.len()).sum();
+        let matches = SequenceMatcher::new(graph).matches(|_| true);
+        let read: usize = matches.iter().map(|it| it.nodes.len()).sum();
         if read != graph.nodes().len() {
             return None;
         }
-        let mut drafter = Drafter::new(graph, &said);
-        for said in &said {
-            drafter.add(said)?;
+        let names = matches.iter().flat_map(|it| &it.inputs);
+        let mut drafter = Drafter::new(graph, names);
+        for found in &matches {
+            drafter.add(found)?;
         }
         drafter.finish()
     }
@@ -79,65 +120,47 @@ impl Plan {
     /// The products among the steps.
     pub fn products(&self) -> impl Iterator<Item = &Product> {
         self.steps.iter().filter_map(|step| match &step.action {
-            Action::Product(product) => Some(product),
+            SequenceAction::Product(product) => Some(product),
             _ => None,
         })
     }
 }
 
-struct Drafter<'a> {
-    graph: &'a Graph,
-    steps: Vec<Step>,
-    values: Values<'a>,
-}
-
-impl<'a> Drafter<'a> {
-    fn new(graph: &'a Graph, said: &'a [Said]) -> Self {
-        let read = said.iter().flat_map(|it| &it.inputs);
-        Self {
-            graph,
-            steps: Vec::new(),
-            values: Values::new(graph, read),
-        }
-    }
-
-    fn add(&mut self, said: &Said) -> Option<()> {
-        let named = said.inputs.iter().map(|name| self.values.named(name));
+impl Drafter<'_, SequenceAction> {
+    fn add(&mut self, found: &PatternMatch) -> Option<()> {
+        let named = found.inputs.iter().map(|name| self.values.named(name));
         let values: Vec<Value> = named.collect();
-        let last = self.graph.nodes().get(*said.nodes.last()?)?;
+        let last = self.graph.nodes().get(*found.nodes.last()?)?;
         let name = last.output.first()?;
         let first = *values.first()?;
-        let drawn = match &said.word {
-            Word::Shift(shift) => self.shift(first, shift).then_some(first),
-            Word::Activate(activation) => self.activate(first, *activation).then_some(first),
-            Word::Sum => self.sum(&values),
+        let drawn = match &found.pattern {
+            SequencePattern::Shift(shift) => self.shift(first, shift).then_some(first),
+            SequencePattern::Activate(activation) => {
+                self.activate(first, *activation).then_some(first)
+            }
+            SequencePattern::Sum => self.sum(&values),
             _ => None,
         };
         if let Some(value) = drawn {
             self.values.rename(value, name);
             return Some(());
         }
-        let action = self.action(&said.word)?;
-        let output = self.values.made(name, Some(self.steps.len()));
-        self.steps.push(Step {
-            action,
-            inputs: values,
-            output,
-        });
+        let action = self.action(&found.pattern)?;
+        self.push(action, values, name);
         Some(())
     }
 
-    fn action(&self, word: &Word) -> Option<Action> {
-        Some(match word.clone() {
-            Word::Product {
+    fn action(&self, pattern: &SequencePattern) -> Option<SequenceAction> {
+        Some(match pattern.clone() {
+            SequencePattern::Product {
                 weights,
                 transposed,
                 bias,
             } => {
                 let tensor = self.graph.weights.get(&weights)?.clone();
                 let columns = tensor.dims()[usize::from(!transposed)];
-                Action::Product(Product {
-                    weights: Weights::Held {
+                SequenceAction::Product(Product {
+                    weights: ProductWeights::Held {
                         name: weights,
                         tensor,
                     },
@@ -146,28 +169,28 @@ impl<'a> Drafter<'a> {
                     activation: Activation::None,
                 })
             }
-            Word::Shift(shift) => Action::Shift(shift),
-            Word::Sum => Action::Sum,
-            Word::Normalise {
+            SequencePattern::Shift(shift) => SequenceAction::Shift(shift),
+            SequencePattern::Sum => SequenceAction::Sum,
+            SequencePattern::Normalise {
                 scale,
                 shift,
                 epsilon,
-            } => Action::Normalise {
+            } => SequenceAction::Normalise {
                 scale,
                 shift,
                 epsilon,
             },
-            Word::Activate(activation) => Action::Activate(activation),
-            Word::Attend(attention) => Action::Attend(attention),
+            SequencePattern::Activate(activation) => SequenceAction::Activate(activation),
+            SequencePattern::Attend(attention) => SequenceAction::Attend(attention),
         })
     }
 
-    /// The product that makes a value nobody but the word at hand reads, if nothing comes after it.
+    /// The product that makes a value nobody but the pattern at hand reads, if nothing comes after
+    /// it.
     fn open_product(&mut self, value: Value) -> Option<(&mut Product, &mut Vec<Value>)> {
-        let maker = self.values.maker_for_one(value)?;
-        let Step { action, inputs, .. } = &mut self.steps[maker];
+        let Step { action, inputs, .. } = self.maker_for_one(value)?;
         match action {
-            Action::Product(product) if product.activation == Activation::None => {
+            SequenceAction::Product(product) if product.activation == Activation::None => {
                 Some((product, inputs))
             }
             _ => None,
@@ -208,14 +231,5 @@ impl<'a> Drafter<'a> {
         }
         inputs.push(first);
         Some(last)
-    }
-
-    fn finish(self) -> Option<Plan> {
-        Some(Plan {
-            outputs: self.values.outputs(self.graph)?,
-            steps: self.steps,
-            values: self.values.count(),
-            inputs: self.values.inputs,
-        })
     }
 }

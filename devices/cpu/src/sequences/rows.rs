@@ -1,9 +1,9 @@
 //! Passes over the features of one row, each built for every width of vectors.
 
-use super::super::lanes::pass;
+use crate::tiled::vectors::pass;
 
 /// Values summed side by side: a few vectors of the widest, so that none waits for the one before.
-const LANES: usize = 64;
+const SUMS: usize = 64;
 /// Below this an exponential is less than the least normal float.
 const EXPONENT_MIN: f32 = -87.3;
 /// Where the error function is one to the last bit.
@@ -84,8 +84,8 @@ fn folded(
     draw: impl Fn(f32, f32) -> f32,
     join: impl Fn(f32, f32) -> f32,
 ) -> f32 {
-    let mut held = [start; LANES];
-    let mut whole = values.chunks_exact(LANES);
+    let mut held = [start; SUMS];
+    let mut whole = values.chunks_exact(SUMS);
     for chunk in &mut whole {
         for (held, value) in held.iter_mut().zip(chunk) {
             *held = draw(*held, *value);
@@ -94,11 +94,11 @@ fn folded(
     for (held, value) in held.iter_mut().zip(whole.remainder()) {
         *held = draw(*held, *value);
     }
-    let mut width = LANES;
+    let mut width = SUMS;
     while width > 1 {
         width /= 2;
-        for lane in 0..width {
-            held[lane] = join(held[lane], held[lane + width]);
+        for sum in 0..width {
+            held[sum] = join(held[sum], held[sum + width]);
         }
     }
     held[0]

@@ -1,84 +1,52 @@
 //! Runs a plan that is laid out: the tasks of each stage, over places in memory.
 
+mod attention;
+
 use std::ops::Range;
 use std::sync::Arc;
 
 use souk_host::isa::Isa;
 
-use super::super::crew::Memory;
-use super::super::tile::{Tile, shares, tile};
-use super::laid::{Job, Laid, Place, features, rows as rows_of};
-use super::packed::{Packed, Panel};
-use super::plan::{Action, Plan, Product, Step, Value};
+use super::execution_plan::{Job, SequenceExecutionPlan, ValuePlace, features, rows as rows_of};
+use super::patterns::Activation;
+use super::plan::{PackedProduct, Product, SequenceAction, SequencePlan};
 use super::rows;
-use super::words::Activation;
-
-/// Rows of the tallest tile of any [`Isa`].
-pub(super) const TILE_ROWS_MAX: usize = 8;
+use crate::tiled::panels::Panel;
+use crate::tiled::plan::Step;
+use crate::tiled::span::Span;
+use crate::tiled::tile::{TILE_ROWS_MAX, Tile, shares, tile};
+use crate::tiled::values::Value;
+use crate::tiled::worker_pool::Memory;
 
 /// What a run works on.
-pub(super) struct Run<'a> {
+pub(super) struct SequenceRun<'a> {
     pub isa: Isa,
-    pub plan: &'a Plan,
-    pub laid: &'a Laid,
-    pub packed: &'a [Option<Arc<Packed>>],
+    pub plan: &'a SequencePlan,
+    pub execution: &'a SequenceExecutionPlan,
+    pub packed: &'a [Option<Arc<PackedProduct>>],
     pub given: &'a [Memory],
     pub buffers: &'a [Memory],
     pub results: &'a [Memory],
 }
 
-/// A value in memory: rows one after another.
-#[derive(Clone, Copy)]
-pub(super) struct Span {
-    data: *mut f32,
-    features: usize,
-}
-
-impl Span {
-    /// Where a row's features begin.
-    pub fn at(self, row: usize, feature: usize) -> *mut f32 {
-        self.data.wrapping_add(row * self.features + feature)
-    }
-
-    /// A row.
-    ///
-    /// # Safety
-    /// The value has the row, and nobody writes it meanwhile.
-    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
-    unsafe fn row<'a>(self, row: usize) -> &'a [f32] {
-        // SAFETY: the caller's.
-        unsafe { std::slice::from_raw_parts(self.at(row, 0), self.features) }
-    }
-
-    /// A row, to be written.
-    ///
-    /// # Safety
-    /// The value has the row, and nobody else reads or writes it meanwhile.
-    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
-    unsafe fn row_mut<'a>(self, row: usize) -> &'a mut [f32] {
-        // SAFETY: the caller's.
-        unsafe { std::slice::from_raw_parts_mut(self.at(row, 0), self.features) }
-    }
-}
-
-impl Run<'_> {
+impl SequenceRun<'_> {
     /// Does one task of a stage.
     pub fn task(&self, stage: usize, task: usize) {
-        let jobs = &self.laid.stages[stage];
+        let jobs = &self.execution.stages[stage];
         let at = jobs.partition_point(|job| job.first <= task) - 1;
         let (job, task) = (jobs[at], task - jobs[at].first);
         let step = &self.plan.steps[job.step];
         match (&step.action, self.packed[job.step].as_deref()) {
-            (Action::Product(product), Some(packed)) => {
-                let mut parts = packed.panels.chunks(job.panels);
+            (SequenceAction::Product(product), Some(packed)) => {
+                let mut parts = packed.matrix.panels.chunks(job.panels);
                 let panels = parts.nth(task % job.panel_parts);
                 let rows = self.range(job, task / job.panel_parts, step.output);
                 self.product(step, product, packed, panels.unwrap_or_default(), rows);
             }
-            (Action::Attend(attention), _) => {
-                let all = self.laid.dims[step.output][0] * attention.heads;
+            (SequenceAction::Attend(attention), _) => {
+                let all = self.execution.dims[step.output][0] * attention.heads;
                 let start = task * job.rows;
-                super::attend::heads(self, step, *attention, start..(start + job.rows).min(all));
+                attention::heads(self, step, *attention, start..(start + job.rows).min(all));
             }
             (action, _) => self.pass(step, action, self.range(job, task, step.output)),
         }
@@ -86,29 +54,27 @@ impl Run<'_> {
 
     /// Rows of a task.
     fn range(&self, job: Job, task: usize, value: Value) -> Range<usize> {
-        let all = rows_of(&self.laid.dims[value]);
+        let all = rows_of(&self.execution.dims[value]);
         let start = (task * job.rows).min(all);
         start..(start + job.rows).min(all)
     }
 
     pub fn span(&self, value: Value) -> Span {
-        let memory = match self.laid.places[value] {
-            Place::Given(index) => self.given[index],
-            Place::Buffer(index) => self.buffers[index],
-            Place::Result(index) => self.results[index],
+        let memory = match self.execution.places[value] {
+            ValuePlace::Given(index) => self.given[index],
+            ValuePlace::Buffer(index) => self.buffers[index],
+            ValuePlace::Result(index) => self.results[index],
         };
-        Span {
-            data: memory.start(),
-            features: features(&self.laid.dims[value]),
-        }
+        let features = features(&self.execution.dims[value]);
+        Span::new(memory, 0, features, features)
     }
 
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     fn product(
         &self,
-        step: &Step,
+        step: &Step<SequenceAction>,
         product: &Product,
-        packed: &Packed,
+        packed: &PackedProduct,
         panels: &[Panel],
         rows: Range<usize>,
     ) {
@@ -119,9 +85,9 @@ impl Run<'_> {
             _ => f32::NEG_INFINITY,
         };
         for (at, panel) in panels.iter().enumerate() {
-            let weights = packed.weights_from(panel);
+            let weights = packed.matrix.weights_from(panel);
             let next = panels.get(at + 1);
-            let next = next.map_or(&[][..], |next| packed.weights_from(next));
+            let next = next.map_or(&[][..], |next| packed.matrix.weights_from(next));
             let tall = self.isa.tile_rows(panel.vectors);
             let mut ahead = shares(next, rows.len().div_ceil(tall));
             for start in rows.clone().step_by(tall) {
@@ -137,7 +103,7 @@ impl Run<'_> {
                 let job = Tile {
                     reads: &reads[..held],
                     channel: 0,
-                    depth: packed.depth,
+                    depth: packed.matrix.depth,
                     weights: weights.as_ptr(),
                     scale: packed.ones.as_ptr(),
                     bias: packed.bias[panel.place..].as_ptr(),
@@ -165,7 +131,7 @@ impl Run<'_> {
 
     /// What looks at one row at a time.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
-    fn pass(&self, step: &Step, action: &Action, range: Range<usize>) {
+    fn pass(&self, step: &Step<SequenceAction>, action: &SequenceAction, range: Range<usize>) {
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let other = step.inputs.get(1).map(|&value| self.span(value));
         for row in range {
@@ -173,13 +139,13 @@ impl Run<'_> {
             // elsewhere, since a result never takes the place of what its step reads.
             let (read, made) = unsafe { (from.row(row), to.row_mut(row)) };
             match action {
-                Action::Normalise {
+                SequenceAction::Normalise {
                     scale,
                     shift,
                     epsilon,
                 } => rows::normalise(self.isa, made, read, (scale, shift), *epsilon),
-                Action::Shift(shift) => rows::add(self.isa, made, read, shift),
-                Action::Activate(activation) => {
+                SequenceAction::Shift(shift) => rows::add(self.isa, made, read, shift),
+                SequenceAction::Activate(activation) => {
                     made.copy_from_slice(read);
                     match activation {
                         Activation::None => {}

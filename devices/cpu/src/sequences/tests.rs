@@ -245,7 +245,8 @@ fn assert_close(subgraph: &Subgraph, inputs: &Scope) {
     let expected = expected(&graph, inputs);
     for (isa, threads) in Isa::all().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
         let threads = Arc::new(ThreadPool::with_num_threads(threads));
-        let mut sequences = SequenceModel::new(&graph, &threads).expect("every node has a word");
+        let mut sequences =
+            SequenceModel::new(&graph, &threads).expect("every node has an operator here");
         sequences.isa = isa;
         sequences.pack();
         for name in graph.weights.keys() {

@@ -47,7 +47,7 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 /// A product described: what is done, and where the operands and the result lie.
-struct Described {
+struct ProductDescription {
     operation: sys::cublasLtMatmulDesc_t,
     /// Of the right side, the left side and the result, in the library's order.
     layouts: Vec<sys::cublasLtMatrixLayout_t>,
@@ -95,7 +95,7 @@ impl Library {
 
     /// The fastest way the library knows.
     fn asked<P>(&self, product: &Product<P>, terms: Terms) -> Result<Way, CublasError> {
-        let described = Described::of(product, terms)?;
+        let described = ProductDescription::of(product, terms)?;
         let preference = result::create_matmul_pref()?;
         let bytes = self.workspace.len();
         let most =
@@ -131,7 +131,7 @@ impl Library {
     pub(super) fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
         let way = self.way(product);
         let way = way.ok_or_else(|| "the library of products refused this one".to_owned())?;
-        let described = Described::of(product, way.terms).map_err(text)?;
+        let described = ProductDescription::of(product, way.terms).map_err(text)?;
         if let Some(bias) = &product.bias {
             let place = Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             described.state(place, &bias.address()).map_err(text)?;
@@ -185,7 +185,7 @@ impl Drop for Library {
     }
 }
 
-impl Described {
+impl ProductDescription {
     fn of<P>(product: &Product<P>, terms: Terms) -> Result<Self, CublasError> {
         let operation = result::create_matmul_desc(terms.compute, terms.factor)?;
         let mut described = Self {
@@ -262,7 +262,7 @@ impl Described {
     }
 }
 
-impl Drop for Described {
+impl Drop for ProductDescription {
     fn drop(&mut self) {
         // SAFETY: all were made by this value, and are used no more. What could not be given back
         // is nobody's to mend.

@@ -10,8 +10,8 @@ use souk_memory::{DType, F16, Shape, Tensor};
 use souk_onnx::{NodeProto, StringStringEntryProto};
 use souk_testing::card::{LOG, noted};
 use souk_testing::{model, node, subgraph, with_int};
-use souk_vocabulary::held::{DeviceMemory, Held, Resident};
 use souk_vocabulary::processor::{Processor, Program};
+use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
 
 use super::cpu;
 use crate::{Gpu, GpuConfig};
@@ -192,7 +192,7 @@ fn in_its_own_process() {
     println!("the card has run");
 }
 
-fn run_held(program: &dyn Program, x: &Held, kept: &[&str]) -> Held {
+fn run_held(program: &dyn Program, x: &TensorHandle, kept: &[&str]) -> TensorHandle {
     let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
     let kept = kept.iter().map(ToString::to_string).collect();
     let mut made = program.run_held(&inputs, &kept).unwrap();
@@ -238,7 +238,7 @@ fn tensors_move_between_cards() {
 
     // A run that has an input on another card, and leaves its output where it is for a third.
     let negated = cards.each_ref().map(negated);
-    let made = run_held(&*negated[1], &Held::Device(other), &["y"]);
+    let made = run_held(&*negated[1], &TensorHandle::Device(other), &["y"]);
     let twice = run_held(&*negated[0], &made, &["y"]);
     let thrice = run_held(&*negated[2], &twice, &[]);
     let expected = some(&[5000], 2.0).to_vec::<f32>().unwrap();
@@ -263,10 +263,10 @@ fn tensors_move_between_cards() {
     assert!(cards[1].memory_free_bytes() >= free);
 }
 
-fn resident(held: &Held) -> &dyn Resident {
+fn resident(held: &TensorHandle) -> &dyn Resident {
     match held {
-        Held::Device(resident) => &**resident,
-        Held::Host(_) => panic!("it is on the host"),
+        TensorHandle::Device(resident) => &**resident,
+        TensorHandle::Host(_) => panic!("it is on the host"),
     }
 }
 

@@ -7,7 +7,7 @@ use super::quantised::{devices, made};
 use super::scatters::with_text;
 use super::wholes::{pairs, spread, whole};
 use super::*;
-use crate::doubles::Doubles;
+use crate::numbers::doubles::Doubles;
 
 const LONG: [DType; 2] = [DType::I64, DType::U64];
 

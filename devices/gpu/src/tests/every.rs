@@ -7,7 +7,7 @@ use souk_onnxruntime::{Library, OnnxRuntime};
 use souk_reference::shape::broadcast_places;
 
 use super::*;
-use crate::table::is_declared;
+use crate::program::table::is_declared;
 
 /// Random graphs of each operator; each seed is all of them once.
 const SEEDS: u32 = 6;
@@ -97,11 +97,11 @@ enum Given {
     /// Something else in the run.
     Run(Tensor),
     /// Something the model holds.
-    Held(Tensor),
+    TensorHandle(Tensor),
     Nothing,
 }
 
-use Given::{Floats as F, Held as H, Nothing, Run as R};
+use Given::{Floats as F, Nothing, Run as R, TensorHandle as H};
 
 struct Case {
     node: NodeProto,
@@ -346,10 +346,10 @@ fn every_declared_operator_has_a_case() {
     let cases = FAMILIES.iter().flat_map(|family| family(&mut draw));
     let named: BTreeSet<String> = cases.map(|it| it.node.op_type().to_owned()).collect();
     let sources = [
-        include_str!("../table.rs"),
-        include_str!("../elementwise.rs"),
-        include_str!("../reduce.rs"),
-        include_str!("../wholes.rs"),
+        include_str!("../program/table.rs"),
+        include_str!("../operators/elementwise.rs"),
+        include_str!("../operators/reduce.rs"),
+        include_str!("../operators/elementwise/integers.rs"),
     ];
     let quoted = sources
         .iter()

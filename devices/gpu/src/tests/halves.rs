@@ -2,14 +2,14 @@
 //! half the memory of floats of 32.
 
 use super::*;
-use crate::packed::Halves;
+use crate::numbers::packed::Halves;
 
 /// A GPU of its own whose kernels have halves in one way; `None` where they cannot.
 fn having(halves: Halves) -> Option<Gpu> {
     let gpu = open(GpuConfig::default())?;
     match halves {
         Halves::Words => gpu.context.keep_words(),
-        Halves::Own => gpu.context.try_halves(),
+        Halves::Own => gpu.context.try_halves(probe::halves),
     }
     if gpu.context.halves() != halves {
         eprintln!("skipped: this adapter has no right halves of its own");
@@ -25,7 +25,7 @@ fn halves(dims: &[usize], values: &[f64]) -> Tensor {
 #[test]
 fn an_adapter_whose_own_halves_are_right_has_them_used() {
     let Some(gpu) = gpu() else { return };
-    gpu.context.try_halves();
+    gpu.context.try_halves(probe::halves);
     let has = gpu.context.driver().has_halves();
     eprintln!(
         "it has halves of its own: {has}; used: {:?}",

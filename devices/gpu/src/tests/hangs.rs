@@ -12,10 +12,10 @@ const GROUPS: u32 = 16_384;
 /// Time that a kernel has here.
 const TIME_MAX: Duration = Duration::from_millis(20);
 
-fn endless() -> UserKernel {
-    UserKernel {
-        source: format!(
-            "
+/// A graph of one kernel that takes its time.
+fn endless() -> Subgraph {
+    let source = format!(
+        "
 @group(0) @binding(0) var<storage, read> x: array<u32>;
 @group(0) @binding(1) var<storage, read_write> y: array<u32>;
 @compute @workgroup_size(1)
@@ -28,10 +28,16 @@ fn main(@builtin(workgroup_id) at: vec3<u32>) {{
   }}
   y[at.x] = word;
 }}"
-        ),
-        outputs: vec![(DType::U32, vec![GROUPS as usize])],
-        groups: [GROUPS, 1, 1],
-    }
+    );
+    let source = source.into_bytes();
+    let kernel = Tensor::from_vec([source.len()], source).unwrap();
+    let custom = souk_testing::custom("Wgsl", &["kernel", "x"], &["y"], &[1]);
+    let custom = with(custom, "output_shapes", |attribute| {
+        attribute.strings = vec![bytes::Bytes::from(GROUPS.to_string())];
+    });
+    let custom = with_ints(custom, "groups", &[i64::from(GROUPS)]);
+    let (x, y) = (("x", DType::F32), ("y", DType::F32));
+    subgraph(&model(vec![custom], &[x], &[y], &[("kernel", kernel)]))
 }
 
 #[test]
@@ -46,9 +52,11 @@ fn a_kernel_that_does_not_end_in_its_time_ends_its_device_and_no_other() {
         ..GpuConfig::default()
     };
     let gpu = Gpu::unmeasured(adapter, config).unwrap();
-    let seed = Tensor::from_vec([1], vec![1_u32]).unwrap();
-    let hung = gpu.run_kernel(&endless(), &[seed]).unwrap_err();
-    let UserKernelError::Run(RunError::Hung { device, limit }) = &hung else {
+    let program = gpu.compile(&endless()).unwrap();
+    let seed = tensor(DType::F32, &[1], &[1.0]);
+    let hung = program.run(&BTreeMap::from([("x".to_owned(), seed)]));
+    let hung = hung.unwrap_err();
+    let RunError::Hung { device, limit } = &hung else {
         panic!("{hung}");
     };
     assert_eq!((device.as_str(), *limit), (adapter.name(), TIME_MAX));
@@ -70,6 +78,7 @@ fn a_kernel_that_does_not_end_in_its_time_ends_its_device_and_no_other() {
         panic!("it was opened through wgpu");
     };
     assert!(hung.submit(None, Duration::MAX).unwrap());
+    drop(program);
     drop(gpu);
     assert!(run(&next, &relu, DType::F32, &input, &[]).is_ok());
 }

@@ -1,7 +1,7 @@
 //! Kernels for CUDA without a card: every kernel that a run records is translated, compiled where
 //! the compiler is, and run on this machine's CPU.
 
-use souk_cuda::emit::Translated;
+use souk_cuda::emit::Translation;
 use souk_testing::host::{self, HostKernel};
 
 /// Whether `SOUK_TEST_NVRTC` says that the compiler is there; else the tests say that they skip.
@@ -32,7 +32,7 @@ pub(crate) fn check(wgsl: &str) -> HostKernel {
     host
 }
 
-fn compiled(translated: &Translated) -> HostKernel {
+fn compiled(translated: &Translation) -> HostKernel {
     let bindings = translated.arrays.iter().map(|bound| bound.binding as usize);
     HostKernel::compile(&translated.source, translated.threads, bindings.collect())
 }

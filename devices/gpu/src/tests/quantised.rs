@@ -339,6 +339,7 @@ fn what_brings_bytes_to_a_library_is_translated_and_compiled() {
     if !souk_testing::host::has_compiler() {
         return;
     }
+    use crate::operators::{integers, products::library};
     for kernel in library::kernels().into_iter().chain([integers::adds()]) {
         paper::check(&kernel);
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use souk_memory::Shape;
 use souk_testing::noise;
-use souk_vocabulary::held::{Held, Resident};
 use souk_vocabulary::processor::Outcome;
+use souk_vocabulary::residency::{Resident, TensorHandle};
 
 use super::*;
 
@@ -32,19 +32,19 @@ fn kept(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(ToString::to_string).collect()
 }
 
-fn held(inputs: &[(&str, &Held)]) -> BTreeMap<String, Held> {
-    let own = |(name, held): &(&str, &Held)| ((*name).to_owned(), (*held).clone());
+fn held(inputs: &[(&str, &TensorHandle)]) -> BTreeMap<String, TensorHandle> {
+    let own = |(name, held): &(&str, &TensorHandle)| ((*name).to_owned(), (*held).clone());
     inputs.iter().map(own).collect()
 }
 
-fn on_device(held: &Held) -> &dyn Resident {
+fn on_device(held: &TensorHandle) -> &dyn Resident {
     match held {
-        Held::Device(resident) => &**resident,
-        Held::Host(tensor) => panic!("{tensor:?} is on the host"),
+        TensorHandle::Device(resident) => &**resident,
+        TensorHandle::Host(tensor) => panic!("{tensor:?} is on the host"),
     }
 }
 
-fn one(mut outcome: Outcome<Held>, name: &str) -> Held {
+fn one(mut outcome: Outcome<TensorHandle>, name: &str) -> TensorHandle {
     outcome.outputs.remove(name).unwrap()
 }
 
@@ -77,7 +77,7 @@ fn what_stays_is_not_sent_and_gives_the_same() {
     let apart = apart.unwrap().outputs["y"].clone();
 
     let before = gpu.moved();
-    let x = Held::Host(x);
+    let x = TensorHandle::Host(x);
     let made = first.run_held(&held(&[("x", &x)]), &kept(&["a"])).unwrap();
     let stays = one(made, "a");
     assert_eq!(gpu.moved().to_host, before.to_host, "nothing comes back");
@@ -135,7 +135,7 @@ fn what_stays_takes_memory_until_it_is_dropped() {
         &[("y", F32)],
         &[],
     );
-    let x = Held::Host(noise(&[50_000], 2));
+    let x = TensorHandle::Host(noise(&[50_000], 2));
     let all = gpu.memory_free_bytes();
     let run = || relu.run_held(&held(&[("x", &x)]), &kept(&["y"]));
     let first = one(run().unwrap(), "y");
@@ -190,7 +190,10 @@ fn what_stays_may_be_an_input_a_weight_or_the_hosts() {
     let apart = all.run(&BTreeMap::from([("x".to_owned(), x.clone())]));
     let apart = apart.unwrap().outputs;
     let memory = gpu.memory().unwrap();
-    for x in [Held::Host(x.clone()), Held::Device(memory.put(&x).unwrap())] {
+    for x in [
+        TensorHandle::Host(x.clone()),
+        TensorHandle::Device(memory.put(&x).unwrap()),
+    ] {
         let made = all.run_held(&held(&[("x", &x)]), &kept(&names)).unwrap();
         drop(x);
         for name in &names {
@@ -200,10 +203,10 @@ fn what_stays_may_be_an_input_a_weight_or_the_hosts() {
         }
     }
     assert!(matches!(
-        all.run_held(&held(&[("x", &Held::Host(x))]), &kept(&names))
+        all.run_held(&held(&[("x", &TensorHandle::Host(x))]), &kept(&names))
             .unwrap()
             .outputs["s"],
-        Held::Host(_)
+        TensorHandle::Host(_)
     ));
 }
 
@@ -253,7 +256,7 @@ fn halves_truths_and_places_stay_and_the_host_knows_what_it_must() {
     let apart = apart.unwrap().outputs;
     let expected = second.run(&apart).unwrap().outputs;
     let names = ["n", "truth", "place"];
-    let made = first.run_held(&held(&[("h", &Held::Host(h))]), &kept(&names));
+    let made = first.run_held(&held(&[("h", &TensorHandle::Host(h))]), &kept(&names));
     let made = made.unwrap().outputs;
     for name in names {
         let resident = on_device(&made[name]);
@@ -285,10 +288,11 @@ fn a_divisor_that_stays_is_seen_by_the_host() {
     let quotient = program(&gpu, &nodes, &[a, b], &[("y", DType::I32)], &[]);
     let put = |values: Vec<i32>| {
         let tensor = Tensor::from_vec([values.len()], values).unwrap();
-        Held::Device(memory.put(&tensor).unwrap())
+        TensorHandle::Device(memory.put(&tensor).unwrap())
     };
-    let run =
-        |b: &Held| quotient.run_held(&held(&[("a", &put(vec![7, -9])), ("b", b)]), &kept(&["y"]));
+    let run = |b: &TensorHandle| {
+        quotient.run_held(&held(&[("a", &put(vec![7, -9])), ("b", b)]), &kept(&["y"]))
+    };
     let made = one(run(&put(vec![2, 4])).unwrap(), "y");
     assert_eq!(made.to_host().unwrap().to_vec::<i32>().unwrap(), [3, -2]);
     let again = one(run(&made).unwrap(), "y");
@@ -325,7 +329,7 @@ fn what_lies_on_another_device_comes_through_the_host() {
     };
     let [first, _] = two_halves(&gpu);
     let [_, second] = two_halves(&other);
-    let x = Held::Host(noise(&[4, 64], 1));
+    let x = TensorHandle::Host(noise(&[4, 64], 1));
     let made = first.run_held(&held(&[("x", &x)]), &kept(&["a"])).unwrap();
     let a = one(made, "a");
     let (own, others) = (gpu.memory().unwrap(), other.memory().unwrap());
@@ -335,7 +339,7 @@ fn what_lies_on_another_device_comes_through_the_host() {
     let before = gpu.moved().to_host;
     let made = second.run_held(&held(&[("a", &a)]), &kept(&[])).unwrap();
     assert_eq!(gpu.moved().to_host - before, 4 * 4 * 64);
-    let on_host = Held::Host(a.to_host().unwrap());
+    let on_host = TensorHandle::Host(a.to_host().unwrap());
     let apart = second
         .run_held(&held(&[("a", &on_host)]), &kept(&[]))
         .unwrap();
@@ -370,7 +374,7 @@ fn an_input_that_does_not_fit_is_named_wherever_it_lies() {
     let Some(gpu) = own_gpu(None) else { return };
     let [first, _] = two_halves(&gpu);
     let truths = gpu.memory().unwrap().put(&truths(&[1, 0])).unwrap();
-    let truths = Held::Device(truths);
+    let truths = TensorHandle::Device(truths);
     let error = first.run_held(&held(&[("x", &truths)]), &kept(&[]));
     let error = error.unwrap_err();
     assert!(matches!(error, RunError::InputDType { .. }), "{error}");

@@ -20,12 +20,12 @@ pub(super) struct Package {
     title: String,
     /// Microjoules at which the counter begins anew; `None` where that is not said.
     range: Option<u64>,
-    counted: Mutex<Counted>,
+    counted: Mutex<CounterReading>,
 }
 
 /// What a counter has shown.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct CounterReading {
     last: u64,
     /// Microjoules of the times it began anew.
     before: u64,

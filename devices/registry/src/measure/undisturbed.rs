@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 /// What the kernel has counted of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
+struct ThreadTimes {
     /// Time on a core.
     ran: Duration,
     /// Time without one, though it could have run.
     waited: Duration,
 }
 
-impl Sub for Counted {
+impl Sub for ThreadTimes {
     type Output = Self;
 
     /// What came to it; threads that ended take their counts along.
@@ -61,15 +61,15 @@ impl Whose {
         }
     }
 
-    fn counted(self) -> Counted {
+    fn counted(self) -> ThreadTimes {
         match self {
-            Self::Thread => Counted {
+            Self::Thread => ThreadTimes {
                 ran: clock::of_thread(),
                 waited: waited(Path::new("/proc/thread-self")),
             },
             Self::Process(_) => {
                 let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
-                Counted {
+                ThreadTimes {
                     ran: clock::of_process(),
                     waited: threads.flatten().map(|it| waited(&it.path())).sum(),
                 }
@@ -115,7 +115,7 @@ mod clock {
 }
 
 /// Wall time without what the threads waited for a core, which they did side by side.
-fn undisturbed(wall: Duration, counted: Counted, threads: u32) -> Duration {
+fn undisturbed(wall: Duration, counted: ThreadTimes, threads: u32) -> Duration {
     let own = wall.saturating_sub(counted.waited / threads);
     own.max(counted.ran / threads).min(wall)
 }
@@ -140,8 +140,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn counted(ran: u64, waited: u64) -> Counted {
-        Counted {
+    fn counted(ran: u64, waited: u64) -> ThreadTimes {
+        ThreadTimes {
             ran: ms(ran),
             waited: ms(waited),
         }
@@ -166,7 +166,7 @@ mod tests {
     fn it_is_never_more_than_the_wall_nor_less_than_the_processors() {
         assert_eq!(undisturbed(ms(10), counted(8, 100), 1), ms(8));
         assert_eq!(undisturbed(ms(10), counted(100, 0), 2), ms(10));
-        assert_eq!(undisturbed(ms(10), Counted::default(), 2), ms(10));
+        assert_eq!(undisturbed(ms(10), ThreadTimes::default(), 2), ms(10));
     }
 
     #[cfg(target_os = "linux")]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::place::DeviceIndex;
-use crate::space::{Ensured, SpaceConfig};
+use crate::space::SpaceConfig;
 
 const GPU: Place = Place::Device(DeviceIndex(0));
 const OTHER: Place = Place::Device(DeviceIndex(1));
@@ -80,7 +80,7 @@ fn brought(space: &mut Space<u8>, handle: Handle, to: Place) -> (Content<u8>, Ve
     let mut hops = Vec::new();
     loop {
         match space.ensure_on(handle, to) {
-            Ok(Ensured::Here(content)) => return (content, hops),
+            Ok(content) => return (content, hops),
             refused => assert!(is_moving(&refused), "{refused:?}"),
         }
         let step = space.take_move().unwrap();
@@ -307,7 +307,7 @@ impl World {
                 let Some(handle) = self.at(index) else { return };
                 let (fill, length) = self.held[&handle];
                 let answer = self.space.ensure_on(handle, Self::PLACES[place]);
-                if let Some(Ensured::Here(content)) = self.after(answer) {
+                if let Some(content) = self.after(answer) {
                     let right = match place < 2 {
                         true => Content::Device(fill),
                         false => Content::Host(bytes(fill, length)),

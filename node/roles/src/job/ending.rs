@@ -106,6 +106,10 @@ impl JobCore {
     }
 
     pub(super) fn close(&mut self) {
+        if !self.waits.is_empty() {
+            // A note came meanwhile, and is being disputed: silence would pay for it.
+            return self.set_step(EndingStep::Closing);
+        }
         self.attempts.clear();
         self.refusals.clear();
         self.timers.stop_all(|_| true);

@@ -227,7 +227,11 @@ impl JobCore {
             let answer = self.answer(n, number).into_iter();
             let mut outputs: Tensors = answer.map(|(name, id, _)| (name, id)).collect();
             let asked = self.requests.get(&number).expect("it is not answered");
+            // A resumed attempt may have made anew what was kept before.
+            let made: std::collections::BTreeSet<String> =
+                outputs.iter().map(|(name, _)| name.clone()).collect();
             let kept = self.spec.outputs.iter();
+            let kept = kept.filter(|name| !made.contains(*name));
             let kept = kept.filter_map(|name| Some((name.clone(), *asked.values.get(name)?)));
             outputs.extend(kept);
             self.give_on(Some(n), number, n, outputs);

@@ -86,7 +86,7 @@ impl Broker {
     /// asked until all are found: a peer announces itself to those it reaches.
     pub async fn find(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
         let request = Request::Find(keys.to_vec());
-        let mut found: Vec<Contact> = asked!(self, request, Answer::Found(found) => found)?;
+        let mut found = asked!(self, request, Answer::Found(found) => found)?;
         for validator in self.validators().iter() {
             if found.len() == keys.len() {
                 break;
@@ -97,12 +97,13 @@ impl Broker {
                 found.dedup_by_key(|contact| contact.account);
             }
         }
-        Ok(found)
+        Ok(found.iter().map(Contact::from).collect())
     }
 
     /// Tells every validator where this node is reached. How many have heard it.
     pub async fn announce(&self) -> usize {
-        let request = Request::Announce(self.network.addresses().await);
+        let addresses = self.network.addresses().await;
+        let request = Request::Announce(addresses.iter().map(ToString::to_string).collect());
         let validators = self.validators();
         let asked = validators.iter().map(|peer| self.ask_one(*peer, &request));
         let heard = futures::future::join_all(asked).await;

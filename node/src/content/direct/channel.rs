@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::SockRef;
 
-use super::handshake::{Handshake, Shaken, receive};
-use super::records::{HEAD_BYTES, Opened, Records, length_of};
+use super::handshake::{Handshake, HandshakeResult, receive};
+use super::records::{HEAD_BYTES, OpenedRecord, Records, length_of};
 use crate::network::wire::{self, FRAME_BYTES_MAX, WireError};
 
 /// Bytes received at once: a dozen records and more, and still in the processor's cache.
@@ -22,10 +22,10 @@ const INCOMING_BYTES: usize = 256 << 10;
 /// left the processor's cache before they are read.
 const NEAR_BYTES: usize = 256 << 10;
 
-/// The longest message on a lane: requests and the hashes of a content's frames.
+/// The longest message on a direct channel: requests and the hashes of a content's frames.
 const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX;
 
-/// One end of a lane.
+/// One end of a direct channel.
 pub(crate) struct Channel {
     stream: TcpStream,
     records: Records,
@@ -60,7 +60,7 @@ impl Channel {
         Ok(Channel::new(stream, shaken))
     }
 
-    fn new(stream: TcpStream, shaken: Shaken) -> Channel {
+    fn new(stream: TcpStream, shaken: HandshakeResult) -> Channel {
         Channel {
             stream,
             records: shaken.records,
@@ -146,8 +146,8 @@ impl Channel {
             };
             let opened = self.records.open(&mut self.incoming[record]);
             match opened.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
-                Opened::Bytes([]) | Opened::NewKeys => {}
-                Opened::Bytes(bytes) => {
+                OpenedRecord::Bytes([]) | OpenedRecord::NewKeys => {}
+                OpenedRecord::Bytes(bytes) => {
                     // What is decrypted goes on at once; only what is over waits.
                     let (now, over) = bytes.split_at(bytes.len().min(length));
                     take(now);
@@ -155,7 +155,7 @@ impl Channel {
                     self.taken = 0;
                     return Ok(now.len());
                 }
-                Opened::Farewell => return Ok(0),
+                OpenedRecord::Farewell => return Ok(0),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How the two ends of a lane agree on keys: rustls, without its buffers.
+//! How the two ends of a direct channel agree on keys: rustls, without its buffers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -42,7 +42,7 @@ pub(super) struct Handshake<'s> {
 }
 
 /// What a handshake leaves.
-pub(super) struct Shaken {
+pub(super) struct HandshakeResult {
     pub(super) records: Records,
     pub(super) incoming: Vec<u8>,
     /// The part of `incoming` that was received and not decrypted.
@@ -93,7 +93,7 @@ impl<'s> Handshake<'s> {
     }
 
     /// Goes on to the end.
-    pub(super) fn shake(mut self) -> io::Result<Shaken> {
+    pub(super) fn shake(mut self) -> io::Result<HandshakeResult> {
         loop {
             match self.advance()? {
                 Next::Again => {}
@@ -111,7 +111,7 @@ impl<'s> Handshake<'s> {
                 .map(|(secrets, keys)| (secrets, Keys::Dialled(keys))),
         };
         let records = agreed.and_then(|(secrets, keys)| Records::new(secrets, keys));
-        Ok(Shaken {
+        Ok(HandshakeResult {
             records: records.map_err(io::Error::other)?,
             incoming: self.incoming,
             waiting: self.waiting,
@@ -193,7 +193,9 @@ fn step<Data>(
         Ok(ConnectionState::BlockedHandshake) => Ok(Next::Receive),
         Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Ready),
         Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Next::Closed),
-        Ok(_) => Err(io::Error::other("a state of TLS that a lane does not know")),
+        Ok(_) => Err(io::Error::other(
+            "a state of TLS that a direct channel does not know",
+        )),
     };
     (discard, next)
 }

@@ -1,9 +1,9 @@
-//! Who a lane's other end must be: TLS 1.3 with the nodes' own keys in place of certificates.
+//! Who a channel's other end must be: TLS 1.3 with the nodes' own keys in place of certificates.
 //!
 //! A node's ed25519 key is its peer id, so it is its raw public key (RFC 7250) in TLS as well: each
-//! end accepts one key, that of the peer it agreed on the lane with, and there is no name, no
-//! authority and no date to be checked. What a key signs in TLS begins with 64 spaces and TLS's own
-//! words, so it is nothing that noise or the market would take.
+//! end accepts one key, that of the peer it agreed on the direct channel with, and there is no
+//! name, no authority and no date to be checked. What a key signs in TLS begins with 64 spaces and
+//! TLS's own words, so it is nothing that noise or the market would take.
 
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ impl OnlyPeer {
 /// TLS 1.2 is not spoken here.
 fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General(
-        "only TLS 1.3 is spoken on a lane".to_owned(),
+        "only TLS 1.3 is spoken on a direct channel".to_owned(),
     ))
 }
 

@@ -1,5 +1,5 @@
-//! The records of a lane once hands are shaken: TLS 1.3's, by rustls's ciphers, in buffers of the
-//! lane's own.
+//! The records of a direct channel once hands are shaken: TLS 1.3's, by rustls's ciphers, in
+//! buffers of the channel's own.
 //!
 //! rustls's own interface copies what it encrypts twice. With the keys that it agreed on, a byte is
 //! copied once where it is encrypted, and decrypted where it was received.
@@ -54,7 +54,7 @@ pub(super) struct Records {
 }
 
 /// What a record had in it.
-pub(super) enum Opened<'a> {
+pub(super) enum OpenedRecord<'a> {
     Bytes(&'a [u8]),
     /// What comes after it has other keys.
     NewKeys,
@@ -119,7 +119,7 @@ impl Records {
     }
 
     /// Decrypts a record, what stands behind its head, where it is.
-    pub(super) fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<Opened<'a>, Error> {
+    pub(super) fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<OpenedRecord<'a>, Error> {
         let (typ, version) = (ContentType::ApplicationData, ProtocolVersion::TLSv1_2);
         let message = InboundOpaqueMessage::new(typ, version, record);
         let message = self.decrypter.decrypt(message, self.opened)?;
@@ -128,17 +128,17 @@ impl Records {
         match (message.typ, message.payload) {
             (ContentType::ApplicationData, bytes @ [_, ..]) => {
                 self.empty = 0;
-                Ok(Opened::Bytes(bytes))
+                Ok(OpenedRecord::Bytes(bytes))
             }
             _ if self.empty > EMPTY_MAX => Err(no_place("a run of empty records")),
-            (ContentType::ApplicationData, []) => Ok(Opened::Bytes(&[])),
+            (ContentType::ApplicationData, []) => Ok(OpenedRecord::Bytes(&[])),
             (ContentType::Handshake, message) if *message == KEY_UPDATE => {
                 let (opened, secrets) = self.keys.for_receiving()?;
                 self.decrypter = decrypter(self.suite, secrets)?;
                 self.opened = opened;
-                Ok(Opened::NewKeys)
+                Ok(OpenedRecord::NewKeys)
             }
-            (ContentType::Alert, [_, 0]) => Ok(Opened::Farewell),
+            (ContentType::Alert, [_, 0]) => Ok(OpenedRecord::Farewell),
             (ContentType::Alert, [_, why]) => {
                 Err(Error::AlertReceived(AlertDescription::from(*why)))
             }
@@ -148,7 +148,8 @@ impl Records {
 }
 
 /// The version that every head states since TLS 1.2. The cipher does not cover it, and TLS has it
-/// ignored; both ends of a lane are ours, so that another one is a byte changed on the way.
+/// ignored; both ends of a direct channel are ours, so that another one is a byte changed on the
+/// way.
 const HEAD_VERSION: [u8; 2] = [3, 3];
 
 /// How long the record is behind the head.
@@ -159,7 +160,7 @@ pub(super) fn length_of(head: [u8; HEAD_BYTES]) -> io::Result<usize> {
         || [major, minor] != HEAD_VERSION
         || length > RECORD_BYTES_MAX
     {
-        let what = "what came is no record of a lane";
+        let what = "what came is no record of a direct channel";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     Ok(length)
@@ -213,7 +214,7 @@ fn parts(secrets: ConnectionTrafficSecrets) -> Result<(AeadKey, Iv), Error> {
 }
 
 fn no_place(what: &str) -> Error {
-    Error::General(format!("{what} that has no place on a lane"))
+    Error::General(format!("{what} that has no place on a direct channel"))
 }
 
 #[cfg(test)]
@@ -274,9 +275,9 @@ mod tests {
             let (mut came, mut renewed) = (Vec::new(), 0);
             for record in &mut records {
                 match to.open(behind_head(record)).unwrap() {
-                    Opened::Bytes(bytes) => came.extend_from_slice(bytes),
-                    Opened::NewKeys => renewed += 1,
-                    Opened::Farewell => panic!("nobody leaves"),
+                    OpenedRecord::Bytes(bytes) => came.extend_from_slice(bytes),
+                    OpenedRecord::NewKeys => renewed += 1,
+                    OpenedRecord::Farewell => panic!("nobody leaves"),
                 }
             }
             assert_eq!(came, bytes);
@@ -309,7 +310,7 @@ mod tests {
         let (mut near, mut far) = shaken();
         let mut farewell = near.sealed(ContentType::Alert, &[1, 0]).unwrap();
         let opened = far.open(behind_head(&mut farewell));
-        assert!(matches!(opened, Ok(Opened::Farewell)));
+        assert!(matches!(opened, Ok(OpenedRecord::Farewell)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::*;
 use crate::folder::contact::Contact;
 use crate::network;
 
-async fn node(listening: Listening) -> (Lanes, NodeKey, Contact) {
+async fn node(listening: DirectListen) -> (DirectChannels, NodeKey, Contact) {
     let key = NodeKey::generate();
     let config = network::Config {
         listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
@@ -20,18 +20,18 @@ async fn node(listening: Listening) -> (Lanes, NodeKey, Contact) {
             channel.send_message(&word).unwrap();
         }
     };
-    let lanes = Lanes::start(network, key.clone(), listening, echo).await;
-    (lanes.unwrap(), key, Contact { account, addresses })
+    let channels = DirectChannels::start(network, key.clone(), listening, echo).await;
+    (channels.unwrap(), key, Contact { account, addresses })
 }
 
-/// Has a node that takes part in no lanes say that it is dialled at these addresses, and not get
-/// through to anybody itself.
+/// Has a node that takes part in no direct channels say that it is dialled at these addresses, and
+/// not get through to anybody itself.
 pub(crate) fn announce(network: &Network, addresses: Vec<SocketAddr>) {
     network.serve(PROTOCOL, 4, move |_, mut stream| {
         let addresses = addresses.clone();
         async move {
             let _: Proposal = wire::receive(&mut stream).await.unwrap();
-            let reply = Reply::Dial(addresses);
+            let reply = DirectReply::Dial(addresses);
             wire::send(&mut stream, &reply).await.unwrap();
             if let Ok(Outcome::YourTurn) = wire::receive(&mut stream).await {
                 wire::send(&mut stream, &Outcome::Neither).await.unwrap();
@@ -63,8 +63,8 @@ pub(crate) async fn silent_address() -> (SocketAddr, impl Sized) {
     (address, (listener, waiting))
 }
 
-fn dialled() -> Listening {
-    Listening::At("127.0.0.1:0".parse().unwrap())
+fn dialled() -> DirectListen {
+    DirectListen::At("127.0.0.1:0".parse().unwrap())
 }
 
 /// A connection between two threads.
@@ -132,7 +132,7 @@ fn another_key_than_the_agreed_one_is_refused_at_both_ends() {
 }
 
 #[test]
-fn a_changed_byte_on_the_way_ends_the_lane() {
+fn a_changed_byte_on_the_way_ends_the_channel() {
     let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());
     let (one, near_middle) = connected();
     let (far_middle, other) = connected();
@@ -172,22 +172,22 @@ fn a_changed_byte_on_the_way_ends_the_lane() {
 
 #[tokio::test]
 async fn who_was_not_invited_does_not_come_to_the_handshake() {
-    let (lanes, key, _) = node(dialled()).await;
-    let door = lanes.0.door.unwrap();
+    let (channels, key, _) = node(dialled()).await;
+    let door = channels.0.door.unwrap();
     let stranger = tokio::task::spawn_blocking(move || {
         let mut connection = TcpStream::connect(door).unwrap();
         connection.write_all(&Token::default()).unwrap();
         dialling_end(connection, &NodeKey::generate(), key.public()).err()
     });
     assert!(stranger.await.unwrap().is_some());
-    assert!(lock(&lanes.0.served).is_empty());
+    assert!(lock(&channels.0.served).is_empty());
 }
 
 #[tokio::test]
 async fn an_address_that_answers_is_found_among_those_that_do_not() {
     let (silent, _kept) = silent_address().await;
-    let (lanes, ..) = node(dialled()).await;
-    let door = lanes.0.door.unwrap();
+    let (channels, ..) = node(dialled()).await;
+    let door = channels.0.door.unwrap();
     let mut addresses = vec![silent; ADDRESSES_MAX - 2];
     addresses.extend([dead_address(), door]);
     let dialled = dial(addresses, Token::default()).await.unwrap();
@@ -197,9 +197,9 @@ async fn an_address_that_answers_is_found_among_those_that_do_not() {
 }
 
 #[tokio::test]
-async fn a_peer_has_no_more_lanes_than_its_share() {
+async fn a_peer_has_no_more_channels_than_its_share() {
     let (_server, _, contact) = node(dialled()).await;
-    let (client, ..) = node(Listening::Nowhere).await;
+    let (client, ..) = node(DirectListen::Nowhere).await;
     client.0.network.learn(&contact).await.unwrap();
     let peer = contact.peer().unwrap();
     let mut held = Vec::new();
@@ -207,10 +207,10 @@ async fn a_peer_has_no_more_lanes_than_its_share() {
         held.push(client.acquire(peer).await.unwrap());
     }
     let full = client.acquire(peer).await.err();
-    assert!(matches!(full, Some(LaneError::Full)), "{full:?}");
+    assert!(matches!(full, Some(DirectError::Full)), "{full:?}");
     let again = client.acquire(peer).await.err();
     assert!(
-        matches!(again, Some(LaneError::Refused { .. })),
+        matches!(again, Some(DirectError::Refused { .. })),
         "{again:?}"
     );
     // One that is kept is taken, whatever was refused since.
@@ -227,13 +227,13 @@ fn damaged_words_of_an_agreement_do_no_harm() {
     let bytes = postcard::to_allocvec(&proposal).unwrap();
     assert!(bytes.len() <= WORD_BYTES_MAX);
     crate::protocols::fuzzed::try_messages(10, &[proposal]);
-    crate::protocols::fuzzed::try_messages::<Reply>(11, &[Reply::Full]);
+    crate::protocols::fuzzed::try_messages::<DirectReply>(11, &[DirectReply::Full]);
     crate::protocols::fuzzed::try_messages::<Outcome>(12, &[Outcome::Dialled]);
 }
 
 #[tokio::test]
-async fn a_door_for_lanes_outlives_damaged_handshakes() {
-    let (_lanes, _, _) = node(Listening::Nowhere).await;
+async fn an_address_for_channels_outlives_damaged_handshakes() {
+    let (_channels, _, _) = node(DirectListen::Nowhere).await;
     let mut damage = crate::protocols::fuzzed::Damage::new(13);
     for _ in 0..40 {
         let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());
@@ -246,6 +246,6 @@ async fn a_door_for_lanes_outlives_damaged_handshakes() {
         hello.extend((0..length).map(|_| damage.next() as u8));
         let _ = near.write_all(&damage.of(&hello));
         drop(near);
-        assert!(shaking.join().unwrap(), "no lane comes of it");
+        assert!(shaking.join().unwrap(), "no direct channel comes of it");
     }
 }

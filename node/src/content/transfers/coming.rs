@@ -10,24 +10,24 @@ use tokio::sync::watch;
 use super::lock;
 
 /// Everything that somebody wants.
-pub(super) type Contents = Mutex<HashMap<ContentId, Arc<Wanted>>>;
+pub(super) type Contents = Mutex<HashMap<ContentId, Arc<WantedContent>>>;
 
 /// One of those who want a content; the last to leave turns off the light.
-pub(super) struct Coming<'a> {
+pub(super) struct WantedHere<'a> {
     contents: &'a Contents,
     id: ContentId,
-    pub(super) wanted: Arc<Wanted>,
+    pub(super) wanted: Arc<WantedContent>,
 }
 
 /// A content that somebody wants.
-pub(super) struct Wanted {
+pub(super) struct WantedContent {
     /// One brings it, and the others wait.
     pub(super) alone: tokio::sync::Mutex<()>,
     /// As urgently as any of them wants it.
     pub(super) urgency: watch::Sender<Urgency>,
 }
 
-impl Wanted {
+impl WantedContent {
     pub(super) fn hurry(&self, urgency: Urgency) {
         self.urgency.send_if_modified(|before| {
             let more = urgency > *before;
@@ -37,19 +37,19 @@ impl Wanted {
     }
 }
 
-impl Default for Wanted {
-    fn default() -> Wanted {
-        Wanted {
+impl Default for WantedContent {
+    fn default() -> WantedContent {
+        WantedContent {
             alone: tokio::sync::Mutex::default(),
             urgency: watch::Sender::new(Urgency::Guessed),
         }
     }
 }
 
-impl Coming<'_> {
-    pub(super) fn new(contents: &Contents, id: ContentId) -> Coming<'_> {
+impl WantedHere<'_> {
+    pub(super) fn new(contents: &Contents, id: ContentId) -> WantedHere<'_> {
         let wanted = lock(contents).entry(id).or_default().clone();
-        Coming {
+        WantedHere {
             contents,
             id,
             wanted,
@@ -57,7 +57,7 @@ impl Coming<'_> {
     }
 }
 
-impl Drop for Coming<'_> {
+impl Drop for WantedHere<'_> {
     fn drop(&mut self) {
         let mut coming = lock(self.contents);
         // The map's and this one's.

@@ -3,7 +3,7 @@
 use libp2p::PeerId;
 use souk_memory::{ContentId, OutlineError, StoreError};
 
-use super::{OrderFull, RESUMES_MAX};
+use super::{RESUMES_MAX, TooManyTransfers};
 use crate::network::OpenError;
 use crate::network::wire::WireError;
 
@@ -67,7 +67,7 @@ pub enum FetchError {
     },
     /// Too many transfers wait.
     #[error(transparent)]
-    Full(#[from] OrderFull),
+    Full(#[from] TooManyTransfers),
     /// The store refused it.
     #[error("cannot keep what arrived: {0}")]
     Store(#[from] StoreError),

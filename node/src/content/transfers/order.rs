@@ -16,7 +16,7 @@ use souk_memory::transfers::Urgency;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
-use crate::content::pace::Pace;
+use crate::content::pace::Pacer;
 
 /// Transfers of the same urgency that move from one peer at a time: the next one's question
 /// travels while the bytes of those before come.
@@ -31,7 +31,7 @@ const STILL_MAX: Duration = Duration::from_secs(3);
 /// As many transfers wait as may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{WAITING_MAX} transfers wait for their turn: wait for some of them")]
-pub struct OrderFull;
+pub struct TooManyTransfers;
 
 /// By urgency, then by order of asking.
 type Rank = (Reverse<Urgency>, Ticket);
@@ -41,16 +41,16 @@ type Ticket = u64;
 
 /// Who waits and who moves: bookkeeping alone.
 #[derive(Debug, Default)]
-struct Order {
+struct TransferOrder {
     asked: Ticket,
     waiting: BTreeMap<Rank, PeerId>,
     moving: BTreeMap<Ticket, (Urgency, PeerId)>,
 }
 
-impl Order {
-    fn want(&mut self, peer: PeerId, urgency: Urgency) -> Result<Ticket, OrderFull> {
+impl TransferOrder {
+    fn want(&mut self, peer: PeerId, urgency: Urgency) -> Result<Ticket, TooManyTransfers> {
         if self.waiting.len() >= WAITING_MAX {
-            return Err(OrderFull);
+            return Err(TooManyTransfers);
         }
         self.asked += 1;
         self.waiting.insert((Reverse(urgency), self.asked), peer);
@@ -114,13 +114,13 @@ impl Order {
 
 /// The order of a node's transfers.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
-    order: Mutex<Order>,
+pub(super) struct TransferQueue {
+    order: Mutex<TransferOrder>,
     /// Rung whenever somebody's turn may have come.
     bell: Notify,
 }
 
-impl Turns {
+impl TransferQueue {
     /// Waits until a transfer from `peer` may begin.
     ///
     /// # Errors
@@ -129,15 +129,15 @@ impl Turns {
         self: &Arc<Self>,
         peer: PeerId,
         urgency: watch::Receiver<Urgency>,
-    ) -> Result<Turn, OrderFull> {
+    ) -> Result<Turn, TooManyTransfers> {
         let ticket = self.order().want(peer, *urgency.borrow())?;
         let mut turn = Turn {
-            turns: self.clone(),
+            queue: self.clone(),
             ticket,
             urgency,
         };
         self.change(|_| {});
-        turn.wait_for(Order::is_moving).await;
+        turn.wait_for(TransferOrder::is_moving).await;
         Ok(turn)
     }
 
@@ -147,7 +147,7 @@ impl Turns {
         self.order().moving.len()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Order)) {
+    fn change(&self, change: impl FnOnce(&mut TransferOrder)) {
         let mut order = self.order();
         change(&mut order);
         order.begin();
@@ -155,7 +155,7 @@ impl Turns {
         self.bell.notify_waiters();
     }
 
-    fn order(&self) -> MutexGuard<'_, Order> {
+    fn order(&self) -> MutexGuard<'_, TransferOrder> {
         // Each change under this lock is whole before anything can panic.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,19 +164,19 @@ impl Turns {
 /// A transfer's place in the order; it is free when this is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
-    turns: Arc<Turns>,
+    queue: Arc<TransferQueue>,
     ticket: Ticket,
     urgency: watch::Receiver<Urgency>,
 }
 
 impl Turn {
     /// Waits until something is so, and passes on meanwhile how urgent this has become.
-    async fn wait_for(&mut self, is_so: impl Fn(&Order, Ticket) -> bool) {
+    async fn wait_for(&mut self, is_so: impl Fn(&TransferOrder, Ticket) -> bool) {
         loop {
-            let turns = self.turns.clone();
-            let mut rung = std::pin::pin!(turns.bell.notified());
+            let queue = self.queue.clone();
+            let mut rung = std::pin::pin!(queue.bell.notified());
             rung.as_mut().enable();
-            if is_so(&turns.order(), self.ticket) {
+            if is_so(&queue.order(), self.ticket) {
                 return;
             }
             tokio::select! {
@@ -188,7 +188,7 @@ impl Turn {
 
     fn hurry(&mut self) {
         let (ticket, urgency) = (self.ticket, *self.urgency.borrow_and_update());
-        self.turns.change(|order| order.raise(ticket, urgency));
+        self.queue.change(|order| order.raise(ticket, urgency));
     }
 
     /// Holds still while something more urgent moves, for a while at most.
@@ -196,7 +196,7 @@ impl Turn {
         if self.urgency.has_changed().unwrap_or(false) {
             self.hurry();
         }
-        if self.turns.order().gives_way(self.ticket) {
+        if self.queue.order().gives_way(self.ticket) {
             let free = self.wait_for(|order, ticket| !order.gives_way(ticket));
             // Late is no fault: it takes a piece then.
             let _ = tokio::time::timeout(STILL_MAX, free).await;
@@ -207,14 +207,14 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let ticket = self.ticket;
-        self.turns.change(|order| order.done(ticket));
+        self.queue.change(|order| order.done(ticket));
     }
 }
 
 /// What a transfer passes before each piece: those that are more urgent, and the node's limit.
 #[derive(Debug)]
 pub(super) struct Gate {
-    pub(super) pace: Arc<Pace>,
+    pub(super) pace: Arc<Pacer>,
     pub(super) turn: Turn,
 }
 
@@ -232,7 +232,7 @@ impl Gate {
 
     /// The same, on a thread that may wait, of a runtime.
     pub(super) fn pass_blocking(&mut self, bytes: usize) {
-        if self.turn.turns.order().gives_way(self.turn.ticket) {
+        if self.turn.queue.order().gives_way(self.turn.ticket) {
             Handle::current().block_on(self.turn.stand_aside());
         }
         self.pace.pass_blocking(bytes);
@@ -250,7 +250,7 @@ mod tests {
     /// A link that carries one piece a step, in turn, for those that move and give way to nobody.
     #[derive(Default)]
     struct Link {
-        order: Order,
+        order: TransferOrder,
         left: BTreeMap<Ticket, u32>,
         last: Ticket,
         ended: Vec<Ticket>,
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn equals_go_in_turn_and_a_few_of_a_peer_at_a_time() {
-        let (mut order, peers) = (Order::default(), peers(2));
+        let (mut order, peers) = (TransferOrder::default(), peers(2));
         let of_first: Vec<Ticket> = (0..6)
             .map(|_| order.want(peers[0], Urgency::Planned).unwrap())
             .collect();
@@ -324,11 +324,11 @@ mod tests {
 
     #[test]
     fn who_wants_more_than_may_wait_is_told() {
-        let (mut order, peer) = (Order::default(), PeerId::random());
+        let (mut order, peer) = (TransferOrder::default(), PeerId::random());
         for _ in 0..WAITING_MAX {
             order.want(peer, Urgency::Guessed).unwrap();
         }
-        assert_eq!(order.want(peer, Urgency::Awaited), Err(OrderFull));
+        assert_eq!(order.want(peer, Urgency::Awaited), Err(TooManyTransfers));
     }
 
     #[test]

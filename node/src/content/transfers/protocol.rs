@@ -1,10 +1,10 @@
-//! What is said on `/souk/tensor/1`, over libp2p and on a lane alike.
+//! What is said on `/souk/tensor/1`, over libp2p and on a direct channel alike.
 //!
 //! The receiver asks for some contents at once; the sender answers each in turn: its head, and
 //! then, if wanted, its bytes from the frame wanted to the end, without anything between.
 
 use serde::{Deserialize, Serialize};
-use souk_memory::{ContentId, FrameHash, Held, Store};
+use souk_memory::{ContentId, FrameHash, Store, StoredContent};
 
 /// Contents asked for at once.
 pub(super) const WANTS_MAX: usize = 256;
@@ -14,7 +14,7 @@ pub(super) const REQUEST_BYTES_MAX: usize = 32 << 10;
 
 /// The receiver's word.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct ContentRequest {
     /// What it wants, at most [`WANTS_MAX`].
     pub(super) wants: Vec<Want>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Want {
 
 /// The sender's word about one content.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum ContentAnswer {
     /// It is here.
     Content {
         /// Length of the whole in bytes.
@@ -49,9 +49,9 @@ pub(super) enum Answer {
 
 impl Want {
     /// The answer to it, and the bytes that follow.
-    pub(super) fn answered(&self, held: Option<Held>) -> (Answer, bytes::Bytes) {
-        let Some(Held { bytes, outline }) = held else {
-            return (Answer::Missing, bytes::Bytes::new());
+    pub(super) fn answered(&self, held: Option<StoredContent>) -> (ContentAnswer, bytes::Bytes) {
+        let Some(StoredContent { bytes, outline }) = held else {
+            return (ContentAnswer::Missing, bytes::Bytes::new());
         };
         let length = outline.length();
         let follows = length <= self.body_bytes_max;
@@ -62,7 +62,7 @@ impl Want {
         let start = self.frame.saturating_mul(souk_memory::FRAME_BYTES as u64);
         let start = if follows { start.min(length) } else { length };
         let start = usize::try_from(start).expect("it is a place in bytes that are in memory");
-        let answer = Answer::Content {
+        let answer = ContentAnswer::Content {
             length,
             frames,
             follows,
@@ -72,7 +72,7 @@ impl Want {
 }
 
 /// What a store holds of an id. A file that is damaged or does not read is not held.
-pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<Held> {
+pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<StoredContent> {
     match store.held(id) {
         Ok(held) => held,
         Err(error) => {
@@ -83,7 +83,10 @@ pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<Held> {
 }
 
 /// The same without waiting for a disk on the runtime's threads.
-pub(super) async fn look_up_aside(store: &std::sync::Arc<Store>, id: ContentId) -> Option<Held> {
+pub(super) async fn look_up_aside(
+    store: &std::sync::Arc<Store>,
+    id: ContentId,
+) -> Option<StoredContent> {
     if let Some(held) = store.in_reach(&id) {
         return Some(held);
     }
@@ -100,14 +103,14 @@ mod tests {
     use super::*;
     use crate::protocols::fuzzed;
 
-    fn wants(count: usize) -> Request {
+    fn wants(count: usize) -> ContentRequest {
         let want = Want {
             id: ContentId::of(b"weights"),
             frame: u64::MAX,
             outline: true,
             body_bytes_max: u64::MAX,
         };
-        Request {
+        ContentRequest {
             wants: vec![want; count],
         }
     }
@@ -121,6 +124,6 @@ mod tests {
     #[test]
     fn damaged_requests_and_answers_do_no_harm() {
         fuzzed::try_messages(8, &[wants(3)]);
-        fuzzed::try_messages::<Answer>(9, &[Answer::Missing]);
+        fuzzed::try_messages::<ContentAnswer>(9, &[ContentAnswer::Missing]);
     }
 }

@@ -12,11 +12,11 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_memory::{FRAME_BYTES, Store};
 
-use super::protocol::{REQUEST_BYTES_MAX, Request, WANTS_MAX, look_up, look_up_aside};
+use super::protocol::{ContentRequest, REQUEST_BYTES_MAX, WANTS_MAX, look_up, look_up_aside};
 use super::{SILENCE_MAX, patient};
 use crate::content::direct::Channel;
-use crate::content::pace::Pace;
-use crate::network::Turnstile;
+use crate::content::pace::Pacer;
+use crate::network::RateLimit;
 use crate::network::wire::{self, WireError};
 
 /// Answers are gathered up to this before they are written: small contents are many.
@@ -25,10 +25,10 @@ const GATHERED_BYTES: usize = 256 << 10;
 /// Content this long is not copied to be gathered.
 const GATHERED_EACH_BYTES: usize = 64 << 10;
 
-/// What a peer may ask for at once and each second, on all its streams and lanes together: a
-/// content counts for 1, each question for [`QUESTION_COST`] more, and what is not here for
-/// [`MISS_COST`].
-/// Short contents come by [`WANTS_MAX`] to a question: 230,000 of them a second go through.
+/// What a peer may ask for at once and each second, on all its streams and direct channels
+/// together: a content counts for 1, each question for [`QUESTION_COST`] more, and what is not here
+/// for [`MISS_COST`]. Short contents come by [`WANTS_MAX`] to a question: 230,000 of them a second
+/// go through.
 const ASKED_AT_ONCE: u32 = 1 << 18;
 const ASKED_PER_SECOND: u32 = 1 << 18;
 
@@ -39,18 +39,18 @@ const QUESTION_COST: u32 = 32;
 const MISS_COST: u32 = 32;
 
 /// What a node serves, and how fast.
-pub(super) struct Shelf {
+pub(super) struct ContentServer {
     store: Arc<Store>,
-    upload: Pace,
-    turnstile: Turnstile,
+    upload: Pacer,
+    rate_limit: RateLimit,
 }
 
-impl Shelf {
-    pub(super) fn new(store: Arc<Store>, upload: Pace) -> Shelf {
-        Shelf {
+impl ContentServer {
+    pub(super) fn new(store: Arc<Store>, upload: Pacer) -> ContentServer {
+        ContentServer {
             store,
             upload,
-            turnstile: Turnstile::new(ASKED_AT_ONCE, ASKED_PER_SECOND),
+            rate_limit: RateLimit::new(ASKED_AT_ONCE, ASKED_PER_SECOND),
         }
     }
 
@@ -70,39 +70,39 @@ fn cost(wants: usize, missing: u32) -> u32 {
 pub(super) async fn on_stream(
     peer: PeerId,
     stream: Stream,
-    shelf: &Shelf,
+    server: &ContentServer,
 ) -> Result<(), WireError> {
     let mut stream = BufReader::new(stream);
     let mut gathered = Vec::new();
     while let Some(request) = next(&mut stream).await? {
         let (asked, mut missing) = (request.wants.len(), 0);
         for want in request.wants.into_iter().take(WANTS_MAX) {
-            let held = look_up_aside(&shelf.store, want.id).await;
+            let held = look_up_aside(&server.store, want.id).await;
             missing += u32::from(held.is_none());
             let (answer, body) = want.answered(held);
             wire::push_frame(&mut gathered, &postcard::to_allocvec(&answer)?)?;
             if body.len() <= GATHERED_EACH_BYTES {
                 gathered.extend_from_slice(&body);
                 if gathered.len() >= GATHERED_BYTES {
-                    write(&mut stream, &mut gathered, shelf).await?;
+                    write(&mut stream, &mut gathered, server).await?;
                 }
                 continue;
             }
-            write(&mut stream, &mut gathered, shelf).await?;
-            for frame in body.chunks(shelf.upload.piece(FRAME_BYTES)) {
-                shelf.upload.pass(frame.len()).await;
+            write(&mut stream, &mut gathered, server).await?;
+            for frame in body.chunks(server.upload.piece(FRAME_BYTES)) {
+                server.upload.pass(frame.len()).await;
                 patient(async { Ok(stream.write_all(frame).await?) }).await?;
             }
         }
-        write(&mut stream, &mut gathered, shelf).await?;
+        write(&mut stream, &mut gathered, server).await?;
         patient(async { Ok(stream.flush().await?) }).await?;
-        shelf.turnstile.pass(peer, cost(asked, missing)).await;
+        server.rate_limit.pass(peer, cost(asked, missing)).await;
     }
     Ok(())
 }
 
 /// The next request; none where the receiver has closed the stream, or has no more for now.
-async fn next(stream: &mut BufReader<Stream>) -> Result<Option<Request>, WireError> {
+async fn next(stream: &mut BufReader<Stream>) -> Result<Option<ContentRequest>, WireError> {
     match wire::receive_within(stream, SILENCE_MAX, REQUEST_BYTES_MAX).await {
         Err(WireError::Stream(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
         other => other,
@@ -112,31 +112,35 @@ async fn next(stream: &mut BufReader<Stream>) -> Result<Option<Request>, WireErr
 async fn write(
     stream: &mut BufReader<Stream>,
     gathered: &mut Vec<u8>,
-    shelf: &Shelf,
+    server: &ContentServer,
 ) -> Result<(), WireError> {
     if !gathered.is_empty() {
-        shelf.upload.pass(gathered.len()).await;
+        server.upload.pass(gathered.len()).await;
         patient(async { Ok(stream.write_all(gathered).await?) }).await?;
         gathered.clear();
     }
     Ok(())
 }
 
-/// Serves a lane until the receiver closes it; on a thread of its own.
-pub(super) fn on_lane(peer: PeerId, channel: &mut Channel, shelf: &Shelf) -> Result<(), WireError> {
-    while let Some(request) = channel.receive_message::<Request>()? {
+/// Serves a direct channel until the receiver closes it; on a thread of its own.
+pub(super) fn on_channel(
+    peer: PeerId,
+    channel: &mut Channel,
+    server: &ContentServer,
+) -> Result<(), WireError> {
+    while let Some(request) = channel.receive_message::<ContentRequest>()? {
         let (asked, mut missing) = (request.wants.len(), 0);
         for want in request.wants.into_iter().take(WANTS_MAX) {
-            let held = look_up(&shelf.store, &want.id);
+            let held = look_up(&server.store, &want.id);
             missing += u32::from(held.is_none());
             let (answer, body) = want.answered(held);
             channel.send_message(&answer)?;
-            for frame in body.chunks(shelf.upload.piece(FRAME_BYTES)) {
-                shelf.upload.pass_blocking(frame.len());
+            for frame in body.chunks(server.upload.piece(FRAME_BYTES)) {
+                server.upload.pass_blocking(frame.len());
                 channel.send(frame)?;
             }
         }
-        shelf.turnstile.pass_blocking(peer, cost(asked, missing));
+        server.rate_limit.pass_blocking(peer, cost(asked, missing));
     }
     Ok(())
 }
@@ -152,12 +156,12 @@ mod tests {
     /// How many contents a peer gets in ten seconds, beyond those at once, if it asks for so many
     /// in each question.
     fn contents_in_ten_seconds(wants: usize, missing: u32) -> usize {
-        let turnstile = Turnstile::new(ASKED_AT_ONCE, ASKED_PER_SECOND);
+        let rate_limit = RateLimit::new(ASKED_AT_ONCE, ASKED_PER_SECOND);
         let (peer, mut now) = (PeerId::random(), Instant::now());
-        while turnstile.take(peer, ASKED_AT_ONCE, now).is_ok() {}
+        while rate_limit.take(peer, ASKED_AT_ONCE, now).is_ok() {}
         let (end, mut contents) = (now + Duration::from_secs(10), 0);
         loop {
-            match turnstile.take(peer, cost(wants, missing), now) {
+            match rate_limit.take(peer, cost(wants, missing), now) {
                 Ok(()) => contents += wants,
                 Err(wait) => now += wait.max(Duration::from_micros(1)),
             }

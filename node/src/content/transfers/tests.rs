@@ -9,7 +9,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use souk_memory::{FRAME_BYTES, Outline, StoreConfig};
 
-use super::protocol::Answer;
+use super::protocol::ContentAnswer;
 use super::*;
 use crate::content::direct::tests::{announce, dead_address, silent_address};
 use crate::folder::contact::Contact;
@@ -32,16 +32,16 @@ async fn bare() -> (NodeKey, Network, Contact) {
     (key, network, Contact { account, addresses })
 }
 
-fn config(lane: Listening) -> Config {
+fn config(channel: DirectListen) -> Config {
     Config {
         bytes_max: LIMIT,
-        lane,
+        channel,
         ..Config::default()
     }
 }
 
-fn dialled() -> Listening {
-    Listening::At("127.0.0.1:0".parse().unwrap())
+fn dialled() -> DirectListen {
+    DirectListen::At("127.0.0.1:0".parse().unwrap())
 }
 
 async fn node_with(store: Store, config: Config) -> (Tensors, Contact) {
@@ -50,12 +50,12 @@ async fn node_with(store: Store, config: Config) -> (Tensors, Contact) {
     (tensors.unwrap(), contact)
 }
 
-async fn node(lane: Listening) -> (Tensors, Contact) {
-    node_with(Store::in_memory(LIMIT), config(lane)).await
+async fn node(channel: DirectListen) -> (Tensors, Contact) {
+    node_with(Store::in_memory(LIMIT), config(channel)).await
 }
 
 /// A sender, a receiver that knows it, and the sender's peer id.
-async fn pair(sender: Listening, receiver: Listening) -> (Tensors, Tensors, PeerId) {
+async fn pair(sender: DirectListen, receiver: DirectListen) -> (Tensors, Tensors, PeerId) {
     let (sender, contact) = node(sender).await;
     let (receiver, _) = node(receiver).await;
     receiver.0.network.learn(&contact).await.unwrap();
@@ -68,19 +68,19 @@ fn content(length: usize) -> Bytes {
 
 #[tokio::test]
 async fn content_travels_once() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let bytes = content(3_000_001);
     let id = sender.store().put(bytes.clone()).unwrap();
     let fetched = receiver.fetch(peer, id).await.unwrap();
     assert_eq!(fetched.bytes, bytes);
     assert_eq!(fetched.moved, bytes.len() as u64);
-    assert_eq!(fetched.from, Some((peer, Way::Stream)));
+    assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
     assert_eq!(receiver.fetch(peer, id).await.unwrap().moved, 0);
 }
 
 #[tokio::test]
 async fn two_who_want_the_same_at_once_move_it_once() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = sender.store().put(content(5_000_000)).unwrap();
     let both = tokio::join!(receiver.fetch(peer, id), receiver.fetch(peer, id));
     let moved = both.0.unwrap().moved + both.1.unwrap().moved;
@@ -89,79 +89,79 @@ async fn two_who_want_the_same_at_once_move_it_once() {
 }
 
 #[tokio::test]
-async fn large_content_takes_the_lane_whoever_can_be_dialled() {
+async fn large_content_takes_the_channel_whoever_can_be_dialled() {
     for (ours, theirs) in [
-        (dialled(), Listening::Nowhere),
-        (Listening::Nowhere, dialled()),
+        (dialled(), DirectListen::Nowhere),
+        (DirectListen::Nowhere, dialled()),
         (dialled(), dialled()),
     ] {
         let (sender, receiver, peer) = pair(theirs, ours).await;
-        let bytes = content(LANE_BYTES_MIN as usize + 77);
+        let bytes = content(DIRECT_BYTES_MIN as usize + 77);
         let id = sender.store().put(bytes.clone()).unwrap();
         let fetched = receiver.fetch(peer, id).await.unwrap();
-        assert_eq!(fetched.from, Some((peer, Way::Lane)));
+        assert_eq!(fetched.from, Some((peer, Carrier::Direct)));
         assert_eq!(fetched.bytes, bytes);
-        // The second takes the lane that is there.
+        // The second takes the direct channel that is there.
         let again = sender
             .store()
-            .put(content(LANE_BYTES_MIN as usize + 78))
+            .put(content(DIRECT_BYTES_MIN as usize + 78))
             .unwrap();
         let fetched = receiver.fetch(peer, again).await.unwrap();
-        assert_eq!(fetched.from, Some((peer, Way::Lane)));
+        assert_eq!(fetched.from, Some((peer, Carrier::Direct)));
     }
 }
 
 #[tokio::test]
-async fn without_a_lane_large_content_goes_over_the_stream() {
+async fn without_a_channel_large_content_goes_over_the_stream() {
     for (ours, theirs) in [
-        (Listening::Nowhere, Listening::Nowhere),
-        (dialled(), Listening::Off),
-        (Listening::Off, dialled()),
+        (DirectListen::Nowhere, DirectListen::Nowhere),
+        (dialled(), DirectListen::Off),
+        (DirectListen::Off, dialled()),
     ] {
         let (sender, receiver, peer) = pair(theirs, ours).await;
-        let bytes = content(LANE_BYTES_MIN as usize + 1);
+        let bytes = content(DIRECT_BYTES_MIN as usize + 1);
         let id = sender.store().put(bytes.clone()).unwrap();
         let fetched = receiver.fetch(peer, id).await.unwrap();
-        assert_eq!(fetched.from, Some((peer, Way::Stream)));
+        assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
         assert_eq!(fetched.bytes, bytes);
     }
 }
 
-/// The longest that a lane which does not come about may hold content up: each end may dial once,
-/// and shake hands.
-const NO_LANE_MAX: Duration = Duration::from_secs(8);
+/// The longest that a direct channel which does not come about may hold content up: each end may
+/// dial once, and shake hands.
+const NO_CHANNEL_MAX: Duration = Duration::from_secs(8);
 
 #[tokio::test]
-async fn content_comes_over_the_stream_where_the_lane_is_on_and_unreachable() {
+async fn content_comes_over_the_stream_where_the_channel_is_on_and_unreachable() {
     let (silent, _kept) = silent_address().await;
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mute = (mute.local_addr().unwrap(), "handshake failed", mute);
     for (addresses, why) in [
         (vec![dead_address()], "neither end could dial"),
         (vec![silent; 3], "neither end could dial"),
-        // Something answers there, and it is no lane.
+        // Something answers there, and it is no direct channel.
         (vec![mute.0], mute.1),
     ] {
         let (key, network, contact) = bare().await;
         announce(&network, addresses.clone());
         let store = Arc::new(Store::in_memory(LIMIT));
-        let bytes = content(LANE_BYTES_MIN as usize + 9);
+        let bytes = content(DIRECT_BYTES_MIN as usize + 9);
         let ids = [bytes.clone(), bytes.slice(1..)].map(|bytes| store.put(bytes).unwrap());
-        let sender = Tensors::start(network, &key, store, config(Listening::Off)).await;
+        let sender = Tensors::start(network, &key, store, config(DirectListen::Off)).await;
         let sender = sender.unwrap();
-        for listening in [Listening::Nowhere, dialled()] {
+        for listening in [DirectListen::Nowhere, dialled()] {
             let (receiver, _) = node(listening).await;
             receiver.0.network.learn(&contact).await.unwrap();
             let peer = contact.peer().unwrap();
             let coming = receiver.fetch(peer, ids[0]);
-            let came = tokio::time::timeout(NO_LANE_MAX, coming).await;
-            let came = came.expect("a lane that does not come about is given up");
-            assert_eq!(came.unwrap().from, Some((peer, Way::Stream)));
+            let came = tokio::time::timeout(NO_CHANNEL_MAX, coming).await;
+            let came = came.expect("a direct channel that does not come about is given up");
+            assert_eq!(came.unwrap().from, Some((peer, Carrier::Stream)));
             // What the log said at level info, and it is not tried again at once.
-            let said = receiver.0.lanes.refusal(peer).unwrap();
+            let said = receiver.0.channels.refusal(peer).unwrap();
             assert!(said.contains(why), "{said}");
             let again = receiver.fetch(peer, ids[1]).await.unwrap();
-            assert_eq!(again.from, Some((peer, Way::Stream)));
+            assert_eq!(again.from, Some((peer, Carrier::Stream)));
         }
         drop(sender);
     }
@@ -169,17 +169,17 @@ async fn content_comes_over_the_stream_where_the_lane_is_on_and_unreachable() {
 
 #[tokio::test]
 async fn what_is_awaited_comes_before_what_is_planned() {
-    for lane in [Listening::Off, dialled()] {
+    for channel in [DirectListen::Off, dialled()] {
         // Slow enough that all are asked for before the first is here.
         let slow = Config {
             upload: Some(24 << 20),
-            ..config(lane)
+            ..config(channel)
         };
         let (sender, contact) = node_with(Store::in_memory(LIMIT), slow).await;
         let receiver = dialling(&contact).await;
         let peer = contact.peer().unwrap();
         let put = |length: usize| sender.store().put(content(length)).unwrap();
-        let long = LANE_BYTES_MIN as usize;
+        let long = DIRECT_BYTES_MIN as usize;
         let planned: Vec<ContentId> = (0..7).map(|more| put(long + more)).collect();
         let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
         let fetch = |urgency, id: ContentId| {
@@ -194,7 +194,7 @@ async fn what_is_awaited_comes_before_what_is_planned() {
             .map(|id| fetch(Urgency::Planned, *id))
             .collect();
         // Some of them move: what is awaited now, and what becomes so, overtakes the rest.
-        while receiver.0.turns.moving() == 0 {
+        while receiver.0.queue.moving() == 0 {
             tokio::task::yield_now().await;
         }
         receiver.hurry(&planned[5]);
@@ -236,7 +236,7 @@ async fn dialling(contact: &Contact) -> Tensors {
     let network = Network::start(&key, network::Config::default()).await;
     let (network, store) = (network.unwrap(), Arc::new(Store::in_memory(LIMIT)));
     network.learn(contact).await.unwrap();
-    let tensors = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let tensors = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     tensors.unwrap()
 }
 
@@ -257,15 +257,15 @@ async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
     assert!(!addresses.is_empty() && addresses.iter().all(is_relayed));
     let contact = Contact { account, addresses };
     let store = Arc::new(Store::in_memory(LIMIT));
-    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let sender = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
     let peer = contact.peer().unwrap();
-    for length in [10, 3_000_001, LANE_BYTES_MIN as usize + 1] {
+    for length in [10, 3_000_001, DIRECT_BYTES_MIN as usize + 1] {
         let bytes = content(length);
         let id = sender.store().put(bytes.clone()).unwrap();
         let fetched = receiver.fetch(peer, id).await.unwrap();
         assert_eq!(fetched.bytes, bytes);
-        assert_eq!(fetched.from, Some((peer, Way::Stream)));
+        assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
     }
     // It was the relay that carried them.
     drop(relay);
@@ -282,7 +282,7 @@ async fn the_same_two_need_no_relay_where_there_is_a_direct_way() {
     let relayed = relayed.count();
     assert!(relayed > 0 && relayed < contact.addresses.len());
     let store = Arc::new(Store::in_memory(LIMIT));
-    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let sender = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
     let peer = contact.peer().unwrap();
     let ids = [10, 3_000_001].map(|length| sender.store().put(content(length)).unwrap());
@@ -305,7 +305,7 @@ async fn content_in_folders_travels_too() {
     let (sender, contact) = node_with(on_disk(&there), config(dialled())).await;
     let (receiver, _) = node_with(on_disk(&here), config(dialled())).await;
     receiver.0.network.learn(&contact).await.unwrap();
-    for length in [10, 700_000, LANE_BYTES_MIN as usize + 5] {
+    for length in [10, 700_000, DIRECT_BYTES_MIN as usize + 5] {
         let bytes = content(length);
         let id = sender.store().put(bytes.clone()).unwrap();
         let fetched = receiver.fetch(contact.peer().unwrap(), id).await.unwrap();
@@ -316,7 +316,7 @@ async fn content_in_folders_travels_too() {
 
 #[tokio::test]
 async fn many_small_ones_come_in_few_rounds() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let make = |n: u32| {
         sender
             .store()
@@ -339,7 +339,7 @@ async fn many_small_ones_come_in_few_rounds() {
 
 #[tokio::test]
 async fn what_a_peer_lacks_is_missing_by_name() {
-    let (_sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (_sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = ContentId::of(b"nobody has this");
     let missing = receiver.fetch(peer, id).await.unwrap_err();
     assert!(matches!(missing, FetchError::Missing { id: named, .. } if named == id));
@@ -355,7 +355,7 @@ struct Crooked {
 
 /// A peer that answers as `answer` says whatever it is asked, and sends `body` of the frame wanted.
 async fn crooked(
-    answer: impl Fn(&Outline) -> Answer + Send + Sync + 'static,
+    answer: impl Fn(&Outline) -> ContentAnswer + Send + Sync + 'static,
     body: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
     of: &[u8],
 ) -> Crooked {
@@ -365,7 +365,7 @@ async fn crooked(
     network.serve(PROTOCOL, 1, move |_, mut stream| {
         let (answer, body, outline) = (answer.clone(), body.clone(), outline.clone());
         async move {
-            let request: Request = wire::receive(&mut stream).await.unwrap();
+            let request: ContentRequest = wire::receive(&mut stream).await.unwrap();
             wire::send(&mut stream, &answer(&outline)).await.unwrap();
             let _ = stream.write_all(&body(request.wants[0].frame)).await;
             let _ = stream.close().await;
@@ -377,8 +377,8 @@ async fn crooked(
     }
 }
 
-fn honest(outline: &Outline) -> Answer {
-    Answer::Content {
+fn honest(outline: &Outline) -> ContentAnswer {
+    ContentAnswer::Content {
         length: outline.length(),
         frames: outline.frames().to_vec(),
         follows: true,
@@ -401,7 +401,7 @@ async fn a_corrupt_frame_is_named_and_fetched_from_another() {
         right[frame as usize * FRAME_BYTES..].to_vec()
     };
     let other = crooked(honest, from, &bytes).await;
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     for crooked in [&liar, &other] {
         receiver.0.network.learn(&crooked.contact).await.unwrap();
     }
@@ -417,7 +417,7 @@ async fn a_corrupt_frame_is_named_and_fetched_from_another() {
     let fetched = receiver.fetch_from(&[liar, other], id).await.unwrap();
     assert_eq!(
         (fetched.bytes, fetched.from),
-        (bytes, Some((other, Way::Stream)))
+        (bytes, Some((other, Carrier::Stream)))
     );
     assert_eq!(
         asked.load(Ordering::Relaxed),
@@ -432,20 +432,20 @@ async fn lies_about_what_content_is_made_of_are_found_before_its_bytes() {
     let swapped = |outline: &Outline| {
         let mut frames = outline.frames().to_vec();
         frames.swap(0, 2);
-        Answer::Content {
+        ContentAnswer::Content {
             length: outline.length(),
             frames,
             follows: true,
         }
     };
     let liar = crooked(swapped, |_| Vec::new(), &bytes).await;
-    let huge = |outline: &Outline| Answer::Content {
+    let huge = |outline: &Outline| ContentAnswer::Content {
         length: u64::MAX,
         frames: outline.frames().to_vec(),
         follows: true,
     };
     let boaster = crooked(huge, |_| Vec::new(), &bytes).await;
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     for crooked in [&liar, &boaster] {
         receiver.0.network.learn(&crooked.contact).await.unwrap();
     }
@@ -465,16 +465,16 @@ async fn lies_about_what_content_is_made_of_are_found_before_its_bytes() {
 #[tokio::test]
 async fn a_lie_about_the_length_is_set_right_by_another() {
     let bytes = content(2 * FRAME_BYTES + 100);
-    let shorter = |outline: &Outline| Answer::Content {
+    let shorter = |outline: &Outline| ContentAnswer::Content {
         length: outline.length() - 1,
         frames: outline.frames().to_vec(),
         follows: true,
     };
     let sent = bytes.clone();
     let liar = crooked(shorter, move |_| sent.to_vec(), &bytes).await;
-    let (other, contact) = node(Listening::Off).await;
+    let (other, contact) = node(DirectListen::Off).await;
     let id = other.store().put(bytes.clone()).unwrap();
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     for contact in [&liar.contact, &contact] {
         receiver.0.network.learn(contact).await.unwrap();
     }
@@ -498,7 +498,7 @@ async fn a_broken_transfer_goes_on_where_it_stopped() {
         right[start..end].to_vec()
     };
     let sender = crooked(honest, piece, &bytes).await;
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     receiver.0.network.learn(&sender.contact).await.unwrap();
     let id = ContentId::of(&bytes);
     let fetched = receiver

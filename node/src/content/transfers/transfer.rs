@@ -16,13 +16,13 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_host::streaming;
 use souk_memory::{
-    Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
-    OutlineError, Store,
+    Arrival, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline, OutlineError,
+    Store, VerifiedContent,
 };
 use tokio::time::{Sleep, sleep};
 
 use super::order::Gate;
-use super::protocol::{Answer, Request, Want};
+use super::protocol::{ContentAnswer, ContentRequest, Want};
 use super::{FetchError, SILENCE_MAX, patient};
 use crate::content::direct::{Breaker, Channel};
 use crate::network::wire::{self, WireError};
@@ -32,25 +32,25 @@ use crate::network::wire::{self, WireError};
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Why frames were left.
-enum Left {
+enum TransferFault {
     Broken(WireError),
     Corrupt(CorruptFrame),
 }
 
 /// A stream to a peer, with room to read small answers from.
-pub(super) type Line = BufReader<Stream>;
+pub(super) type TensorStream = BufReader<Stream>;
 
 /// How far a request brought the transfer.
-pub(super) enum Reached {
+pub(super) enum TransferProgress {
     /// Everything is here.
     End,
-    /// Only the head: the content is long enough for a lane.
+    /// Only the head: the content is long enough for a direct channel.
     Head,
 }
 
 /// What a transfer took, for what is known of the link.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct TransferTimes {
     /// From the request to the head of the answer.
     pub(super) answered: Option<Duration>,
     /// Bytes of frames that came, and how long they took.
@@ -66,7 +66,7 @@ pub(super) struct Transfer {
     bytes_max: u64,
     /// None until a peer has said what the content is made of.
     arrival: Option<Arrival>,
-    pub(super) measured: Measured,
+    pub(super) measured: TransferTimes,
 }
 
 impl Transfer {
@@ -76,7 +76,7 @@ impl Transfer {
             store,
             bytes_max,
             arrival: None,
-            measured: Measured::default(),
+            measured: TransferTimes::default(),
         }
     }
 
@@ -85,8 +85,8 @@ impl Transfer {
         self.id
     }
 
-    /// The content, once [`Reached::End`] was reached.
-    pub(super) fn finish(self) -> Option<Arrived> {
+    /// The content, once [`TransferProgress::End`] was reached.
+    pub(super) fn finish(self) -> Option<VerifiedContent> {
         self.arrival?.finish()
     }
 
@@ -120,13 +120,13 @@ impl Transfer {
     pub(super) async fn over_stream(
         &mut self,
         peer: PeerId,
-        line: &mut Line,
+        line: &mut TensorStream,
         body_bytes_max: u64,
         gate: &mut Gate,
-    ) -> Result<Reached, FetchError> {
+    ) -> Result<TransferProgress, FetchError> {
         let wants = vec![self.want(body_bytes_max)];
         let begin = Instant::now();
-        let asked = patient(wire::send(line, &Request { wants })).await;
+        let asked = patient(wire::send(line, &ContentRequest { wants })).await;
         asked.map_err(|cause| self.broken(cause))?;
         self.take_answer(peer, line, gate, Some(begin)).await
     }
@@ -135,16 +135,16 @@ impl Transfer {
     pub(super) async fn take_answer(
         &mut self,
         peer: PeerId,
-        line: &mut Line,
+        line: &mut TensorStream,
         gate: &mut Gate,
         begin: Option<Instant>,
-    ) -> Result<Reached, FetchError> {
+    ) -> Result<TransferProgress, FetchError> {
         let answer = patient(wire::receive(line)).await;
         let answer = answer.map_err(|cause| self.broken(cause))?;
         self.measured.answered = begin.map(|begin| begin.elapsed());
         let follows = self.take_head(peer, answer)?;
         if !follows {
-            return Ok(Reached::Head);
+            return Ok(TransferProgress::Head);
         }
         let begin = Instant::now();
         self.frames_of_stream(peer, line, gate).await?;
@@ -172,7 +172,7 @@ impl Transfer {
     async fn frames_of_stream(
         &mut self,
         peer: PeerId,
-        line: &mut Line,
+        line: &mut TensorStream,
         gate: &mut Gate,
     ) -> Result<(), FetchError> {
         let (mut right, mut ended) = (Vec::new(), Ok(()));
@@ -188,23 +188,23 @@ impl Transfer {
         ended.map_err(|left| self.left(peer, left))
     }
 
-    /// Asks over a lane and takes what comes; on a thread that may wait.
-    pub(super) fn over_lane(
+    /// Asks over a direct channel and takes what comes; on a thread that may wait.
+    pub(super) fn over_channel(
         &mut self,
         peer: PeerId,
         channel: &mut Channel,
         gate: &mut Gate,
-    ) -> Result<Reached, FetchError> {
+    ) -> Result<TransferProgress, FetchError> {
         let wants = vec![self.want(u64::MAX)];
         let set = channel.set_patience(SILENCE_MAX);
         set.map_err(|error| self.broken(error.into()))?;
-        let asked = channel.send_message(&Request { wants });
+        let asked = channel.send_message(&ContentRequest { wants });
         asked.map_err(|cause| self.broken(cause))?;
         let answer = channel.receive_message();
         let answer = answer.map_err(|cause| self.broken(cause))?;
         self.take_head(peer, answer.ok_or_else(|| self.broken(WireError::Closed))?)?;
         let begin = Instant::now();
-        self.frames_of_lane(peer, channel, gate)?;
+        self.frames_of_channel(peer, channel, gate)?;
         while let Some(length) = self.next_length(gate) {
             gate.pass_blocking(length);
             let mut left = length;
@@ -222,8 +222,8 @@ impl Transfer {
         self.ended(peer)
     }
 
-    /// The same from a lane, record by record as they are decrypted.
-    fn frames_of_lane(
+    /// The same from a direct channel, record by record as they are decrypted.
+    fn frames_of_channel(
         &mut self,
         peer: PeerId,
         channel: &mut Channel,
@@ -254,10 +254,10 @@ impl Transfer {
         self.measured.bytes += before - arrival.missing();
     }
 
-    fn left(&self, peer: PeerId, left: Left) -> FetchError {
+    fn left(&self, peer: PeerId, left: TransferFault) -> FetchError {
         match left {
-            Left::Broken(cause) => self.broken(cause),
-            Left::Corrupt(CorruptFrame { frame, .. }) => self.corrupt(peer, frame),
+            TransferFault::Broken(cause) => self.broken(cause),
+            TransferFault::Corrupt(CorruptFrame { frame, .. }) => self.corrupt(peer, frame),
         }
     }
 
@@ -265,17 +265,17 @@ impl Transfer {
         self.measured.moving = begin.elapsed();
     }
 
-    fn ended(&self, peer: PeerId) -> Result<Reached, FetchError> {
+    fn ended(&self, peer: PeerId) -> Result<TransferProgress, FetchError> {
         match &self.arrival {
-            Some(arrival) if arrival.is_complete() => Ok(Reached::End),
+            Some(arrival) if arrival.is_complete() => Ok(TransferProgress::End),
             _ => Err(self.corrupt(peer, 0)),
         }
     }
 
     /// Takes the head of an answer; says whether the bytes follow.
-    fn take_head(&mut self, peer: PeerId, answer: Answer) -> Result<bool, FetchError> {
+    fn take_head(&mut self, peer: PeerId, answer: ContentAnswer) -> Result<bool, FetchError> {
         let id = self.id;
-        let Answer::Content {
+        let ContentAnswer::Content {
             length,
             frames,
             follows,
@@ -330,8 +330,8 @@ impl Transfer {
     }
 }
 
-/// Has a thread bring the rest over a lane. Dropped before the end, the lane ends with it: the
-/// thread learns it at once, and so does the sender.
+/// Has a thread bring the rest over a direct channel. Dropped before the end, the direct channel
+/// ends with it: the thread learns it at once, and so does the sender.
 pub(super) async fn on_a_thread(
     mut transfer: Transfer,
     peer: PeerId,
@@ -348,7 +348,7 @@ pub(super) async fn on_a_thread(
         Err(error) => return (transfer, gate, Err(broken(error))),
     };
     let moving = tokio::task::spawn_blocking(move || {
-        let reached = transfer.over_lane(peer, &mut channel, &mut gate);
+        let reached = transfer.over_channel(peer, &mut channel, &mut gate);
         (transfer, gate, reached.map(|_| channel))
     });
     let moved = moving.await.expect("moving bytes does not panic");
@@ -359,7 +359,7 @@ pub(super) async fn on_a_thread(
 /// Reads from a stream that gives something every so often. One timer serves all its reads: they
 /// are tens of thousands in a gigabyte.
 struct Patient<'l> {
-    line: &'l mut Line,
+    line: &'l mut TensorStream,
     timer: Pin<Box<Sleep>>,
     heard: Instant,
     /// None of it before there is a frame to fill: small contents are many.
@@ -367,7 +367,7 @@ struct Patient<'l> {
 }
 
 impl<'l> Patient<'l> {
-    fn new(line: &'l mut Line) -> Patient<'l> {
+    fn new(line: &'l mut TensorStream) -> Patient<'l> {
         Patient {
             line,
             timer: Box::pin(sleep(SILENCE_MAX)),
@@ -426,7 +426,7 @@ impl<'l> Patient<'l> {
     }
 }
 
-/// The same from a lane.
+/// The same from a direct channel.
 fn fill(channel: &mut Channel, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
     while frame.missing() > 0 {
         let piece = gate.piece(frame.missing());
@@ -441,9 +441,9 @@ fn kept(
     frame: Frame<'_>,
     filled: Result<(), WireError>,
     right: &mut Vec<CheckedFrame>,
-) -> Result<(), Left> {
-    filled.map_err(Left::Broken)?;
-    right.push(frame.check().map_err(Left::Corrupt)?);
+) -> Result<(), TransferFault> {
+    filled.map_err(TransferFault::Broken)?;
+    right.push(frame.check().map_err(TransferFault::Corrupt)?);
     Ok(())
 }
 

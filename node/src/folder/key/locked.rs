@@ -174,7 +174,7 @@ pub fn open(text: &str, passphrase: &Passphrase) -> Result<[u8; 32], LockError> 
 }
 
 /// A key file taken apart.
-struct Parsed {
+struct LockedKey {
     memory_kib: u32,
     passes: u32,
     salt: [u8; SALT_BYTES],
@@ -182,7 +182,7 @@ struct Parsed {
     sealed: Vec<u8>,
 }
 
-fn parse(text: &str) -> Option<Parsed> {
+fn parse(text: &str) -> Option<LockedKey> {
     let mut lines = text.lines();
     if lines.next()? != MAGIC {
         return None;
@@ -196,7 +196,7 @@ fn parse(text: &str) -> Option<Parsed> {
         return None;
     };
     let at_most = |text: &str, most: u32| text.parse().ok().filter(|number| *number <= most);
-    Some(Parsed {
+    Some(LockedKey {
         memory_kib: at_most(memory_kib, MEMORY_KIB_MAX)?,
         passes: at_most(passes, PASSES_MAX)?,
         salt: hex::decode(salt).ok()?.try_into().ok()?,

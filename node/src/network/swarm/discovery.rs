@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::clock::unix_ms;
 use crate::network::acquaintances::{Acquaintances, Worth};
-use crate::network::peer_score::Fault;
+use crate::network::peer_score::Misconduct;
 use crate::network::swarm::{DialFailure, SwarmTask};
 
 /// The protocol by which peers are asked where other peers are.
@@ -152,11 +152,11 @@ impl SwarmTask {
             }
             Worth::Idle => gossipsub::MessageAcceptance::Ignore,
             Worth::Flood => {
-                self.on_fault(propagation_source, Fault::Flood);
+                self.on_fault(propagation_source, Misconduct::Flood);
                 gossipsub::MessageAcceptance::Ignore
             }
             Worth::Wrong => {
-                self.on_fault(propagation_source, Fault::Forged);
+                self.on_fault(propagation_source, Misconduct::Forged);
                 gossipsub::MessageAcceptance::Reject
             }
         };
@@ -217,7 +217,7 @@ impl SwarmTask {
     /// Once a second: looks for peers where there are none, and says so where that does not help.
     pub(crate) fn on_tick(&mut self) {
         self.keep_order();
-        self.look_for_ways();
+        self.look_for_routes();
         if self.swarm.behaviour().gossip.is_enabled() {
             self.look_for_peers();
             if self.discovery.viewed.elapsed() >= SAVE_PERIOD {
@@ -263,7 +263,7 @@ impl SwarmTask {
         }
         self.discovery.next = (self.discovery.next + 1) % known.len();
         let peer = known[self.discovery.next];
-        if !self.swarm.is_connected(&peer) && self.standing.blocked(&peer).is_none() {
+        if !self.swarm.is_connected(&peer) && self.scores.blocked(&peer).is_none() {
             self.dial(peer);
         }
     }

@@ -59,7 +59,7 @@ pub enum Reach {
 /// By which way a peer is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum Route {
     /// From address to address.
     Direct,
     /// Through another peer.
@@ -68,10 +68,10 @@ pub enum Way {
 
 /// What is known of ways.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub(crate) struct Routes {
     pub(crate) reach: Reach,
     /// Open connections of each peer.
-    connections: HashMap<PeerId, BTreeMap<ConnectionId, (Way, Multiaddr)>>,
+    connections: HashMap<PeerId, BTreeMap<ConnectionId, (Route, Multiaddr)>>,
     /// Peers that offer to relay, and where they are.
     relays: BTreeMap<PeerId, Multiaddr>,
     /// Those this node listens at or has asked to.
@@ -82,11 +82,11 @@ pub(crate) struct Ways {
     upgrading: HashMap<PeerId, Instant>,
 }
 
-impl Ways {
+impl Routes {
     /// How a peer is connected and where, the better way first.
-    pub(crate) fn of(&self, peer: &PeerId) -> Option<(Way, &Multiaddr)> {
+    pub(crate) fn of(&self, peer: &PeerId) -> Option<(Route, &Multiaddr)> {
         let open = self.connections.get(peer)?;
-        let direct = open.values().find(|(way, _)| *way == Way::Direct);
+        let direct = open.values().find(|(way, _)| *way == Route::Direct);
         let (way, address) = direct.or_else(|| open.values().next())?;
         Some((*way, address))
     }
@@ -126,51 +126,51 @@ impl SwarmTask {
         if direct.is_empty() || relayed.is_empty() {
             return [direct, relayed].concat();
         }
-        self.ways.second.insert(peer, (Instant::now(), relayed));
+        self.routes.second.insert(peer, (Instant::now(), relayed));
         direct
     }
 
     /// The relayed addresses of a peer, once: its direct ones have failed.
-    pub(crate) fn second_ways(&mut self, peer: PeerId) -> Option<Vec<Multiaddr>> {
-        self.ways.second.remove(&peer).map(|(_, relayed)| relayed)
+    pub(crate) fn second_routes(&mut self, peer: PeerId) -> Option<Vec<Multiaddr>> {
+        self.routes.second.remove(&peer).map(|(_, relayed)| relayed)
     }
 
     /// A connection is there. Whether it will do: one through a relay may become a better one.
-    pub(crate) fn on_way(
+    pub(crate) fn on_route(
         &mut self,
         peer: PeerId,
         id: ConnectionId,
         endpoint: &ConnectedPoint,
     ) -> bool {
         let way = match endpoint.is_relayed() {
-            true => Way::Relayed,
-            false => Way::Direct,
+            true => Route::Relayed,
+            false => Route::Direct,
         };
         let address = endpoint.get_remote_address().clone();
-        let open = self.ways.connections.entry(peer).or_default();
+        let open = self.routes.connections.entry(peer).or_default();
         open.insert(id, (way, address));
         let relayed: Vec<ConnectionId> = open
             .iter()
-            .filter(|(_, (way, _))| *way == Way::Relayed)
+            .filter(|(_, (way, _))| *way == Route::Relayed)
             .map(|(id, _)| *id)
             .collect();
         let has_direct = relayed.len() < open.len();
         match way {
-            Way::Direct => {
-                self.ways.second.remove(&peer);
-                self.ways.upgrading.remove(&peer);
+            Route::Direct => {
+                self.routes.second.remove(&peer);
+                self.routes.upgrading.remove(&peer);
                 for id in relayed {
                     tracing::info!(%peer, "reached directly; the relayed connection is closed");
                     self.swarm.close_connection(id);
                 }
                 true
             }
-            Way::Relayed if has_direct => true,
-            Way::Relayed => {
+            Route::Relayed if has_direct => true,
+            Route::Relayed => {
                 tracing::info!(%peer, "reached through a relay");
                 let upgrades = self.swarm.listeners().any(|address| !is_relayed(address));
                 if upgrades {
-                    self.ways.upgrading.insert(peer, Instant::now());
+                    self.routes.upgrading.insert(peer, Instant::now());
                 }
                 !upgrades
             }
@@ -178,13 +178,13 @@ impl SwarmTask {
     }
 
     /// A connection is gone.
-    pub(crate) fn on_way_closed(&mut self, peer: PeerId, id: ConnectionId) {
-        if let Some(open) = self.ways.connections.get_mut(&peer) {
+    pub(crate) fn on_route_closed(&mut self, peer: PeerId, id: ConnectionId) {
+        if let Some(open) = self.routes.connections.get_mut(&peer) {
             open.remove(&id);
             if open.is_empty() {
-                self.ways.connections.remove(&peer);
-                self.ways.upgrading.remove(&peer);
-                self.ways.asked.remove(&peer);
+                self.routes.connections.remove(&peer);
+                self.routes.upgrading.remove(&peer);
+                self.routes.asked.remove(&peer);
             }
         }
     }
@@ -192,14 +192,17 @@ impl SwarmTask {
     /// A peer says what it is: perhaps one that relays.
     pub(crate) fn on_relay(&mut self, peer: PeerId, info: &identify::Info) {
         if !info.protocols.contains(&relay::HOP_PROTOCOL_NAME) {
-            self.ways.relays.remove(&peer);
+            self.routes.relays.remove(&peer);
             return;
         }
-        let connected = self.ways.of(&peer).filter(|(way, _)| *way == Way::Direct);
+        let connected = self
+            .routes
+            .of(&peer)
+            .filter(|(way, _)| *way == Route::Direct);
         let known = self.known.get(&peer).and_then(|known| known.first());
         let address = known.or(connected.map(|(_, address)| address)).cloned();
-        if let Some(address) = address.filter(|_| self.ways.relays.len() < RELAYS_MAX) {
-            self.ways.relays.insert(peer, address);
+        if let Some(address) = address.filter(|_| self.routes.relays.len() < RELAYS_MAX) {
+            self.routes.relays.insert(peer, address);
         }
     }
 
@@ -207,13 +210,13 @@ impl SwarmTask {
     pub(crate) fn on_dialled_back(&mut self, event: &autonat::v2::client::Event) {
         let reach = match event.result {
             Ok(()) => Reach::Public,
-            Err(_) if self.ways.reach == Reach::Public => Reach::Public,
+            Err(_) if self.routes.reach == Reach::Public => Reach::Public,
             Err(_) => Reach::Private,
         };
-        if reach != self.ways.reach {
+        if reach != self.routes.reach {
             let (address, by) = (&event.tested_addr, event.server);
             tracing::info!(?reach, %address, %by, "whether others can dial this node");
-            self.ways.reach = reach;
+            self.routes.reach = reach;
         }
     }
 
@@ -222,46 +225,46 @@ impl SwarmTask {
         let peer = event.remote_peer_id;
         if let Err(error) = event.result {
             tracing::info!(%peer, %error, "no direct way; the relay stays");
-            self.ways.upgrading.remove(&peer);
+            self.routes.upgrading.remove(&peer);
             self.answer(peer, &Ok(()));
         }
     }
 
     /// Each second: other ways where the first did not lead there in time.
-    pub(crate) fn look_for_ways(&mut self) {
+    pub(crate) fn look_for_routes(&mut self) {
         let late = |since: &Instant, patience| since.elapsed() >= patience;
-        let second = self.ways.second.iter();
+        let second = self.routes.second.iter();
         let peers: Vec<PeerId> = second
             .filter(|(_, (since, _))| late(since, DIRECT_PATIENCE))
             .map(|(peer, _)| *peer)
             .collect();
         for peer in peers {
-            if let Some(relayed) = self.second_ways(peer) {
+            if let Some(relayed) = self.second_routes(peer) {
                 self.dial_at(peer, relayed);
             }
         }
-        let upgrading = self.ways.upgrading.iter();
+        let upgrading = self.routes.upgrading.iter();
         let peers: Vec<PeerId> = upgrading
             .filter(|(_, since)| late(since, UPGRADE_PATIENCE))
             .map(|(peer, _)| *peer)
             .collect();
         for peer in peers {
-            self.ways.upgrading.remove(&peer);
+            self.routes.upgrading.remove(&peer);
             self.answer(peer, &Ok(()));
         }
-        if self.ways.reach == Reach::Private {
+        if self.routes.reach == Reach::Private {
             self.listen_at_relays();
         }
     }
 
     fn listen_at_relays(&mut self) {
-        let free = RELAYS_WANTED.saturating_sub(self.ways.asked.len());
+        let free = RELAYS_WANTED.saturating_sub(self.routes.asked.len());
         let wanted: Vec<(PeerId, Multiaddr)> = self
-            .ways
+            .routes
             .relays
             .iter()
-            .filter(|(relay, _)| !self.ways.asked.contains(relay))
-            .filter(|(relay, _)| self.ways.connections.contains_key(relay))
+            .filter(|(relay, _)| !self.routes.asked.contains(relay))
+            .filter(|(relay, _)| self.routes.connections.contains_key(relay))
             .take(free)
             .map(|(relay, address)| (*relay, address.clone()))
             .collect();
@@ -272,7 +275,7 @@ impl SwarmTask {
             address.push(Protocol::P2pCircuit);
             tracing::info!(%relay, "this node cannot be dialled; it listens through a relay");
             match self.swarm.listen_on(address) {
-                Ok(_) => drop(self.ways.asked.insert(relay)),
+                Ok(_) => drop(self.routes.asked.insert(relay)),
                 Err(error) => tracing::warn!(%relay, %error, "the relay is no address"),
             }
         }
@@ -291,10 +294,10 @@ impl SwarmTask {
             .collect();
         if lost.is_empty() {
             // It was refused before there was an address: whoever it was, all are free again.
-            self.ways.asked.clear();
+            self.routes.asked.clear();
         }
         for relay in lost {
-            self.ways.asked.remove(&relay);
+            self.routes.asked.remove(&relay);
         }
     }
 }

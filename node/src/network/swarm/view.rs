@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::unix_ms;
 use crate::folder::config::{self, ConfigError, FORMAT};
-use crate::network::peer_score::Fault;
+use crate::network::peer_score::Misconduct;
 use crate::network::swarm::SwarmTask;
-use crate::network::swarm::routes::{Reach, Way};
+use crate::network::swarm::routes::{Reach, Route};
 
 /// The file's name.
 pub const NETWORK_FILE: &str = "network.json";
@@ -44,7 +44,7 @@ pub struct PeerView {
     /// Its id.
     pub peer: String,
     /// By which way.
-    pub way: Way,
+    pub way: Route,
     /// Where it is.
     pub address: Multiaddr,
     /// The points of its faults; at 100 it is kept out.
@@ -61,7 +61,7 @@ pub struct BlockedView {
     /// Until when, in milliseconds since 1970.
     pub until_ms: u64,
     /// What it did last.
-    pub fault: Fault,
+    pub fault: Misconduct,
 }
 
 impl View {
@@ -86,17 +86,17 @@ impl SwarmTask {
         let now = unix_ms();
         let gossip = self.swarm.behaviour().gossip.as_ref();
         let seen = |peer: &libp2p::PeerId| {
-            let (way, address) = self.ways.of(peer)?;
+            let (way, address) = self.routes.of(peer)?;
             Some(PeerView {
                 peer: peer.to_string(),
                 way,
                 address: address.clone(),
-                points: self.standing.points(peer, now),
+                points: self.scores.points(peer, now),
                 score: gossip.and_then(|gossip| gossip.peer_score(peer)),
             })
         };
         let blocked = self
-            .standing
+            .scores
             .all_blocked()
             .map(|(peer, blocked)| BlockedView {
                 peer: peer.to_string(),
@@ -108,8 +108,8 @@ impl SwarmTask {
             at_ms: now,
             peer: self.swarm.local_peer_id().to_string(),
             listens: self.addresses(),
-            reach: self.ways.reach,
-            relays: self.ways.relays().map(ToString::to_string).collect(),
+            reach: self.routes.reach,
+            relays: self.routes.relays().map(ToString::to_string).collect(),
             providers: self.discovery.acquaintances.profiles(now).len(),
             peers: self.swarm.connected_peers().filter_map(seen).collect(),
             blocked: blocked.collect(),

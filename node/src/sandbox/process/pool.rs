@@ -1,8 +1,8 @@
-//! The cells of a provider: one for each lease, and some that wait for the next.
+//! The sandboxes of a provider: one for each lease, and some that wait for the next.
 //!
-//! A cell that waits was started, opened its devices and ran a small model, so that a lease pays
+//! A sandbox that waits was started, opened its devices and ran a small model, so that a lease pays
 //! for none of it. It serves one lease, whoever's comes first, and ends with it. Others are started
-//! when a lease's cell is gone, not while it computes; leases that come faster are each started
+//! when a lease's sandbox is gone, not while it computes; leases that come faster are each started
 //! one, and take whichever is ready first.
 
 use std::collections::VecDeque;
@@ -12,29 +12,29 @@ use souk_host::system;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::sandbox::shared::Shared;
-use crate::sandbox::{Cell, CellCounts, CellFault, Recipe};
+use crate::sandbox::shared::SharedContents;
+use crate::sandbox::{Recipe, Sandbox, SandboxCounts, SandboxFault};
 
-/// Cells that wait for a lease: one for the next, and one for whoever comes before that one's
+/// Sandboxes that wait for a lease: one for the next, and one for whoever comes before that one's
 /// successor has started.
 const SPARES_MAX: usize = 2;
 
-/// Cells that are started at once, so that many leases do not slow each other's start.
+/// Sandboxes that are started at once, so that many leases do not slow each other's start.
 const STARTING_MAX: usize = 4;
 
-/// Memory that the machine must have left before a cell is started that nobody waits for.
+/// Memory that the machine must have left before a sandbox is started that nobody waits for.
 const SPARE_FREE_BYTES_MIN: u64 = 1 << 30;
 
-/// A provider's cells.
+/// A provider's sandboxes.
 #[derive(Clone, Debug)]
-pub struct Cells {
-    inner: Arc<Inner>,
+pub struct SandboxPool {
+    inner: Arc<PoolInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PoolInner {
     recipe: Recipe,
-    shared: Arc<Shared>,
+    shared: Arc<SharedContents>,
     state: Mutex<State>,
     /// Told each time a start has ended.
     started: Notify,
@@ -42,70 +42,70 @@ struct Inner {
 
 #[derive(Debug)]
 struct State {
-    /// What was started and not taken: cells, and why there is none.
-    ready: VecDeque<Result<Cell, CellFault>>,
+    /// What was started and not taken: sandboxes, and why there is none.
+    ready: VecDeque<Result<Sandbox, SandboxFault>>,
     /// Starts under way.
     starting: usize,
-    /// Leases that wait for a cell.
+    /// Leases that wait for a sandbox.
     wanted: usize,
-    /// Cells that may wait for a lease.
+    /// Sandboxes that may wait for a lease.
     spares_max: usize,
 }
 
-/// A lease that waits for a cell.
+/// A lease that waits for a sandbox.
 struct Wanting<'a> {
-    inner: &'a Inner,
+    inner: &'a PoolInner,
 }
 
-/// Tells the pool that a cell is gone, so that the next one is made ready.
+/// Tells the pool that a sandbox is gone, so that the next one is made ready.
 #[derive(Debug)]
-pub(crate) struct Vacated {
-    cells: Cells,
+pub(crate) struct FreedPlace {
+    pool: SandboxPool,
 }
 
-impl Cells {
-    /// The cells that are made by `recipe`, the first of which is there.
+impl SandboxPool {
+    /// The sandboxes that are made by `recipe`, the first of which is there.
     #[must_use]
-    pub fn new(recipe: Recipe, first: Cell) -> Cells {
+    pub fn new(recipe: Recipe, first: Sandbox) -> SandboxPool {
         let state = State {
             ready: VecDeque::from([Ok(first)]),
             starting: 0,
             wanted: 0,
             spares_max: SPARES_MAX,
         };
-        let inner = Inner {
+        let inner = PoolInner {
             recipe,
             shared: Arc::default(),
             state: Mutex::new(state),
             started: Notify::new(),
         };
-        Cells {
+        SandboxPool {
             inner: Arc::new(inner),
         }
     }
 
     /// The content that is shared with all of them.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<SharedContents> {
         &self.inner.shared
     }
 
     /// How many there are, and how many leases wait for one.
     #[must_use]
-    pub fn counts(&self) -> CellCounts {
+    pub fn counts(&self) -> SandboxCounts {
         let state = self.inner.state();
-        CellCounts {
+        SandboxCounts {
             ready: state.ready.iter().filter(|ready| ready.is_ok()).count(),
             starting: state.starting,
             wanted: state.wanted,
         }
     }
 
-    /// A cell for a lease. Nobody else has been in it.
+    /// A sandbox for a lease. Nobody else has been in it.
     ///
     /// # Errors
-    /// [`CellFault`], if none waits and none can be started.
-    pub async fn take(&self) -> Result<Cell, CellFault> {
+    /// [`SandboxFault`], if none waits and none can be started.
+    pub async fn take(&self) -> Result<Sandbox, SandboxFault> {
         let _wanting = Wanting::new(&self.inner);
         loop {
             let started = self.inner.started.notified();
@@ -113,41 +113,41 @@ impl Cells {
             // From here on no end of a start is missed.
             started.as_mut().enable();
             if let Some(taken) = self.inner.state().take() {
-                let mut cell = taken?;
-                let cells = self.clone();
-                cell.vacated = Some(Vacated { cells });
-                return Ok(cell);
+                let mut sandbox = taken?;
+                let pool = self.clone();
+                sandbox.vacated = Some(FreedPlace { pool });
+                return Ok(sandbox);
             }
             self.top_up(0);
             started.await;
         }
     }
 
-    /// Ends the cells that wait, and lets none wait from now on.
+    /// Ends the sandboxes that wait, and lets none wait from now on.
     pub fn retire(&self) {
         let mut state = self.inner.state();
         state.spares_max = 0;
         state.ready.clear();
     }
 
-    /// Starts cells for the leases that wait, and `spares` for those to come.
+    /// Starts sandboxes for the leases that wait, and `spares` for those to come.
     fn top_up(&self, spares: usize) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
         for _ in 0..self.inner.state().begin_starts(spares) {
-            let cells = self.clone();
+            let pool = self.clone();
             runtime.spawn(async move {
-                let started = Cell::start(&cells.inner.recipe).await;
-                cells.inner.state().end_start(started);
-                cells.inner.started.notify_waiters();
-                cells.top_up(0);
+                let started = Sandbox::start(&pool.inner.recipe).await;
+                pool.inner.state().end_start(started);
+                pool.inner.started.notify_waiters();
+                pool.top_up(0);
             });
         }
     }
 }
 
-impl Inner {
+impl PoolInner {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code in here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -155,16 +155,16 @@ impl Inner {
 }
 
 impl State {
-    /// The next cell that lives, or why there is none.
-    fn take(&mut self) -> Option<Result<Cell, CellFault>> {
+    /// The next sandbox that lives, or why there is none.
+    fn take(&mut self) -> Option<Result<Sandbox, SandboxFault>> {
         self.drop_ended();
         self.ready.pop_front()
     }
 
-    /// A cell that waits may end as any process may.
+    /// A sandbox that waits may end as any process may.
     fn drop_ended(&mut self) {
         self.ready.retain_mut(|ready| {
-            let has_ended = ready.as_mut().is_ok_and(Cell::has_ended);
+            let has_ended = ready.as_mut().is_ok_and(Sandbox::has_ended);
             if has_ended {
                 tracing::warn!("a process that waited for a lease has ended by itself");
             }
@@ -172,7 +172,7 @@ impl State {
         });
     }
 
-    /// How many cells to start; they count as being started from now on.
+    /// How many sandboxes to start; they count as being started from now on.
     fn begin_starts(&mut self, spares: usize) -> usize {
         self.drop_ended();
         let goal = self.wanted + spares.min(self.spares_max);
@@ -183,7 +183,7 @@ impl State {
     }
 
     /// Keeps what was started for who waits, or as one that waits itself.
-    fn end_start(&mut self, started: Result<Cell, CellFault>) {
+    fn end_start(&mut self, started: Result<Sandbox, SandboxFault>) {
         self.starting -= 1;
         match started {
             Err(fault) if self.wanted == 0 => {
@@ -197,7 +197,7 @@ impl State {
 }
 
 impl<'a> Wanting<'a> {
-    fn new(inner: &'a Inner) -> Wanting<'a> {
+    fn new(inner: &'a PoolInner) -> Wanting<'a> {
         inner.state().wanted += 1;
         Wanting { inner }
     }
@@ -209,14 +209,14 @@ impl Drop for Wanting<'_> {
     }
 }
 
-impl Drop for Vacated {
+impl Drop for FreedPlace {
     fn drop(&mut self) {
         let free = system::memory_free_bytes().unwrap_or(u64::MAX);
         let spares = match free < SPARE_FREE_BYTES_MIN {
             true => 0,
             false => SPARES_MAX,
         };
-        self.cells.top_up(spares);
+        self.pool.top_up(spares);
     }
 }
 
@@ -247,10 +247,10 @@ mod tests {
     #[test]
     fn a_failed_start_is_told_to_who_waits_and_kept_for_nobody() {
         let mut nobody = state(0, 1);
-        nobody.end_start(Err(CellFault::Silent));
+        nobody.end_start(Err(SandboxFault::Silent));
         assert!(nobody.ready.is_empty());
         let mut one = state(1, 1);
-        one.end_start(Err(CellFault::Silent));
-        assert!(matches!(one.take(), Some(Err(CellFault::Silent))));
+        one.end_start(Err(SandboxFault::Silent));
+        assert!(matches!(one.take(), Some(Err(SandboxFault::Silent))));
     }
 }

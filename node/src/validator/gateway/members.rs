@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use souk_consensus::ReplicaId;
-use souk_consensus::replica::{Role, Status};
+use souk_consensus::replica::{Proposal, Role, Status};
 use souk_market::AccountKey;
 
 use super::{Door, unavailable};
@@ -16,7 +16,7 @@ use crate::network::OpenError;
 use crate::protocols::market::{Answer, Declined, Member, Members, Standing};
 use crate::protocols::roster::{Order, Roster, SignedOrder};
 use crate::validator::Consistency;
-use crate::validator::exchange_machine::{BatchResult, ExchangeMachine};
+use crate::validator::exchange_machine::{BatchResult, Checked, ExchangeMachine};
 use crate::validator::raft_link;
 use crate::validator::steps::Group;
 
@@ -50,14 +50,17 @@ impl Door {
         {
             return Answer::Ordered(Err(declined));
         }
-        let result = match self.validator.propose(order.encode()).await {
+        let proposal = Proposal {
+            bytes: order.encode().into(),
+            command: Checked::Order(order.clone()),
+        };
+        let result = match self.validator.propose(proposal).await {
             Ok(result) => result,
             Err(error) => return Answer::Unavailable(error.to_string()),
         };
         match postcard::from_bytes(&result) {
             Ok(BatchResult::Ordered(Ok(raft_id))) => self.after(&order.body.order, raft_id).await,
             Ok(BatchResult::Ordered(Err(refusal))) => Answer::Ordered(Err(refusal.into())),
-            Ok(BatchResult::Invalid(reason)) => Answer::Invalid(reason),
             _ => Answer::Unavailable("the result does not decode".to_owned()),
         }
     }

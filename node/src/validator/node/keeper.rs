@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_consensus::ReplicaId;
-use souk_consensus::replica::{MemberChange, Role, Status};
+use souk_consensus::replica::{MemberChange, Proposal, Role, Status};
 use souk_market::{AccountKey, MarketId, Millis};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::folder::key::NodeKey;
 use crate::network::Network;
 use crate::protocols::market::{Member, Standing};
 use crate::protocols::roster::{Body, Order, Roster, SignedOrder};
-use crate::validator::exchange_machine::ExchangeMachine;
+use crate::validator::exchange_machine::{Checked, ExchangeMachine};
 use crate::validator::raft_link::Peers;
 use crate::validator::steps::{Group, Step};
 use crate::validator::{Consistency, Validator};
@@ -144,7 +144,11 @@ impl Keeper {
             },
         };
         let order = SignedOrder::sign(body, self.key.signing());
-        if let Err(error) = self.validator.propose(order.encode()).await {
+        let proposal = Proposal {
+            bytes: order.encode().into(),
+            command: Checked::Order(order),
+        };
+        if let Err(error) = self.validator.propose(proposal).await {
             tracing::debug!(%error, "not yet known to have begun");
         }
     }

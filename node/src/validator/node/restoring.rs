@@ -11,7 +11,7 @@ use souk_market::MarketId;
 use super::{REPLICA_FOLDER, SeatError, has_begun, members};
 use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::key::NodeKey;
-use crate::validator::exchange_machine::ExchangeMachine;
+use crate::validator::exchange_machine;
 use crate::validator::{RestoreBackupError, place_state, read_backup};
 
 /// What was restored.
@@ -78,7 +78,7 @@ pub fn restore(
         return Err(RestoreError::Begun);
     }
     let mut snapshot = read_backup(file)?;
-    let (mut machine, _) = ExchangeMachine::new(market);
+    let (mut machine, _) = exchange_machine::begin(market);
     machine.restore(&snapshot.machine)?;
     let (wanted, state) = (snapshot.state, Digest(machine.digest()));
     if wanted != state {
@@ -95,7 +95,7 @@ pub fn restore(
         name_founder(home, mine.ok_or(RestoreError::NoFounder)?.get())?;
         let mut all: Vec<_> = founders.into_values().collect();
         all.sort_unstable();
-        machine.refound(market);
+        machine.refound(&market.genesis, &market.founders());
         let state = Digest(machine.digest());
         snapshot = snapshot.refounded_with(&all, state, &machine.snapshot());
     }

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use souk_vocabulary::held::Held;
 use souk_vocabulary::processor::Outcome;
+use souk_vocabulary::residency::TensorHandle;
 
 use super::GroupDevice;
 use super::execution_plan::{ExecutionPlan, Join};
@@ -47,7 +47,7 @@ impl EmulatedTime {
         &mut self,
         plan: &ExecutionPlan,
         (call, until): (Call, UnixMicros),
-        outcome: &Outcome<Held>,
+        outcome: &Outcome<TensorHandle>,
     ) -> [UnixMicros; 4] {
         let fragment = &plan.fragments[call.task];
         let until = Duration::from_micros(until.since(self.began));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use souk_memory::holdings::Handle;
 use souk_memory::{DType, Shape};
-use souk_vocabulary::held::Held;
+use souk_vocabulary::residency::TensorHandle;
 
 /// A tensor that is held, wherever it lies.
 #[derive(Clone, Debug)]
@@ -23,9 +23,9 @@ impl HeldTensor {
 }
 
 /// Bytes of a tensor's elements, wherever it lies.
-pub(super) fn bytes_of(held: &Held) -> u64 {
+pub(super) fn bytes_of(held: &TensorHandle) -> u64 {
     match held {
-        Held::Host(tensor) => tensor.bytes().len() as u64,
-        Held::Device(resident) => resident.shape().byte_length(resident.dtype()) as u64,
+        TensorHandle::Host(tensor) => tensor.bytes().len() as u64,
+        TensorHandle::Device(resident) => resident.shape().byte_length(resident.dtype()) as u64,
     }
 }

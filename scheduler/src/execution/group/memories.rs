@@ -15,10 +15,10 @@ use std::time::Duration;
 use souk_memory::Tensor;
 use souk_memory::holdings::{Handle, HoldError};
 use souk_memory::place::{DeviceIndex, Place};
-use souk_memory::space::{Content, Ensured, SpaceConfig, SpaceError};
+use souk_memory::space::{Content, SpaceConfig, SpaceError};
 use souk_memory::transfers::Urgency;
-use souk_vocabulary::held::{DeviceMemory, Held, Resident};
 use souk_vocabulary::processor::{Outcome, Program, RunError};
+use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
 
 use super::GroupDevice;
 use super::held_tensor::{HeldTensor, bytes_of};
@@ -203,9 +203,9 @@ impl Memories {
         kept: &HeldTensor,
         place: Place,
         log: Option<&RunLog>,
-    ) -> Result<Held, MemoryError> {
+    ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
-            let content = here(space.ensure_on(kept.handle, place)?);
+            let content = space.ensure_on(kept.handle, place)?;
             space.pin(kept.handle, place)?;
             Ok(content)
         });
@@ -218,9 +218,9 @@ impl Memories {
         kept: &HeldTensor,
         place: Place,
         log: Option<&RunLog>,
-    ) -> Result<Held, MemoryError> {
+    ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
-            Ok(here(space.ensure_on(kept.handle, place)?))
+            space.ensure_on(kept.handle, place)
         });
         Ok(held(kept, content?))
     }
@@ -228,8 +228,8 @@ impl Memories {
     /// Brings a tensor to the host and gives it.
     pub fn on_host(&self, kept: &HeldTensor, log: &RunLog) -> Result<Tensor, MemoryError> {
         match self.brought(kept, Place::Host, Some(log))? {
-            Held::Host(tensor) => Ok(tensor),
-            Held::Device(_) => unreachable!("what is in host memory is no device's"),
+            TensorHandle::Host(tensor) => Ok(tensor),
+            TensorHandle::Device(_) => unreachable!("what is in host memory is no device's"),
         }
     }
 
@@ -239,17 +239,17 @@ impl Memories {
         &self,
         device: usize,
         program: &dyn Program,
-        inputs: &BTreeMap<String, Held>,
+        inputs: &BTreeMap<String, TensorHandle>,
         stays: &BTreeSet<String>,
         log: &RunLog,
-    ) -> Result<Outcome<Held>, RunError> {
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         if self.own(device).is_none() {
             let on_host = inputs
                 .iter()
                 .map(|(name, held)| Ok((name.clone(), held.to_host()?)));
             let on_host: Result<_, RunError> = on_host.collect();
             let outcome = program.run(&on_host?)?;
-            return outcome.try_map(|tensor| Ok(Held::Host(tensor)));
+            return outcome.try_map(|tensor| Ok(TensorHandle::Host(tensor)));
         }
         let ran = self.run_once(device, program, inputs, stays);
         if !matches!(ran, Err(RunError::OutOfMemory { .. })) {
@@ -267,16 +267,16 @@ impl Memories {
         &self,
         device: usize,
         program: &dyn Program,
-        inputs: &BTreeMap<String, Held>,
+        inputs: &BTreeMap<String, TensorHandle>,
         stays: &BTreeSet<String>,
-    ) -> Result<Outcome<Held>, RunError> {
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         let outcome = {
             let _computing = self.computing(device);
             program.run_held(inputs, stays)?
         };
         // What comes with a run and goes with it crosses, whoever wants it.
         let all = inputs.values().chain(outcome.outputs.values());
-        let on_host = all.filter(|held| matches!(held, Held::Host(_)));
+        let on_host = all.filter(|held| matches!(held, TensorHandle::Host(_)));
         let crossed = on_host.map(bytes_of).sum();
         self.lock().gave(device_place(device), crossed);
         Ok(outcome)
@@ -318,17 +318,17 @@ impl Memories {
     pub fn adopt(
         &self,
         name: &str,
-        made: &Held,
+        made: &TensorHandle,
         device: usize,
         log: Option<&RunLog>,
     ) -> Result<HeldTensor, MemoryError> {
         let at = device_place(device);
         let resident = match made {
-            Held::Host(tensor) if self.own(device).is_some() => {
+            TensorHandle::Host(tensor) if self.own(device).is_some() => {
                 return self.adopt_host(name, tensor, Place::Host, log);
             }
-            Held::Host(tensor) => return self.adopt_host(name, tensor, at, log),
-            Held::Device(resident) => resident,
+            TensorHandle::Host(tensor) => return self.adopt_host(name, tensor, at, log),
+            TensorHandle::Device(resident) => resident,
         };
         let (dtype, shape) = (resident.dtype(), resident.shape().clone());
         let bytes = shape.byte_length(dtype) as u64;
@@ -452,19 +452,12 @@ fn has_room(space: &Space, kept: &HeldTensor, to: Place) -> bool {
     pool.used.saturating_add(kept.bytes()) <= pool.limit
 }
 
-fn here(ensured: Ensured<Arc<dyn Resident>>) -> Content<Arc<dyn Resident>> {
-    match ensured {
-        Ensured::Here(content) => content,
-        Ensured::Fetch { .. } => unreachable!("a run holds what was made on this machine"),
-    }
-}
-
-fn held(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> Held {
+fn held(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> TensorHandle {
     match content {
-        Content::Device(resident) => Held::Device(resident),
+        Content::Device(resident) => TensorHandle::Device(resident),
         Content::Host(bytes) => {
             let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes);
-            Held::Host(tensor.expect("the bytes were a tensor of this shape"))
+            TensorHandle::Host(tensor.expect("the bytes were a tensor of this shape"))
         }
         Content::Disk(_) => unreachable!("nothing computes on disk"),
     }

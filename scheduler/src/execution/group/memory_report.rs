@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use souk_memory::holdings::PoolUse;
 use souk_memory::paths::PathBytes;
 use souk_memory::place::Place;
-use souk_memory::space::Moved;
+use souk_memory::space::MoveTotals;
 
 use super::DeviceGroup;
 use super::links::device_place;
 use crate::execution::report::MemoryReport;
 
 /// What was moved so far, and what came to each device and left it.
-pub(super) type MovedBytes = (Moved, Vec<PathBytes>);
+pub(super) type MovedBytes = (MoveTotals, Vec<PathBytes>);
 
 impl DeviceGroup {
     /// What was moved so far, and what came to each device and left it.

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use souk_memory::holdings::Handle;
 use souk_memory::place::Place;
-use souk_memory::transfers::{TransferCounts, Urgency, Wanted};
+use souk_memory::transfers::{TransferCounts, Urgency, WantedContent};
 
 use super::held_tensor::HeldTensor;
 use super::memories::Memories;
@@ -110,7 +110,7 @@ impl PrefetchHandle {
         urgency: Urgency,
         log: Option<&Arc<RunLog>>,
     ) {
-        let wanted = Wanted {
+        let wanted = WantedContent {
             handle: kept.handle,
             bytes: kept.bytes(),
         };

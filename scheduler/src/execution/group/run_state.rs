@@ -17,8 +17,8 @@ use souk_memory::place::Place;
 use souk_memory::space::SpaceError;
 use souk_memory::{Shape, Tensor};
 use souk_onnx::subgraph::CompileError;
-use souk_vocabulary::held::Held;
 use souk_vocabulary::processor::{Energy, Outcome, Program, RunError};
+use souk_vocabulary::residency::TensorHandle;
 
 use super::GroupDevice;
 use super::core_contention::{self, CoreWatch, Watch};
@@ -217,8 +217,8 @@ impl RunState {
         &self,
         call: Call,
         program: &dyn Program,
-        inputs: &BTreeMap<String, Held>,
-    ) -> Result<Outcome<Held>, RunError> {
+        inputs: &BTreeMap<String, TensorHandle>,
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         let stays = match self.memories.own(call.device) {
             Some(_) => self.kept(call),
             None => BTreeSet::new(),
@@ -328,7 +328,7 @@ impl RunState {
 
     /// Holds what a fragment made, as long as somebody will read it; the job's outputs on the host,
     /// whatever becomes of the device.
-    fn hold(&self, name: &str, made: &Held, device: usize) -> Result<(), MemoryError> {
+    fn hold(&self, name: &str, made: &TensorHandle, device: usize) -> Result<(), MemoryError> {
         let wanted = {
             let state = lock(&self.state);
             state.values.is_wanted(name) && !self.is_there(&state, name)
@@ -339,7 +339,7 @@ impl RunState {
         let kept = self.memories.adopt(name, made, device, Some(&self.log))?;
         let output = self.plan.outputs.iter().any(|output| output == name);
         let brought = match (output, made) {
-            (true, Held::Device(_)) => self.on_host(&kept).map(drop),
+            (true, TensorHandle::Device(_)) => self.on_host(&kept).map(drop),
             _ => Ok(()),
         };
         self.keep(kept)?;
@@ -455,7 +455,13 @@ impl RunState {
         self.memories.own(device).is_some() || limit(device_place(device)) < limit(Place::Host)
     }
 
-    fn record(&self, call: Call, outcome: &Outcome<Held>, bytes_in: u64, at: [UnixMicros; 4]) {
+    fn record(
+        &self,
+        call: Call,
+        outcome: &Outcome<TensorHandle>,
+        bytes_in: u64,
+        at: [UnixMicros; 4],
+    ) {
         let [free, begin, start, end] = at;
         let (fragment, member) = (&self.plan.fragments[call.task], &self.members[call.device]);
         let name = self.name_of(fragment);

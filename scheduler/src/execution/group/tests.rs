@@ -21,7 +21,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use souk_cpu::Cpu;
-use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{DType, Tensor};
 use souk_onnx::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
@@ -103,7 +103,7 @@ fn member(label: &str, failures: f64) -> GroupDevice {
     };
     GroupDevice {
         label: label.to_owned(),
-        processor: Arc::new(Emulated::new(profile(), cpu, config).unwrap()),
+        processor: Arc::new(EmulatedDevice::new(profile(), cpu, config).unwrap()),
     }
 }
 
@@ -272,7 +272,7 @@ fn paced(devices: usize) -> (Runner, Task) {
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
     let member = |index: usize| {
         let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
-        let device = Emulated::new(profile(), cpu, EmulatedConfig::default()).unwrap();
+        let device = EmulatedDevice::new(profile(), cpu, EmulatedConfig::default()).unwrap();
         GroupDevice {
             label: format!("device {index}"),
             processor: Arc::new(device),

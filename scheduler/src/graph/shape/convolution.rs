@@ -122,12 +122,8 @@ pub(crate) fn kernel_of(operation: &Operation<'_>, weights: usize) -> Option<Vec
 }
 
 /// `Conv` and its quantised forms: `data` and `weights` are input places.
-pub(super) fn convolution(
-    operation: &Operation<'_>,
-    data: usize,
-    weights: usize,
-    elem: Option<DataType>,
-) -> Inference {
+pub(super) fn convolution(operation: &Operation<'_>, data: usize, weights: usize) -> Inference {
+    let elem = operation.result_elem();
     let input = operation.dims_of_rank(data, 2)?;
     let kernels = operation.dims_of_rank(weights, 2)?;
     let Some((input, kernels)) = input.zip(kernels) else {

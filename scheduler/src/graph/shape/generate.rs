@@ -80,24 +80,21 @@ pub(super) fn range(operation: &Operation<'_>) -> Inference {
 /// Random tensors whose extents are an attribute.
 pub(super) fn random(operation: &Operation<'_>) -> Inference {
     let dims = operation.node.ints("shape").map(extents);
-    let code = i32::try_from(operation.int_or("dtype", 1)).unwrap_or(1);
-    Operation::one(data_type(code), dims)
+    Operation::one(operation.result_elem(), dims)
 }
 
 /// `Multinomial`: samples for each row.
 pub(super) fn multinomial(operation: &Operation<'_>) -> Inference {
     let rows = operation.dims_of_rank(0, 2)?.and_then(|dims| dims[0]);
     let samples = u64::try_from(operation.int_or("sample_size", 1)).ok();
-    let code = i32::try_from(operation.int_or("dtype", 6)).unwrap_or(6);
-    Operation::one(data_type(code), Some(vec![rows, samples]))
+    Operation::one(operation.result_elem(), Some(vec![rows, samples]))
 }
 
 /// `HannWindow` and kin: as long as the contents of the input.
 pub(super) fn window(operation: &Operation<'_>) -> Inference {
     let size = operation.ints(0).and_then(|ints| ints.first().copied());
-    let code = i32::try_from(operation.int_or("output_datatype", 1)).unwrap_or(1);
     Operation::one(
-        data_type(code),
+        operation.result_elem(),
         Some(vec![size.and_then(|size| u64::try_from(size).ok())]),
     )
 }

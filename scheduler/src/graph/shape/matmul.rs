@@ -2,18 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use souk_onnx::DataType;
-
 use super::operation::{Inference, broadcast};
 use super::{Dims, Operation, ShapeFault};
 
 /// Matrix product of inputs `left` and `right`, batches broadcast.
-pub(super) fn product(
-    operation: &Operation<'_>,
-    left: usize,
-    right: usize,
-    elem: Option<DataType>,
-) -> Inference {
+pub(super) fn product(operation: &Operation<'_>, left: usize, right: usize) -> Inference {
+    let elem = operation.result_elem();
     let pair = operation
         .dims_of_rank(left, 1)?
         .zip(operation.dims_of_rank(right, 1)?);

@@ -1,8 +1,9 @@
 //! A node with what is known of its inputs: what every rule reads.
 
+use souk_onnx::schema::OperatorSchema;
 use souk_onnx::{DataType, NodeProto};
 
-use super::{Dims, Fact, ShapeFault};
+use super::{Dims, Fact, ShapeFault, data_type};
 
 /// A node to be inferred.
 pub(crate) struct Operation<'a> {
@@ -32,6 +33,13 @@ impl<'a> Operation<'a> {
         self.inputs.iter().copied().flatten()
     }
 
+    /// Element type of the first output, as the schema has it.
+    pub(crate) fn result_elem(&self) -> Option<DataType> {
+        let result = OperatorSchema::of(self.node.op_type()).result;
+        result.of(self.node, |index| self.elem(index), data_type)
+    }
+
+    /// Element type of input `index`.
     pub(crate) fn elem(&self, index: usize) -> Option<DataType> {
         self.input(index)?.elem
     }

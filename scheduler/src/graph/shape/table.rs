@@ -1,12 +1,13 @@
 //! Which rule infers which operator. What is not listed yields unknown facts.
 
 use souk_onnx::DataType;
+use souk_onnx::schema::{Extents, OperatorSchema};
 
 use super::layout::{self, Deeper};
 use super::operation::Inference;
 use super::{
-    Operation, attention, convolution, data_type, elementwise, gather, generate, matmul, reduce,
-    resize, sequence,
+    Operation, attention, convolution, elementwise, gather, generate, matmul, reduce, resize,
+    sequence,
 };
 
 /// Facts of the first outputs of `operation`.
@@ -22,32 +23,17 @@ pub(super) fn infer(operation: &Operation<'_>) -> Inference {
 /// Element by element.
 fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
-        name if keeps_extent(name) => elementwise::same(operation),
-        "IsInf" | "IsNaN" => elementwise::same_shape(operation, Some(DataType::Bool)),
-        "Cast" => elementwise::cast(operation, "to"),
-        "BitCast" => elementwise::cast(operation, "to"),
-        "CastLike" => elementwise::same_shape(operation, operation.elem(1)),
-        "Bernoulli" | "EyeLike" | "RandomNormalLike" | "RandomUniformLike" => {
-            elementwise::cast(operation, "dtype")
-        }
-        "Add" | "And" | "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Div" | "Max"
-        | "Mean" | "Min" | "Mod" | "Mul" | "Or" | "Pow" | "Sub" | "Sum" | "Xor" | "BiasGelu" => {
-            elementwise::arithmetic(operation)
-        }
-        "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" => {
-            elementwise::comparison(operation)
-        }
-        "Where" => elementwise::select(operation),
         "Dropout" => elementwise::dropout(operation),
         "LayerNormalization" | "SimplifiedLayerNormalization" => elementwise::layer_norm(operation),
-        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => {
-            elementwise::same(operation)
-        }
         "BatchNormalization" => elementwise::batch_norm(operation),
-        "QuantizeLinear" => elementwise::quantize(operation),
-        "DequantizeLinear" => elementwise::dequantize(operation),
         "DynamicQuantizeLinear" => elementwise::dynamic_quantize(operation),
-        _ => return None,
+        // A slope is repeated to the value, never the value to the slope.
+        "PRelu" => elementwise::same(operation),
+        _ => match OperatorSchema::of(name).extents {
+            Extents::OfFirst => elementwise::same(operation),
+            Extents::Repeated => elementwise::repeated(operation),
+            Extents::RankOfFirst | Extents::Own => return None,
+        },
     };
     Some(facts)
 }
@@ -93,11 +79,9 @@ fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
 
 /// Windows over space, reductions and transforms.
 fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
-    let int32 = Some(DataType::Int32);
     let facts = match name {
-        "Conv" | "DeformConv" => convolution::convolution(operation, 0, 1, operation.elem(0)),
-        "ConvInteger" => convolution::convolution(operation, 0, 1, int32),
-        "QLinearConv" => convolution::convolution(operation, 0, 3, operation.elem(7)),
+        "Conv" | "ConvInteger" | "DeformConv" => convolution::convolution(operation, 0, 1),
+        "QLinearConv" => convolution::convolution(operation, 0, 3),
         "ConvTranspose" => convolution::transposed(operation),
         "AveragePool" | "LpPool" | "MaxPool" => convolution::pool(operation),
         "GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool" => {
@@ -133,9 +117,8 @@ fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
 /// Products, attention and losses.
 fn by_product(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
-        "MatMul" => matmul::product(operation, 0, 1, operation.elem(0)),
-        "MatMulInteger" => matmul::product(operation, 0, 1, Some(DataType::Int32)),
-        "QLinearMatMul" => matmul::product(operation, 0, 3, operation.elem(7)),
+        "MatMul" | "MatMulInteger" => matmul::product(operation, 0, 1),
+        "QLinearMatMul" => matmul::product(operation, 0, 3),
         "Gemm" => matmul::gemm(operation),
         "Einsum" => matmul::einsum(operation),
         "Attention" if operation.node.operator_domain().is_empty() => {
@@ -149,82 +132,8 @@ fn by_product(name: &str, operation: &Operation<'_>) -> Option<Inference> {
             Operation::one(operation.elem(0), dims)
         }
         "StringNormalizer" | "StringConcat" => Operation::one(Some(DataType::String), None),
-        "RegexFullMatch" => elementwise::same_shape(operation, Some(DataType::Bool)),
-        "MelWeightMatrix" => {
-            let code = i32::try_from(operation.int_or("output_datatype", 1)).unwrap_or(1);
-            Operation::one(data_type(code), None)
-        }
+        "MelWeightMatrix" => Operation::one(operation.result_elem(), None),
         _ => return None,
     };
     Some(facts)
-}
-
-/// Operators whose output has the type and extents of their first input.
-fn keeps_extent(name: &str) -> bool {
-    matches!(
-        name,
-        "Abs"
-            | "Acos"
-            | "Acosh"
-            | "Asin"
-            | "Asinh"
-            | "Atan"
-            | "Atanh"
-            | "BitwiseNot"
-            | "Ceil"
-            | "Celu"
-            | "Clip"
-            | "Cos"
-            | "Cosh"
-            | "CumProd"
-            | "CumSum"
-            | "Elu"
-            | "Erf"
-            | "Exp"
-            | "Floor"
-            | "Gelu"
-            | "FastGelu"
-            | "QuickGelu"
-            | "GroupNormalization"
-            | "HardSigmoid"
-            | "HardSwish"
-            | "Hardmax"
-            | "Identity"
-            | "InstanceNormalization"
-            | "LRN"
-            | "LeakyRelu"
-            | "Log"
-            | "LogSoftmax"
-            | "LpNormalization"
-            | "MeanVarianceNormalization"
-            | "Mish"
-            | "Neg"
-            | "Not"
-            | "PRelu"
-            | "RMSNormalization"
-            | "Reciprocal"
-            | "Relu"
-            | "ReverseSequence"
-            | "RotaryEmbedding"
-            | "Round"
-            | "Scatter"
-            | "ScatterElements"
-            | "ScatterND"
-            | "Selu"
-            | "Shrink"
-            | "Sigmoid"
-            | "Sign"
-            | "Sin"
-            | "Sinh"
-            | "Softmax"
-            | "Softplus"
-            | "Softsign"
-            | "Sqrt"
-            | "Swish"
-            | "Tan"
-            | "Tanh"
-            | "TensorScatter"
-            | "ThresholdedRelu"
-            | "Trilu"
-    )
 }

@@ -11,13 +11,13 @@ use souk_node::folder::key::NodeKey;
 use souk_node::network::gossip;
 use souk_node::network::profile::{LIFE_MS, Profile};
 
-use super::{Done, Target};
+use super::{AttackReport, Target};
 
 /// How long an identity that is not listened to any more goes on.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Publishes until the node hangs up.
-pub(super) async fn flood(target: &Target, sybil: bool, pause: Duration, done: &mut Done) {
+pub(super) async fn flood(target: &Target, sybil: bool, pause: Duration, done: &mut AttackReport) {
     let Some(mut swarm) = join(target) else {
         return;
     };

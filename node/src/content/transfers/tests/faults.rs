@@ -1,4 +1,5 @@
-//! Lanes that lie or break, receivers that leave or read no more, limits in both directions.
+//! Direct channels that lie or break, receivers that leave or read no more, limits in both
+//! directions.
 
 use std::time::Duration;
 
@@ -14,22 +15,22 @@ const LONG_BYTES: usize = 40 << 20;
 /// A sender that sends lets a piece go at least this often.
 const PIECE_PERIOD: Duration = Duration::from_millis(125);
 
-/// A peer that tells over streams what content it has, and whose lanes answer as they should, send
-/// `body` of the frame wanted, and end.
-async fn crooked_by_lane(
+/// A peer that tells over streams what content it has, and whose direct channels answer as they
+/// should, send `body` of the frame wanted, and end.
+async fn crooked_by_channel(
     body: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
     of: &[u8],
-) -> (Contact, Lanes) {
+) -> (Contact, DirectChannels) {
     let (key, network, contact) = bare().await;
     let outline = Outline::of(of);
     let of_streams = outline.clone();
     network.serve(PROTOCOL, 8, move |_, mut stream| {
         let outline = of_streams.clone();
         async move {
-            while let Ok(request) = wire::receive::<Request>(&mut stream).await {
+            while let Ok(request) = wire::receive::<ContentRequest>(&mut stream).await {
                 let is_asked = request.wants[0].body_bytes_max >= outline.length();
-                assert!(!is_asked, "content that long comes over the lane");
-                let head = Answer::Content {
+                assert!(!is_asked, "content that long comes over the direct channel");
+                let head = ContentAnswer::Content {
                     length: outline.length(),
                     frames: outline.frames().to_vec(),
                     follows: false,
@@ -39,13 +40,15 @@ async fn crooked_by_lane(
         }
     });
     let serve = move |_, mut channel: crate::content::direct::Channel| {
-        if let Ok(Some(request)) = channel.receive_message::<Request>() {
+        if let Ok(Some(request)) = channel.receive_message::<ContentRequest>() {
             channel.send_message(&honest(&outline)).unwrap();
             let _ = channel.send(&body(request.wants[0].frame));
         }
     };
-    let lanes = Lanes::start(network, key, dialled(), serve).await.unwrap();
-    (contact, lanes)
+    let channels = DirectChannels::start(network, key, dialled(), serve)
+        .await
+        .unwrap();
+    (contact, channels)
 }
 
 /// Waits until a sender has let nothing go for some pieces' time.
@@ -60,17 +63,17 @@ async fn until_it_sends_no_more(sender: &Tensors) {
 }
 
 #[tokio::test]
-async fn a_corrupt_frame_over_a_lane_is_named_and_fetched_from_another() {
-    let bytes = content(LANE_BYTES_MIN as usize + FRAME_BYTES);
+async fn a_corrupt_frame_over_a_channel_is_named_and_fetched_from_another() {
+    let bytes = content(DIRECT_BYTES_MIN as usize + FRAME_BYTES);
     let wrong = {
         let mut wrong = bytes.to_vec();
         wrong[FRAME_BYTES + 3] ^= 1;
         wrong
     };
     let from = |of: Vec<u8>| move |frame: u64| of[frame as usize * FRAME_BYTES..].to_vec();
-    let (liar, _lying) = crooked_by_lane(from(wrong), &bytes).await;
-    let (other, _honest) = crooked_by_lane(from(bytes.to_vec()), &bytes).await;
-    let (receiver, _) = node(Listening::Nowhere).await;
+    let (liar, _lying) = crooked_by_channel(from(wrong), &bytes).await;
+    let (other, _honest) = crooked_by_channel(from(bytes.to_vec()), &bytes).await;
+    let (receiver, _) = node(DirectListen::Nowhere).await;
     for contact in [&liar, &other] {
         receiver.0.network.learn(contact).await.unwrap();
     }
@@ -80,25 +83,25 @@ async fn a_corrupt_frame_over_a_lane_is_named_and_fetched_from_another() {
     let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
     assert!(named, "{corrupt}");
     let fetched = receiver.fetch_from(&[liar, other], id).await.unwrap();
-    assert_eq!(fetched.from, Some((other, Way::Lane)));
+    assert_eq!(fetched.from, Some((other, Carrier::Direct)));
     assert_eq!(fetched.bytes, bytes);
 }
 
 #[tokio::test]
-async fn a_lane_that_breaks_is_gone_on_with_where_it_stopped() {
+async fn a_channel_that_breaks_is_gone_on_with_where_it_stopped() {
     let frames = 12;
     let bytes = content(frames * FRAME_BYTES);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let (seen, right) = (asked.clone(), bytes.clone());
-    // Each lane gives three frames and a half and breaks.
+    // Each direct channel gives three frames and a half and breaks.
     let piece = move |frame: u64| {
         lock(&seen).push(frame);
         let start = frame as usize * FRAME_BYTES;
         let end = right.len().min(start + 7 * FRAME_BYTES / 2);
         right[start..end].to_vec()
     };
-    let (sender, _lanes) = crooked_by_lane(piece, &bytes).await;
-    let (receiver, _) = node(Listening::Nowhere).await;
+    let (sender, _channels) = crooked_by_channel(piece, &bytes).await;
+    let (receiver, _) = node(DirectListen::Nowhere).await;
     receiver.0.network.learn(&sender).await.unwrap();
     let id = ContentId::of(&bytes);
     let fetched = receiver.fetch(sender.peer().unwrap(), id).await.unwrap();
@@ -107,7 +110,7 @@ async fn a_lane_that_breaks_is_gone_on_with_where_it_stopped() {
 }
 
 #[tokio::test]
-async fn who_leaves_a_stream_or_a_lane_is_sent_no_more() {
+async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
     let (key, network, contact) = bare().await;
     let store = Arc::new(Store::in_memory(LIMIT));
     let id = store.put(content(LONG_BYTES)).unwrap();
@@ -117,8 +120,8 @@ async fn who_leaves_a_stream_or_a_lane_is_sent_no_more() {
     };
     let sender = Tensors::start(network, &key, store, slow).await.unwrap();
     let peer = contact.peer().unwrap();
-    for lane in [Listening::Off, dialled()] {
-        let (receiver, _) = node(lane).await;
+    for channel in [DirectListen::Off, dialled()] {
+        let (receiver, _) = node(channel).await;
         receiver.0.network.learn(&contact).await.unwrap();
         let before = sender.moved().0;
         let receiving = receiver.fetch(peer, id);
@@ -140,7 +143,7 @@ async fn who_leaves_a_stream_or_a_lane_is_sent_no_more() {
 
 #[tokio::test]
 async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = sender.store().put(content(LONG_BYTES)).unwrap();
     let mut stream = receiver.0.network.open(peer, PROTOCOL).await.unwrap();
     let want = Want {
@@ -149,9 +152,9 @@ async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
         outline: true,
         body_bytes_max: u64::MAX,
     };
-    let request = Request { wants: vec![want] };
+    let request = ContentRequest { wants: vec![want] };
     wire::send(&mut stream, &request).await.unwrap();
-    let _answer: Answer = wire::receive(&mut stream).await.unwrap();
+    let _answer: ContentAnswer = wire::receive(&mut stream).await.unwrap();
     until_it_sends_no_more(&sender).await;
     // What yamux and the system keep of a stream that nobody reads, and a frame in hand.
     let sent = sender.moved().0;
@@ -159,15 +162,15 @@ async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
 }
 
 #[tokio::test]
-async fn what_may_be_received_in_a_second_is_kept_on_streams_and_lanes() {
+async fn what_may_be_received_in_a_second_is_kept_on_streams_and_channels() {
     let seconds = 2;
-    for lane in [Listening::Off, dialled()] {
-        let (sender, contact) = node(lane).await;
-        let bytes = content(LANE_BYTES_MIN as usize + 1);
+    for channel in [DirectListen::Off, dialled()] {
+        let (sender, contact) = node(channel).await;
+        let bytes = content(DIRECT_BYTES_MIN as usize + 1);
         let id = sender.store().put(bytes.clone()).unwrap();
         let limited = Config {
             download: Some(bytes.len() as u64 / seconds),
-            ..config(Listening::Nowhere)
+            ..config(DirectListen::Nowhere)
         };
         let (receiver, _) = node_with(Store::in_memory(LIMIT), limited).await;
         receiver.0.network.learn(&contact).await.unwrap();

@@ -12,8 +12,8 @@ use souk_memory::paths::Hop;
 use souk_memory::place::Place;
 use souk_memory::space::{Content, Move, SpaceError};
 use souk_memory::transfers::Urgency;
-use souk_vocabulary::held::{DeviceMemory, Resident};
 use souk_vocabulary::processor::RunError;
+use souk_vocabulary::residency::{DeviceMemory, Resident};
 
 use super::{ComputingGuard, Memories, MemoryError, Space, has_room, index};
 use crate::execution::group::held_tensor::HeldTensor;

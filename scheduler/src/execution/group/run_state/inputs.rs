@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use souk_memory::transfers::{SMALL_BYTES, Urgency};
-use souk_vocabulary::held::Held;
+use souk_vocabulary::residency::TensorHandle;
 
 use super::{RunState, rows, source};
 use crate::execution::group::fragment::{Fragment, FragmentInput};
@@ -18,7 +18,7 @@ impl RunState {
         &self,
         fragment: &Fragment,
         device: usize,
-    ) -> Result<BTreeMap<String, Held>, MemoryError> {
+    ) -> Result<BTreeMap<String, TensorHandle>, MemoryError> {
         self.bring_small(fragment, device);
         let mut inputs = BTreeMap::new();
         for (brought, read) in fragment.reads.iter().enumerate() {
@@ -53,7 +53,7 @@ impl RunState {
         }
     }
 
-    fn bring_one(&self, read: &FragmentInput, device: usize) -> Result<Held, MemoryError> {
+    fn bring_one(&self, read: &FragmentInput, device: usize) -> Result<TensorHandle, MemoryError> {
         let known = lock(&self.state).values.get(&read.value).cloned();
         let kept = match (known, self.inputs.get(&read.value)) {
             (Some(kept), _) => kept,
@@ -68,7 +68,7 @@ impl RunState {
         let place = source(read, device_place(device));
         let held = self.memories.pinned(&kept, place, Some(&self.log))?;
         Ok(match held {
-            Held::Host(tensor) => Held::Host(rows(tensor, read)),
+            TensorHandle::Host(tensor) => TensorHandle::Host(rows(tensor, read)),
             there => there,
         })
     }

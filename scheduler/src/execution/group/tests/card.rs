@@ -9,8 +9,8 @@ use std::sync::{Condvar, Mutex};
 use souk_memory::Shape;
 use souk_onnx::subgraph::{Port, Subgraph, UnsupportedReason};
 use souk_onnx::work::Work;
-use souk_vocabulary::held::{DeviceMemory, Held, Resident};
 use souk_vocabulary::processor::{Estimate, Outcome, Program, RunError};
+use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
 
 use super::*;
 
@@ -162,7 +162,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Card {
     inner: Arc<Inner>,
-    device: Arc<Emulated>,
+    device: Arc<EmulatedDevice>,
     profile: Profile,
     traits: Traits,
 }
@@ -207,7 +207,7 @@ impl Card {
         };
         Self {
             inner: Arc::new(inner),
-            device: Arc::new(Emulated::new(profile.clone(), cpu, config).unwrap()),
+            device: Arc::new(EmulatedDevice::new(profile.clone(), cpu, config).unwrap()),
             profile,
             traits,
         }
@@ -522,19 +522,19 @@ impl Program for CardProgram {
 
     fn run_held(
         &self,
-        inputs: &BTreeMap<String, Held>,
+        inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
-    ) -> Result<Outcome<Held>, RunError> {
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         self.begin()?;
         let inner = &self.card.inner;
         let mut with_run = (0, 0);
-        let input = |(name, held): (&String, &Held)| {
+        let input = |(name, held): (&String, &TensorHandle)| {
             let tensor = match held {
-                Held::Host(tensor) => {
+                TensorHandle::Host(tensor) => {
                     with_run.0 += tensor.bytes().len() as u64;
                     tensor.clone()
                 }
-                Held::Device(resident) => {
+                TensorHandle::Device(resident) => {
                     let resident = of_card(&**resident);
                     assert!(Arc::ptr_eq(&resident.inner, inner), "it lies here");
                     resident.tensor.clone()
@@ -547,10 +547,10 @@ impl Program for CardProgram {
         let mut outputs = BTreeMap::new();
         for (name, tensor) in outcome.outputs {
             let held = match kept.contains(&name) {
-                true => Held::Device(inner.hold(&tensor)?),
+                true => TensorHandle::Device(inner.hold(&tensor)?),
                 false => {
                     with_run.1 += tensor.bytes().len() as u64;
-                    Held::Host(tensor)
+                    TensorHandle::Host(tensor)
                 }
             };
             outputs.insert(name, held);

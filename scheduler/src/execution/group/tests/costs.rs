@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use souk_cpu::Cpu;
-use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{Store, Tensor};
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
 use souk_onnx::work::Work;
@@ -50,7 +50,7 @@ fn profile() -> Profile {
 
 /// Takes for each node what its profile says, but more for those whose names begin so.
 struct Uneven {
-    inner: Emulated,
+    inner: EmulatedDevice,
     seconds: Arc<BTreeMap<String, f64>>,
     wrong: &'static str,
 }
@@ -233,7 +233,7 @@ fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) ->
             pace: Pace::Virtual,
             ..EmulatedConfig::default()
         };
-        Emulated::new(profile(), cpu.clone(), config).unwrap()
+        EmulatedDevice::new(profile(), cpu.clone(), config).unwrap()
     };
     let plain = GroupDevice {
         label: "plain".to_owned(),

@@ -28,7 +28,7 @@ fn unlike(objective: Objective, failures: f64) -> (Runner, Task) {
         };
         GroupDevice {
             label: label.to_owned(),
-            processor: Arc::new(Emulated::new(profile, cpu, config).unwrap()),
+            processor: Arc::new(EmulatedDevice::new(profile, cpu, config).unwrap()),
         }
     };
     // A tenth of the speed and a hundredth of the power: a tenth of the joules.

@@ -572,7 +572,7 @@ fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
         };
         GroupDevice {
             label: format!("h100 {index}"),
-            processor: Arc::new(Emulated::new(profile.clone(), cpu, config).unwrap()),
+            processor: Arc::new(EmulatedDevice::new(profile.clone(), cpu, config).unwrap()),
         }
     };
     let (_, task) = device_group(&[0.0]);

@@ -235,7 +235,7 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
         };
         GroupDevice {
             label: format!("device {index}"),
-            processor: Arc::new(Emulated::new(profile(), cpu, config).unwrap()),
+            processor: Arc::new(EmulatedDevice::new(profile(), cpu, config).unwrap()),
         }
     };
     let (plain, task) = runner(&[&processor("any", &[])], &products(), 1 << 24);

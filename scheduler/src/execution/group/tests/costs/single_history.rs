@@ -28,7 +28,7 @@ fn one() -> (Runner, [Task; 2]) {
             pace: Pace::Virtual,
             ..EmulatedConfig::default()
         };
-        Emulated::new(profile(), cpu.clone(), config).unwrap()
+        EmulatedDevice::new(profile(), cpu.clone(), config).unwrap()
     };
     let plain = GroupDevice {
         label: "plain".to_owned(),

@@ -1,0 +1,40 @@
+//! The state at one index, named by digests that every replica must come to.
+
+use crate::codec::{Reader, Truncated, Writer};
+use crate::history::Digest;
+use crate::ids::{LogIndex, Term};
+
+/// The state at one index, as two digests every replica must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The last entry it covers.
+    pub index: LogIndex,
+    /// That entry's term.
+    pub term: Term,
+    /// Commands and results in the history.
+    pub size: u64,
+    /// Root of the history.
+    pub history: Digest,
+    /// The machine's digest.
+    pub state: Digest,
+}
+
+impl Checkpoint {
+    pub(crate) fn encode(&self, writer: &mut Writer) {
+        writer.u64(self.index.0);
+        writer.u64(self.term.0);
+        writer.u64(self.size);
+        writer.raw(&self.history.0);
+        writer.raw(&self.state.0);
+    }
+
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
+        Ok(Self {
+            index: LogIndex(reader.u64()?),
+            term: Term(reader.u64()?),
+            size: reader.u64()?,
+            history: Digest(reader.digest()?),
+            state: Digest(reader.digest()?),
+        })
+    }
+}

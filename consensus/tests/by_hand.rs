@@ -1,0 +1,514 @@
+//! A group of three by hand: what a leader sends is acknowledged once it was verified, what is forged
+//! never, and whoever sent it is heard no more; and messages that no honest replica sends.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use raft::eraftpb::{Message, MessageType};
+use souk_consensus::batch::Batch;
+use souk_consensus::check::checks_of;
+use souk_consensus::replica::{Forgery, Proposal, StepError};
+use souk_consensus::store::Recovered;
+use souk_consensus::wire::{Envelope, PeerMessage};
+use souk_consensus::{
+    Check, Forged, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
+    RestoreError, StateMachine,
+};
+
+/// What the clocks show.
+const NOW: LogTime = LogTime(1_000_000);
+
+/// Commands one after the other. Those that begin with `-` nobody signed.
+#[derive(Clone, Debug, Default)]
+struct Lines(Vec<u8>);
+
+impl StateMachine for Lines {
+    type Command = Vec<u8>;
+
+    fn verify(command: &[u8]) -> Result<Vec<u8>, Forged> {
+        let cause = || Forged {
+            cause: "account 7 did not sign it".into(),
+        };
+        let signed = command.first() != Some(&b'-');
+        signed.then_some(command.to_vec()).ok_or_else(cause)
+    }
+
+    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
+        self.0.extend_from_slice(command);
+        command.clone()
+    }
+
+    fn tick(&mut self, _at: Position, _now: LogTime) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn wakes_at(&self) -> Option<LogTime> {
+        None
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        *blake3::hash(&self.0).as_bytes()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.clone()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+        self.0 = bytes.to_vec();
+        Ok(())
+    }
+}
+
+fn id(number: u64) -> ReplicaId {
+    ReplicaId::new(number).unwrap()
+}
+
+/// What is changed in a message on its way from one replica to another.
+type Change = fn(u64, &mut Message);
+
+/// Three replicas whose messages arrive at once, in order.
+struct Group {
+    replicas: Vec<Replica<Lines>>,
+    /// What each is to verify.
+    checks: Vec<Vec<Check>>,
+    wires: Vec<(u64, Envelope)>,
+    /// Whether checks end as soon as they begin.
+    prompt: bool,
+    change: Option<Change>,
+    found: Vec<(u64, Forgery)>,
+    refused: Vec<(u64, StepError)>,
+}
+
+impl Group {
+    fn new() -> Self {
+        let members = [id(1), id(2), id(3)];
+        let start = |member: &ReplicaId| {
+            let genesis = Replica::genesis(&members, &Lines::default());
+            let recovered = Recovered {
+                hard_state: raft::eraftpb::HardState {
+                    term: 1,
+                    commit: 1,
+                    ..raft::eraftpb::HardState::default()
+                },
+                snapshot: genesis,
+                entries: Vec::new(),
+                incarnation: Incarnation(1),
+                cut: None,
+            };
+            let config = ReplicaConfig::new(*member, 7);
+            Replica::new(config, recovered, Vec::new(), Lines::default()).unwrap()
+        };
+        Self {
+            replicas: members.iter().map(start).collect(),
+            checks: vec![Vec::new(); 3],
+            wires: Vec::new(),
+            prompt: true,
+            change: None,
+            found: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// The group once it has a leader, and which it is.
+    fn led() -> (Self, u64) {
+        let mut group = Self::new();
+        let leader = group.run_until(|group| group.leader());
+        // The leader hears what the others' clocks show within an election timeout.
+        for _ in 0..30 {
+            (1..=3).for_each(|number| group.replica(number).tick(NOW));
+            group.settle();
+        }
+        (group, leader)
+    }
+
+    fn leader(&self) -> Option<u64> {
+        let status = self.replicas.iter().map(Replica::status);
+        let mut leaders = status.filter(|it| Some(it.id) == it.leader && it.applied.0 > 1);
+        leaders.next().map(|it| it.id.get())
+    }
+
+    fn replica(&mut self, number: u64) -> &mut Replica<Lines> {
+        &mut self.replicas[usize::try_from(number - 1).unwrap()]
+    }
+
+    fn run_until<T>(&mut self, done: impl Fn(&Self) -> Option<T>) -> T {
+        for _ in 0..400 {
+            for number in 1..=3 {
+                self.replica(number).tick(NOW);
+            }
+            self.settle();
+            if let Some(value) = done(self) {
+                return value;
+            }
+        }
+        panic!("it does not come to that");
+    }
+
+    fn settle(&mut self) {
+        loop {
+            for number in 1..=3 {
+                self.work(number);
+            }
+            let wires = std::mem::take(&mut self.wires);
+            if wires.is_empty() {
+                return;
+            }
+            for (from, envelope) in wires {
+                self.deliver(from, envelope);
+            }
+        }
+    }
+
+    fn deliver(&mut self, from: u64, envelope: Envelope) {
+        let to = envelope.to.get();
+        let mut bytes = envelope.bytes;
+        if let (Some(change), Ok(PeerMessage::Raft(mut message))) =
+            (self.change, PeerMessage::decode(bytes.clone()))
+        {
+            change(to, &mut message);
+            bytes = PeerMessage::Raft(message).encode();
+        }
+        if let Err(refused) = self.replica(to).step(NOW, id(from), bytes) {
+            self.refused.push((to, refused));
+        }
+    }
+
+    fn work(&mut self, number: u64) {
+        let place = usize::try_from(number - 1).unwrap();
+        loop {
+            let prompt = self.prompt;
+            let checks = std::mem::take(&mut self.checks[place]);
+            let (now, later) = checks.into_iter().partition(|_| prompt);
+            self.checks[place] = later;
+            for check in Vec::<Check>::from_iter(now) {
+                let verdict = check.run::<Lines>();
+                if let Err(forgery) = self.replicas[place].on_verified(NOW, verdict) {
+                    self.found.push((number, forgery));
+                }
+            }
+            let Some(mut work) = self.replicas[place].take_work(NOW) else {
+                return;
+            };
+            let mut sent = std::mem::take(&mut work.send_first);
+            sent.append(&mut work.send_after);
+            self.checks[place].append(&mut work.checks);
+            let outcome = self.replicas[place].persisted(work).unwrap();
+            sent.extend(outcome.send);
+            self.wires.extend(sent.into_iter().map(|it| (number, it)));
+            if let Some(forgery) = outcome.forgery {
+                self.found.push((number, forgery));
+            }
+        }
+    }
+
+    fn propose(&mut self, number: u64, command: &'static str) {
+        let command = Proposal {
+            bytes: Bytes::from_static(command.as_bytes()),
+            command: command.as_bytes().to_vec(),
+        };
+        self.replica(number).propose(command).unwrap();
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let lines = self.replicas.iter().map(|it| it.machine().0.clone());
+        lines.map(|it| String::from_utf8(it).unwrap()).collect()
+    }
+}
+
+/// Changes the batches in what a leader sends.
+fn change_batches(message: &mut Message, change: impl Fn(&mut Batch)) {
+    if message.get_msg_type() != MessageType::MsgAppend {
+        return;
+    }
+    for entry in message.mut_entries().iter_mut() {
+        if let Ok(mut batch) = Batch::decode(entry.data.clone()) {
+            change(&mut batch);
+            entry.data = batch.encode().into();
+        }
+    }
+}
+
+#[test]
+fn what_is_not_verified_is_not_acknowledged() {
+    let (mut group, leader) = Group::led();
+    group.prompt = false;
+    group.propose(leader, "+one;");
+    group.settle();
+    assert!(
+        group.lines().iter().all(String::is_empty),
+        "{:?}",
+        group.lines()
+    );
+    let last = group.replica(leader).status().last;
+    let follower = leader % 3 + 1;
+    assert_eq!(group.replica(follower).status().last, last, "it is written");
+    assert!(group.replica(follower).verified() < last);
+    group.prompt = true;
+    group.run_until(|group| group.lines().iter().all(|it| it == "+one;").then_some(()));
+}
+
+#[test]
+fn a_leader_that_sends_forged_commands_is_named_and_replaced() {
+    let (mut group, leader) = Group::led();
+    group.change = Some(|_, message| {
+        // Its successors tell the truth.
+        if message.term > 2 {
+            return;
+        }
+        change_batches(message, |batch| {
+            let command = batch.commands.iter_mut().find(|it| it.starts_with(b"+bad"));
+            if let Some(command) = command {
+                *command = Bytes::from_static(b"-bad;");
+            }
+        });
+    });
+    group.propose(leader, "+good;");
+    group.settle();
+    group.propose(leader, "+bad;");
+    let next = group.run_until(|group| group.leader().filter(|it| *it != leader));
+    let named = |forgery: &Forgery| match forgery {
+        Forgery::Leader(accusation) => accusation.leader == Some(id(leader)),
+        Forgery::Forwarded { .. } => false,
+    };
+    assert_eq!(group.found.len(), 2, "{:?}", group.found);
+    assert!(
+        group.found.iter().all(|(_, it)| named(it)),
+        "{:?}",
+        group.found
+    );
+    let accusation = group.replica(next).status().accusation.unwrap();
+    let said = accusation.to_string();
+    let wanted =
+        format!("validator {leader}, which led term 2, sent what must not be in the log: ");
+    assert!(said.starts_with(&wanted), "{said}");
+    assert!(
+        said.ends_with("command 0 is forged: account 7 did not sign it"),
+        "{said}"
+    );
+    group.propose(next, "+more;");
+    group.run_until(|group| {
+        let all = |it: &String| it.starts_with("+good;") && it.contains("+more;");
+        group.lines().iter().all(all).then_some(())
+    });
+    assert!(
+        group.lines().iter().all(|it| !it.contains('-')),
+        "{:?}",
+        group.lines()
+    );
+}
+
+#[test]
+fn one_that_is_sent_forged_commands_alone_comes_back() {
+    let (mut group, leader) = Group::led();
+    group.change = Some(|to, message| {
+        change_batches(message, |batch| {
+            if to != batch.id.origin.get() % 3 + 1 || batch.commands.is_empty() {
+                return;
+            }
+            batch.commands[0] = Bytes::from_static(b"-bad;");
+        });
+    });
+    group.propose(leader, "+one;");
+    group.settle();
+    let muted = leader % 3 + 1;
+    assert_eq!(group.found.len(), 1);
+    assert_eq!(group.found[0].0, muted);
+    assert_eq!(
+        group.replica(leader).machine().0,
+        b"+one;",
+        "two of three go on"
+    );
+    group.change = None;
+    group.run_until(|group| group.lines().iter().all(|it| it == "+one;").then_some(()));
+}
+
+#[test]
+fn what_is_forged_and_forwarded_enters_no_log() {
+    let (mut group, leader) = Group::led();
+    let forger = leader % 3 + 1;
+    let last = group.replica(leader).status().last;
+    group.propose(forger, "-bad;");
+    group.settle();
+    assert_eq!(group.replica(leader).status().last, last);
+    assert!(matches!(
+        group.found[..],
+        [(finder, Forgery::Forwarded { from, .. })] if finder == leader && from == id(forger)
+    ));
+    assert_eq!(
+        group.leader(),
+        Some(leader),
+        "nobody holds it against the leader"
+    );
+}
+
+#[test]
+fn nobody_forwards_a_batch_in_the_name_of_another() {
+    let (mut group, leader) = Group::led();
+    group.change = Some(|_, message| {
+        if message.get_msg_type() != MessageType::MsgPropose {
+            return;
+        }
+        for entry in message.mut_entries().iter_mut() {
+            let mut batch = Batch::decode(entry.data.clone()).unwrap();
+            batch.id.origin = id(batch.id.origin.get() % 3 + 1);
+            batch.id.incarnation = Incarnation(u64::MAX);
+            entry.data = batch.encode().into();
+        }
+    });
+    group.propose(leader % 3 + 1, "+one;");
+    group.settle();
+    assert!(matches!(group.refused[..], [(to, StepError::Sender { .. })] if to == leader));
+}
+
+#[test]
+fn a_leader_that_mutes_a_replica_in_its_own_name_is_named_by_it() {
+    let (mut group, leader) = Group::led();
+    let framed = leader % 3 + 1;
+    group.change = Some(|_, message| {
+        change_batches(message, |batch| {
+            batch.id.incarnation = Incarnation(u64::MAX)
+        });
+    });
+    group.propose(framed, "+one;");
+    group.settle();
+    let (finder, forgery) = &group.found[0];
+    assert_eq!(*finder, framed);
+    let said = forgery.to_string();
+    assert!(
+        said.ends_with("it names this replica as its origin, which did not send it"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_heartbeat_that_says_more_is_committed_than_there_is_harms_nobody() {
+    let (mut group, leader) = Group::led();
+    group.change = Some(|_, message| {
+        if message.get_msg_type() == MessageType::MsgHeartbeat {
+            message.commit = 1 << 40;
+        }
+    });
+    let heard = |group: &Group| (!group.refused.is_empty()).then_some(());
+    group.run_until(heard);
+    assert!(matches!(group.refused[0], (_, StepError::Commit { from, .. }) if from == id(leader)));
+}
+
+#[test]
+fn entries_that_are_none_are_refused_before_they_are_written() {
+    let (mut group, leader) = Group::led();
+    group.change = Some(|_, message| {
+        if message.get_msg_type() == MessageType::MsgAppend {
+            for entry in message.mut_entries().iter_mut() {
+                entry.data = Bytes::from_static(b"no batch");
+            }
+        }
+    });
+    let last = group.replica(leader).status().last;
+    group.propose(leader, "+one;");
+    group.settle();
+    assert_eq!(group.replica(leader % 3 + 1).status().last, last);
+    assert!(matches!(group.refused[0], (_, StepError::Entry { .. })));
+}
+
+#[test]
+fn a_leader_does_not_set_the_clock_to_the_end_of_time() {
+    let (mut group, leader) = Group::led();
+    group.change = Some(|_, message| {
+        change_batches(message, |batch| batch.time = LogTime(u64::MAX));
+    });
+    group.propose(leader, "+one;");
+    group.settle();
+    assert!(
+        matches!(group.refused[0], (_, StepError::Ahead { .. })),
+        "{:?}",
+        group.refused
+    );
+    assert!(group.lines().iter().all(String::is_empty));
+}
+
+#[test]
+fn nobody_campaigns_with_what_is_unverified() {
+    let (mut group, leader) = Group::led();
+    group.prompt = false;
+    group.propose(leader, "+one;");
+    group.settle();
+    for _ in 0..200 {
+        for number in (1..=3).filter(|number| *number != leader) {
+            group.replica(number).tick(NOW);
+        }
+        group.settle();
+    }
+    assert_eq!(group.leader(), Some(leader));
+    group.prompt = true;
+    group.run_until(|group| group.lines().iter().all(|it| it == "+one;").then_some(()));
+}
+
+#[test]
+fn what_was_written_and_not_verified_is_cut_off_at_the_start() {
+    let (mut group, leader) = Group::led();
+    group.change = Some(|_, message| {
+        change_batches(message, |batch| {
+            if batch
+                .commands
+                .first()
+                .is_some_and(|it| it.starts_with(b"+bad"))
+            {
+                batch.commands[0] = Bytes::from_static(b"-bad;");
+            }
+        });
+    });
+    group.prompt = false;
+    group.propose(leader, "+bad;");
+    group.settle();
+    let follower = leader % 3 + 1;
+    let log = group.replica(follower).log();
+    let last = log.last();
+    let entries: Vec<_> = (2..=last.0)
+        .filter_map(|it| log.get(LogIndex(it)).cloned())
+        .collect();
+    let recovered = |commit| Recovered {
+        snapshot: log.snapshot().clone(),
+        entries: entries.clone(),
+        hard_state: raft::eraftpb::HardState {
+            term: 2,
+            commit,
+            ..raft::eraftpb::HardState::default()
+        },
+        incarnation: Incarnation(2),
+        cut: None,
+    };
+    let start = |recovered: Recovered| {
+        let checks = checks_of(&recovered.entries);
+        let verdicts = checks.iter().map(Check::run::<Lines>).collect();
+        let config = ReplicaConfig::new(id(follower), 1);
+        Replica::new(config, recovered, verdicts, Lines::default())
+    };
+    let replica = start(recovered(last.0 - 1)).unwrap();
+    assert_eq!(replica.status().last, LogIndex(last.0 - 1));
+    let refused = start(recovered(last.0)).err().unwrap().to_string();
+    let wanted = format!("entry {last} of the log must not be there: command 0 is forged: ");
+    assert!(refused.starts_with(&wanted), "{refused}");
+}
+
+#[test]
+fn a_peer_that_is_not_reached_is_not_sent_entries_in_advance() {
+    let (mut group, leader) = Group::led();
+    let [lost, other] = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    group.replica(leader).on_unreachable(id(lost));
+    let mut sent = BTreeMap::new();
+    for command in ["+one;", "+two;", "+three;"] {
+        group.propose(leader, command);
+        group.work(leader);
+        for (_, envelope) in std::mem::take(&mut group.wires) {
+            if let Ok(PeerMessage::Raft(message)) = PeerMessage::decode(envelope.bytes) {
+                let entries = message.entries.len();
+                *sent.entry(message.to).or_insert(0) += entries;
+            }
+        }
+    }
+    assert_eq!(sent.get(&other), Some(&3));
+    assert_eq!(sent.get(&lost), Some(&1), "one to see whether it is back");
+}

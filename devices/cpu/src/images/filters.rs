@@ -1,0 +1,123 @@
+//! A convolution's weights in the order its tiles read them.
+//!
+//! What weights are multiplied by is applied to the sums, so that they are only moved.
+
+use souk_host::isa::Isa;
+
+use crate::tiled::panels::{self, PackedMatrix, Panel};
+
+/// Weights of a convolution: outputs, inputs to each group, height and width of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FilterDims {
+    pub filters: usize,
+    pub depth: usize,
+    pub height: usize,
+    pub width: usize,
+    pub groups: usize,
+}
+
+impl FilterDims {
+    fn taps(&self) -> usize {
+        self.height * self.width
+    }
+
+    fn is_depthwise(&self) -> bool {
+        self.depth == 1 && self.groups == self.filters && self.groups > 1
+    }
+}
+
+/// Weights as tiles read them.
+#[derive(Debug)]
+pub(super) enum PackedFilters {
+    /// Filters next to each other, in panels as wide as a tile.
+    Panels {
+        /// A row for each channel of each tap.
+        matrix: PackedMatrix,
+        scale: Vec<f32>,
+        bias: Vec<f32>,
+        groups: usize,
+        /// Filters of a group; no panel has those of two.
+        group_filters: usize,
+    },
+    /// One filter for each channel: taps one after another.
+    Depthwise {
+        weights: Vec<f32>,
+        scale: Vec<f32>,
+        bias: Vec<f32>,
+    },
+}
+
+impl PackedFilters {
+    /// Packs `weights`, given filter by filter, with a factor and a summand for each filter's sums.
+    pub fn new(
+        isa: Isa,
+        dims: FilterDims,
+        weights: &[f32],
+        factor: impl Fn(usize) -> f64,
+        shift: impl Fn(usize) -> f64,
+    ) -> Self {
+        let each = dims.depth * dims.taps();
+        let weight = |filter: usize, channel: usize, tap: usize| {
+            weights[filter * each + channel * dims.taps() + tap]
+        };
+        let (factor, shift) = (|it| factor(it) as f32, |it| shift(it) as f32);
+        if dims.is_depthwise() {
+            let taps = 0..dims.taps();
+            let row = |tap| (0..dims.filters).map(move |filter| (filter, tap));
+            let places = taps.flat_map(row);
+            return Self::Depthwise {
+                weights: places.map(|(filter, tap)| weight(filter, 0, tap)).collect(),
+                scale: (0..dims.filters).map(factor).collect(),
+                bias: (0..dims.filters).map(shift).collect(),
+            };
+        }
+        let panels = filter_panels(isa, dims);
+        let fill = |panel: &Panel, row: usize, to: &mut [f32]| {
+            let (tap, channel) = (row / dims.depth, row % dims.depth);
+            for (column, to) in to.iter_mut().enumerate() {
+                *to = weight(panel.start + column, channel, tap);
+            }
+        };
+        Self::Panels {
+            scale: panels::by_column(isa, &panels, factor),
+            bias: panels::by_column(isa, &panels, shift),
+            matrix: PackedMatrix::new(isa, panels, each, fill),
+            groups: dims.groups,
+            group_filters: dims.filters / dims.groups,
+        }
+    }
+
+    /// The weights filter by filter, as they were given.
+    pub fn unpacked(&self, isa: Isa, dims: FilterDims) -> Vec<f32> {
+        let (taps, each) = (dims.taps(), dims.depth * dims.taps());
+        let mut given = vec![0.0; dims.filters * each];
+        match self {
+            Self::Depthwise { weights, .. } => {
+                for (place, weight) in weights.iter().enumerate() {
+                    let (tap, filter) = (place / dims.filters, place % dims.filters);
+                    given[filter * each + tap] = *weight;
+                }
+            }
+            Self::Panels { matrix, .. } => matrix.each(isa, |row, filter, weight| {
+                let (tap, channel) = (row / dims.depth, row % dims.depth);
+                given[filter * each + channel * taps + tap] = weight;
+            }),
+        }
+        given
+    }
+}
+
+/// The panels that filters are cut into, group by group.
+fn filter_panels(isa: Isa, dims: FilterDims) -> Vec<Panel> {
+    let each = dims.filters / dims.groups;
+    let of_one = panels::panels(isa, each);
+    let width = panels::width(isa, &of_one);
+    let group = |group: usize| {
+        of_one.iter().map(move |panel| Panel {
+            start: group * each + panel.start,
+            place: group * width + panel.place,
+            ..*panel
+        })
+    };
+    (0..dims.groups).flat_map(group).collect()
+}

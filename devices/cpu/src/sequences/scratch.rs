@@ -1,0 +1,51 @@
+//! How the scratch of a task of attention is divided.
+
+use souk_host::isa::Isa;
+
+use crate::tiled::panels::{Panel, panels, width};
+
+/// Queries whose scores are held at once: a multiple of the heights of all tiles.
+pub(super) const QUERIES: usize = 24;
+
+/// How the scratch of a task is divided.
+pub(super) struct ScratchLayout {
+    pub isa: Isa,
+    pub keys: Vec<Panel>,
+    pub values: Vec<Panel>,
+    /// Columns of the scores, filling included.
+    pub wide: usize,
+    /// Columns of a head's values, filling included.
+    pub value_wide: usize,
+    /// Features of a head's keys, and of its values.
+    pub each: [usize; 2],
+    pub seen: usize,
+}
+
+impl ScratchLayout {
+    pub fn new(isa: Isa, seen: usize, each: [usize; 2]) -> Self {
+        let keys = panels(isa, seen);
+        let values = panels(isa, each[1]);
+        Self {
+            isa,
+            wide: width(isa, &keys),
+            value_wide: width(isa, &values),
+            values,
+            keys,
+            each,
+            seen,
+        }
+    }
+
+    pub fn widest(&self) -> usize {
+        self.wide.max(self.value_wide)
+    }
+
+    /// Floats of all parts.
+    pub fn floats(&self) -> usize {
+        let [of_keys, of_values] = self.each;
+        self.wide * (of_keys + QUERIES)
+            + self.value_wide * self.seen
+            + 4 * self.widest()
+            + of_values
+    }
+}

@@ -1,0 +1,12 @@
+//! What the engines over images and over sequences share: plans of steps over numbered values,
+//! weights in panels, tiles of products held in registers, and threads that go from stage to stage.
+
+pub(super) mod aligned;
+pub(super) mod panels;
+pub(super) mod plan;
+pub(super) mod span;
+pub(super) mod spares;
+pub(super) mod tile;
+pub(super) mod values;
+pub(super) mod vectors;
+pub(super) mod worker_pool;

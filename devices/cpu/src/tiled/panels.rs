@@ -1,0 +1,112 @@
+//! Weights in the order in which tiles read them: in panels as wide as a tile.
+//!
+//! They are only moved, so they can be put back as they were, and nobody has to keep them twice.
+
+use souk_host::isa::Isa;
+
+use super::aligned::AlignedFloats;
+
+/// Columns that a tile computes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Panel {
+    /// The first column.
+    pub start: usize,
+    /// Columns; the vectors may be wider.
+    pub columns: usize,
+    pub vectors: usize,
+    /// Where its columns begin among those of all panels, the filling between them counted.
+    pub place: usize,
+}
+
+/// A matrix in panels: of each all rows, of each row the panel's columns.
+#[derive(Debug)]
+pub(crate) struct PackedMatrix {
+    pub panels: Vec<Panel>,
+    /// Rows.
+    pub depth: usize,
+    pub weights: AlignedFloats,
+}
+
+impl Panel {
+    /// Columns, the filling counted.
+    pub fn width(&self, isa: Isa) -> usize {
+        self.vectors * isa.width()
+    }
+}
+
+/// The panels that `columns` are cut into.
+pub(crate) fn panels(isa: Isa, columns: usize) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    let (mut start, mut place) = (0, 0);
+    while start < columns {
+        let wanted = (columns - start).div_ceil(isa.width());
+        // Of about one width: what is left over would be a narrow one.
+        let vectors = wanted.div_ceil(wanted.div_ceil(isa.tile_vectors_max()));
+        let width = vectors * isa.width();
+        let columns = (columns - start).min(width);
+        panels.push(Panel {
+            start,
+            columns,
+            vectors,
+            place,
+        });
+        start += columns;
+        place += width;
+    }
+    panels
+}
+
+/// Columns of all panels, filling included.
+pub(crate) fn width(isa: Isa, panels: &[Panel]) -> usize {
+    panels.last().map_or(0, |it| it.place + it.width(isa))
+}
+
+/// One float for each column of every panel; the filling has zeros.
+pub(crate) fn by_column(isa: Isa, panels: &[Panel], of: impl Fn(usize) -> f32) -> Vec<f32> {
+    let mut floats = Vec::with_capacity(width(isa, panels));
+    for panel in panels {
+        floats.extend((panel.start..panel.start + panel.columns).map(&of));
+        floats.resize(panel.place + panel.width(isa), 0.0);
+    }
+    floats
+}
+
+impl PackedMatrix {
+    /// Packs `depth` rows; `fill` gives a panel's columns of one of them.
+    pub fn new(
+        isa: Isa,
+        panels: Vec<Panel>,
+        depth: usize,
+        fill: impl Fn(&Panel, usize, &mut [f32]),
+    ) -> Self {
+        let mut weights = AlignedFloats::zeros(width(isa, &panels) * depth);
+        for panel in &panels {
+            let rows = weights[panel.place * depth..].chunks_exact_mut(panel.width(isa));
+            for (row, to) in rows.take(depth).enumerate() {
+                fill(panel, row, &mut to[..panel.columns]);
+            }
+        }
+        Self {
+            panels,
+            depth,
+            weights,
+        }
+    }
+
+    /// The weights from those of a panel on.
+    pub fn weights_from(&self, panel: &Panel) -> &[f32] {
+        &self.weights[panel.place * self.depth..]
+    }
+
+    /// Tells of every weight its row, its column and its value.
+    pub fn each(&self, isa: Isa, mut tell: impl FnMut(usize, usize, f32)) {
+        for panel in &self.panels {
+            let rows = self.weights_from(panel).chunks_exact(panel.width(isa));
+            for (row, weights) in rows.take(self.depth).enumerate() {
+                for (column, weight) in weights[..panel.columns].iter().enumerate() {
+                    tell(row, panel.start + column, *weight);
+                }
+            }
+        }
+    }
+}

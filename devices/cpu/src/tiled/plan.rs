@@ -1,0 +1,68 @@
+//! A graph as steps over numbered values, each step one pass over the data.
+
+use souk_onnx::graph::Graph;
+
+use super::values::{Value, Values};
+
+/// A graph as steps; `A` is what a step does.
+#[derive(Debug)]
+pub(crate) struct Plan<A> {
+    pub steps: Vec<Step<A>>,
+    /// Values given in a run, by name.
+    pub inputs: Vec<(String, Value)>,
+    /// Values wanted of a run, by name.
+    pub outputs: Vec<(String, Value)>,
+    pub values: usize,
+}
+
+/// One pass over values.
+#[derive(Debug)]
+pub(crate) struct Step<A> {
+    pub action: A,
+    pub inputs: Vec<Value>,
+    pub output: Value,
+}
+
+/// A plan being drafted.
+pub(crate) struct Drafter<'a, A> {
+    pub graph: &'a Graph,
+    pub steps: Vec<Step<A>>,
+    pub values: Values<'a>,
+}
+
+impl<'a, A> Drafter<'a, A> {
+    /// A plan without steps of a graph in which these names are read.
+    pub fn new(graph: &'a Graph, read: impl Iterator<Item = &'a String>) -> Self {
+        Self {
+            graph,
+            steps: Vec::new(),
+            values: Values::new(graph, read),
+        }
+    }
+
+    /// A step that makes a value of this name.
+    pub fn push(&mut self, action: A, inputs: Vec<Value>, name: &str) {
+        let output = self.values.made(name, Some(self.steps.len()));
+        self.steps.push(Step {
+            action,
+            inputs,
+            output,
+        });
+    }
+
+    /// The step that makes a value nobody but the node at hand reads.
+    pub fn maker_for_one(&mut self, value: Value) -> Option<&mut Step<A>> {
+        let maker = self.values.maker_for_one(value)?;
+        Some(&mut self.steps[maker])
+    }
+
+    /// The plan; `None` if the graph wants a value that no step makes.
+    pub fn finish(self) -> Option<Plan<A>> {
+        Some(Plan {
+            outputs: self.values.outputs(self.graph)?,
+            steps: self.steps,
+            values: self.values.count(),
+            inputs: self.values.inputs,
+        })
+    }
+}

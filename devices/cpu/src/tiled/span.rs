@@ -1,0 +1,59 @@
+//! Values in memory that threads share.
+
+use super::worker_pool::Memory;
+
+/// Rows of floats, each as far from the next.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    data: *mut f32,
+    /// Floats from a row to the next.
+    stride: usize,
+    /// Floats of a row.
+    width: usize,
+}
+
+impl Span {
+    /// Rows whose first begins so many floats behind the beginning of a memory.
+    pub fn new(memory: Memory, first: usize, stride: usize, width: usize) -> Self {
+        Self {
+            data: memory.start().wrapping_add(first),
+            stride,
+            width,
+        }
+    }
+
+    /// Floats from a row to the next.
+    pub fn stride(self) -> usize {
+        self.stride
+    }
+
+    /// Floats of a row.
+    pub fn width(self) -> usize {
+        self.width
+    }
+
+    /// Where a column of a row is.
+    pub fn at(self, row: usize, column: usize) -> *mut f32 {
+        self.data.wrapping_add(row * self.stride + column)
+    }
+
+    /// A row.
+    ///
+    /// # Safety
+    /// The memory has the row, and nobody writes it meanwhile.
+    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
+    pub unsafe fn row<'a>(self, row: usize) -> &'a [f32] {
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts(self.at(row, 0), self.width) }
+    }
+
+    /// A row, to be written.
+    ///
+    /// # Safety
+    /// The memory has the row, and nobody else reads or writes it meanwhile.
+    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
+    pub unsafe fn row_mut<'a>(self, row: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts_mut(self.at(row, 0), self.width) }
+    }
+}

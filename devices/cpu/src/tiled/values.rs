@@ -1,0 +1,91 @@
+//! The values of a plan that is being drafted: their names, who makes each, and how often each is
+//! still read.
+
+use std::collections::BTreeMap;
+
+use souk_onnx::graph::Graph;
+
+/// A value, by its number.
+pub(crate) type Value = usize;
+
+/// The values met so far.
+pub(crate) struct Values<'a> {
+    /// What is given in a run.
+    pub inputs: Vec<(String, Value)>,
+    names: BTreeMap<String, Value>,
+    /// How often each name is read, being wanted of a run included.
+    reads: BTreeMap<&'a str, usize>,
+    /// How often each value is read by what is still to come.
+    left: Vec<usize>,
+    /// The step that makes each value.
+    makers: Vec<Option<usize>>,
+}
+
+impl<'a> Values<'a> {
+    /// None yet, of a graph in which these names are read.
+    pub fn new(graph: &'a Graph, read: impl Iterator<Item = &'a String>) -> Self {
+        let mut reads = BTreeMap::new();
+        let wanted = graph.outputs.iter().map(|port| &port.name);
+        for name in read.chain(wanted) {
+            *reads.entry(name.as_str()).or_insert(0) += 1;
+        }
+        Self {
+            inputs: Vec::new(),
+            names: BTreeMap::new(),
+            reads,
+            left: Vec::new(),
+            makers: Vec::new(),
+        }
+    }
+
+    /// The value of a name; one not made before is given in a run.
+    pub fn named(&mut self, name: &str) -> Value {
+        if let Some(&value) = self.names.get(name) {
+            return value;
+        }
+        let value = self.made(name, None);
+        self.inputs.push((name.to_owned(), value));
+        value
+    }
+
+    /// A value that a step makes, or that is given.
+    pub fn made(&mut self, name: &str, maker: Option<usize>) -> Value {
+        let value = self.makers.len();
+        self.makers.push(maker);
+        self.left.push(self.reads.get(name).copied().unwrap_or(0));
+        self.names.insert(name.to_owned(), value);
+        value
+    }
+
+    /// Another name for a value, which one reader read to give it.
+    pub fn rename(&mut self, value: Value, name: &str) {
+        let reads = self.reads.get(name).copied().unwrap_or(0);
+        self.left[value] = (self.left[value] + reads).saturating_sub(1);
+        self.names.insert(name.to_owned(), value);
+    }
+
+    /// The step that makes a value which only one reader still reads.
+    pub fn maker_for_one(&self, value: Value) -> Option<usize> {
+        self.makers[value].filter(|_| self.left[value] == 1)
+    }
+
+    /// Two values, the one made later second.
+    pub fn in_order(&self, one: Value, other: Value) -> (Value, Value) {
+        match self.makers[one] > self.makers[other] {
+            true => (other, one),
+            false => (one, other),
+        }
+    }
+
+    /// The values that a graph wants of a run; `None` if one was not made.
+    pub fn outputs(&self, graph: &Graph) -> Option<Vec<(String, Value)>> {
+        let output = |name: &String| Some((name.clone(), *self.names.get(name)?));
+        let outputs = graph.outputs.iter().map(|port| output(&port.name));
+        outputs.collect()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.makers.len()
+    }
+}

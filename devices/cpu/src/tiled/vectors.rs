@@ -1,0 +1,309 @@
+//! Vectors of 32-bit floats in the widths that processors have, and which of them this one has.
+//!
+//! Kernels are written once over [`Vector`] and built once for each width; which of them runs is
+//! decided when a program is compiled.
+
+/// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
+macro_rules! pass {
+    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) $body:block) => {
+        $(#[$doc])*
+        pub(crate) fn $name(isa: souk_host::isa::Isa, $($argument: $kind),*) {
+            #[inline(always)]
+            fn body($($argument: $kind),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+            fn built_512($($argument: $kind),*) {
+                body($($argument),*);
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn built_256($($argument: $kind),*) {
+                body($($argument),*);
+            }
+
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                #[expect(unsafe_code, reason = "built for wider vectors")]
+                // SAFETY: this variant of `Isa` is only made where the instructions were found.
+                souk_host::isa::Isa::Avx512 => unsafe { built_512($($argument),*) },
+                #[cfg(target_arch = "x86_64")]
+                #[expect(unsafe_code, reason = "built for wider vectors")]
+                // SAFETY: this variant of `Isa` is only made where the instructions were found.
+                souk_host::isa::Isa::Avx2 => unsafe { built_256($($argument),*) },
+                souk_host::isa::Isa::Plain => body($($argument),*),
+            }
+        }
+    };
+}
+pub(crate) use pass;
+
+/// A vector of floats. Loads and stores take pointers: whole vectors must lie there.
+///
+/// # Safety
+/// Every method must only be called where the processor has the instructions of the type: within a
+/// function that was entered through the [`Isa`] found for it.
+#[expect(unsafe_code, reason = "vector instructions and pointers to vectors")]
+pub(crate) unsafe trait Vector: Copy {
+    /// Floats in it.
+    const WIDTH: usize;
+    /// The same float everywhere.
+    unsafe fn splat(value: f32) -> Self;
+    /// Those at a place.
+    unsafe fn load(from: *const f32) -> Self;
+    /// Has the line of a place brought nearer, if there is anything.
+    unsafe fn fetch(from: *const f32);
+    /// Puts them to a place.
+    unsafe fn store(self, to: *mut f32);
+    /// The first `count` of them at a place, fewer than there is room for; the others are zero.
+    unsafe fn load_part(from: *const f32, count: usize) -> Self;
+    /// Puts the first `count` of them to a place.
+    unsafe fn store_part(self, to: *mut f32, count: usize);
+    /// `self * factor + sum`, rounded once where the processor does so.
+    unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
+    /// Sum.
+    unsafe fn plus(self, other: Self) -> Self;
+    /// The larger of two; what is no number in either stays.
+    unsafe fn larger(self, other: Self) -> Self;
+    /// The larger of `bound` and itself; what is no number stays.
+    unsafe fn at_least(self, bound: Self) -> Self;
+    /// The smaller of `bound` and itself; what is no number stays.
+    unsafe fn at_most(self, bound: Self) -> Self;
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86 {
+    //! The two widths of x86-64.
+
+    use std::arch::x86_64::*;
+
+    use super::Vector;
+
+    /// The lowest `count` of 16 lanes.
+    #[inline(always)]
+    fn mask_512(count: usize) -> __mmask16 {
+        ((1u32 << count) - 1) as __mmask16
+    }
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a vector instruction")]
+    unsafe fn load_part_512(from: *const f32, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's: nothing is read where the mask is not set.
+        unsafe { _mm512_maskz_loadu_ps(mask, from) }
+    }
+
+    /// `value` where it is no number, else `otherwise`.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "vector instructions")]
+    unsafe fn or_no_number_512(value: __m512, otherwise: __m512) -> __m512 {
+        // SAFETY: the caller's: the processor has the instructions.
+        unsafe {
+            let is_none = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+            _mm512_mask_mov_ps(otherwise, is_none, value)
+        }
+    }
+
+    /// `value` where it is no number, else `otherwise`.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "vector instructions")]
+    unsafe fn or_no_number_256(value: __m256, otherwise: __m256) -> __m256 {
+        // SAFETY: the caller's: the processor has the instructions.
+        unsafe {
+            let is_none = _mm256_cmp_ps::<_CMP_UNORD_Q>(value, value);
+            _mm256_blendv_ps(otherwise, value, is_none)
+        }
+    }
+
+    /// The lowest `count` of 8 lanes.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a vector instruction")]
+    unsafe fn mask_256(count: usize) -> __m256i {
+        const EDGE: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+        // SAFETY: eight integers lie from any of the first nine places on; the rest is the
+        // caller's.
+        unsafe { _mm256_loadu_si256(EDGE[8 - count..].as_ptr().cast()) }
+    }
+
+    macro_rules! lanes {
+        ($name:ident, $inner:ty, $width:expr, $doc:expr, $set:ident, $load:ident, $store:ident,
+         $fma:ident, $add:ident, $max:ident, $min:ident, $load_part:ident, $store_part:ident,
+         $mask:ident, $number:ident) => {
+            #[doc = $doc]
+            #[derive(Clone, Copy)]
+            pub struct $name($inner);
+
+            #[expect(unsafe_code, reason = "vector instructions")]
+            // SAFETY: each method is one instruction of the set that the trait's contract asks
+            // for; pointers are the caller's, unaligned ones allowed. The second operand of the
+            // maximum and the minimum is what they give where one is no number.
+            unsafe impl Vector for $name {
+                const WIDTH: usize = $width;
+                #[inline(always)]
+                unsafe fn splat(value: f32) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $set(value) })
+                }
+                #[inline(always)]
+                unsafe fn load(from: *const f32) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $load(from) })
+                }
+                #[inline(always)]
+                unsafe fn fetch(from: *const f32) {
+                    // SAFETY: a hint, which reads nothing.
+                    unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+                }
+                #[inline(always)]
+                unsafe fn store(self, to: *mut f32) {
+                    // SAFETY: as the caller was told by the trait.
+                    unsafe { $store(to, self.0) }
+                }
+                #[inline(always)]
+                unsafe fn load_part(from: *const f32, count: usize) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $load_part(from, $mask(count)) })
+                }
+                #[inline(always)]
+                unsafe fn store_part(self, to: *mut f32, count: usize) {
+                    // SAFETY: as the caller was told by the trait.
+                    unsafe { $store_part(to, $mask(count), self.0) }
+                }
+                #[inline(always)]
+                unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $fma(self.0, factor.0, sum.0) })
+                }
+                #[inline(always)]
+                unsafe fn plus(self, other: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $add(self.0, other.0) })
+                }
+                #[inline(always)]
+                unsafe fn larger(self, other: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait. The maximum gives what was held
+                    // where one is no number: so only what comes to it has still to be looked at.
+                    unsafe { Self($number(other.0, $max(other.0, self.0))) }
+                }
+                #[inline(always)]
+                unsafe fn at_least(self, bound: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $max(bound.0, self.0) })
+                }
+                #[inline(always)]
+                unsafe fn at_most(self, bound: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $min(bound.0, self.0) })
+                }
+            }
+        };
+    }
+
+    lanes!(
+        Wide,
+        __m512,
+        16,
+        "Sixteen floats.",
+        _mm512_set1_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        _mm512_fmadd_ps,
+        _mm512_add_ps,
+        _mm512_max_ps,
+        _mm512_min_ps,
+        load_part_512,
+        _mm512_mask_storeu_ps,
+        mask_512,
+        or_no_number_512
+    );
+    lanes!(
+        Half,
+        __m256,
+        8,
+        "Eight floats.",
+        _mm256_set1_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps,
+        _mm256_fmadd_ps,
+        _mm256_add_ps,
+        _mm256_max_ps,
+        _mm256_min_ps,
+        _mm256_maskload_ps,
+        _mm256_maskstore_ps,
+        mask_256,
+        or_no_number_256
+    );
+}
+
+/// Eight floats in an array.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain([f32; 8]);
+
+#[expect(unsafe_code, reason = "the trait's loads and stores take pointers")]
+// SAFETY: no special instructions; the places are the caller's to vouch for.
+unsafe impl Vector for Plain {
+    const WIDTH: usize = 8;
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 8])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: as the caller was told by the trait.
+        Self(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn fetch(_: *const f32) {}
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as the caller was told by the trait.
+        unsafe { to.cast::<[f32; 8]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(from: *const f32, count: usize) -> Self {
+        let mut held = [0.0; 8];
+        for (at, held) in held.iter_mut().enumerate().take(count) {
+            // SAFETY: as the caller was told by the trait.
+            *held = unsafe { *from.add(at) };
+        }
+        Self(held)
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, to: *mut f32, count: usize) {
+        for (at, held) in self.0.iter().enumerate().take(count) {
+            // SAFETY: as the caller was told by the trait.
+            unsafe { *to.add(at) = *held };
+        }
+    }
+    #[inline(always)]
+    unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
+        Self(std::array::from_fn(|at| {
+            self.0[at] * factor.0[at] + sum.0[at]
+        }))
+    }
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at] + other.0[at]))
+    }
+    #[inline(always)]
+    unsafe fn larger(self, other: Self) -> Self {
+        let larger = |held: f32, other: f32| {
+            if held >= other || held.is_nan() {
+                held
+            } else {
+                other
+            }
+        };
+        Self(std::array::from_fn(|at| larger(self.0[at], other.0[at])))
+    }
+    #[inline(always)]
+    unsafe fn at_least(self, bound: Self) -> Self {
+        let larger = |value: f32, bound: f32| if bound > value { bound } else { value };
+        Self(std::array::from_fn(|at| larger(self.0[at], bound.0[at])))
+    }
+    #[inline(always)]
+    unsafe fn at_most(self, bound: Self) -> Self {
+        let smaller = |value: f32, bound: f32| if bound < value { bound } else { value };
+        Self(std::array::from_fn(|at| smaller(self.0[at], bound.0[at])))
+    }
+}

@@ -1,0 +1,107 @@
+//! A thread that hands work to a driver which computes it before it answers.
+//!
+//! A driver made of software, such as Mesa's lavapipe, runs a kernel within the call that submits
+//! it, and nothing ends that call before the kernel does. So another thread makes it, and who waits
+//! for that one waits no longer than it wants. One that hangs keeps the thread, and with it the
+//! device, until the kernel ends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use wgpu::{CommandBuffer, Device, ErrorFilter, Queue};
+
+use crate::error::GpuError;
+
+/// Submissions that wait: each is waited for before the next is made.
+const WAITING_MAX: usize = 1;
+
+/// What is to be submitted, and who is told how that ended.
+struct Order {
+    commands: Option<CommandBuffer>,
+    done: SyncSender<Result<(), GpuError>>,
+}
+
+/// The thread, as others see it.
+pub(crate) struct Submitter {
+    /// There until it is dropped.
+    orders: Mutex<Option<SyncSender<Order>>>,
+    thread: Option<JoinHandle<()>>,
+    /// Whether it was given up with something it submitted.
+    hangs: AtomicBool,
+}
+
+impl Submitter {
+    /// `None` where the system gives no thread.
+    pub fn start(device: Device, queue: Queue) -> Option<Self> {
+        let (sender, orders) = sync_channel(WAITING_MAX);
+        let work = move || serve(&device, &queue, &orders);
+        let started = thread::Builder::new().name("gpu-submit".to_owned());
+        Some(Self {
+            thread: Some(started.spawn(work).ok()?),
+            orders: Mutex::new(Some(sender)),
+            hangs: AtomicBool::new(false),
+        })
+    }
+
+    /// Submits commands, or nothing, and waits until the driver has answered; `Ok(false)` if it has
+    /// not in this time.
+    pub fn submit(
+        &self,
+        commands: Option<CommandBuffer>,
+        time_max: Duration,
+    ) -> Result<bool, GpuError> {
+        let (done, answer) = sync_channel(1);
+        let orders = {
+            let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+            orders.clone().ok_or(GpuError::Lost)?
+        };
+        let sent = orders.send(Order { commands, done });
+        sent.map_err(|_| GpuError::Lost)?;
+        let answered = answer.recv_timeout(time_max);
+        let hangs = matches!(answered, Err(RecvTimeoutError::Timeout));
+        self.hangs.store(hangs, Ordering::Relaxed);
+        match answered {
+            Ok(submitted) => submitted.map(|()| true),
+            Err(RecvTimeoutError::Timeout) => Ok(false),
+            Err(RecvTimeoutError::Disconnected) => Err(GpuError::Lost),
+        }
+    }
+}
+
+impl Drop for Submitter {
+    /// The thread closes its device before the process may end; one that hangs is left behind.
+    fn drop(&mut self) {
+        *self
+            .orders
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner) = None;
+        if let Some(thread) = self.thread.take().filter(|_| !*self.hangs.get_mut()) {
+            // A thread that panicked has dropped what it held.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(device: &Device, queue: &Queue, orders: &Receiver<Order>) {
+    while let Ok(Order { commands, done }) = orders.recv() {
+        // Whoever waited may have given it up.
+        let _ = done.send(submit(device, queue, commands));
+    }
+}
+
+/// Submits commands; what the driver refuses is told.
+pub(crate) fn submit(
+    device: &Device,
+    queue: &Queue,
+    commands: Option<CommandBuffer>,
+) -> Result<(), GpuError> {
+    let scope = device.push_error_scope(ErrorFilter::Validation);
+    queue.submit(commands);
+    match pollster::block_on(scope.pop()) {
+        Some(error) => Err(GpuError::Driver(error.to_string())),
+        None => Ok(()),
+    }
+}

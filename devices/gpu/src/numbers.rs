@@ -1,0 +1,7 @@
+//! Numbers as they lie in the words of a device, and the WGSL that reads and writes them.
+
+pub(crate) mod doubles;
+pub(crate) mod halves;
+pub(crate) mod integers;
+pub(crate) mod packed;
+pub(crate) mod quarters;

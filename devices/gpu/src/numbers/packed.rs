@@ -1,0 +1,114 @@
+//! Values narrower than a word: several lie in one, are widened where a kernel reads them, and what
+//! a node makes is narrowed once. Halves and 8-bit floats are computed with as 32-bit floats,
+//! integers as those of 32 bits.
+//!
+//! All of it is arithmetic of integers, so every adapter has it and every one gives the same bits.
+//! Products and convolutions read packed halves as they are, products of bytes packed bytes.
+
+use souk_memory::DType;
+
+use super::halves::{self, is_half};
+use super::integers;
+use super::quarters::{self, Rounding};
+
+/// How many values of a type lie in a word.
+pub(crate) fn per_word(dtype: DType) -> usize {
+    match dtype {
+        _ if is_half(dtype) => 2,
+        _ if quarters::is_quarter_float(dtype) || quarters::is_power_of_two(dtype) => 4,
+        _ if quarters::is_eighth_float(dtype) => 8,
+        _ => integers::packed_bits(dtype).map_or(1, |bits| 32 / bits),
+    }
+}
+
+/// Whether a type is a float of 8 or 4 bits.
+pub(crate) fn is_small_float(dtype: DType) -> bool {
+    quarters::is_quarter_float(dtype) || quarters::is_eighth_float(dtype)
+}
+
+/// Whether values of a type lie on the device in words of their own or packed. Other integers are
+/// narrowed to 32 bits when they are sent.
+pub(crate) fn lies_there(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::Bool) || per_word(dtype) > 1
+}
+
+/// What values of a type are computed with as.
+pub(crate) fn wide(dtype: DType) -> DType {
+    match dtype {
+        _ if integers::packed_bits(dtype).is_some() => DType::I32,
+        _ if per_word(dtype) > 1 => DType::F32,
+        _ => dtype,
+    }
+}
+
+/// The functions `widened` and `narrowed` of a packed type; nothing for another. Floats too large
+/// for 8 bits become the largest there is, or what stands for infinity.
+pub(crate) fn functions(dtype: DType, rounding: Rounding) -> String {
+    match integers::packed_bits(dtype) {
+        Some(bits) => integers::functions(dtype, bits),
+        None if is_half(dtype) => halves::functions(dtype).to_owned(),
+        None => quarters::functions(dtype, rounding),
+    }
+}
+
+/// How kernels have floats of 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Halves {
+    /// Two to a word, widened and rounded by arithmetic of integers, which every device has.
+    Words,
+    /// As the device's own, where it gives the same for each of them.
+    Own,
+}
+
+impl Halves {
+    /// Whether kernels read and write elements of a type one by one as they lie.
+    pub fn has(self, dtype: DType) -> bool {
+        self == Self::Own && dtype == DType::F16
+    }
+}
+
+/// How WGSL reads element `at` of `array`, whose words are [`words`] of the type.
+pub(crate) fn read(dtype: DType, halves: Halves, array: &str, at: &str) -> String {
+    match per_word(dtype) {
+        _ if halves.has(dtype) => format!("f32({array}[{at}])"),
+        1 => format!("{array}[{at}]"),
+        held => {
+            let (bits, last) = (32 / held, held - 1);
+            let mask = (1u32 << bits) - 1;
+            let word = format!("{array}[({at}) / {held}u]");
+            format!("widened(({word} >> ({bits}u * (({at}) & {last}u))) & {mask}u)")
+        }
+    }
+}
+
+/// How WGSL writes a float as an element of a type that is not packed, or the device's own.
+pub(crate) fn stored(dtype: DType, value: &str) -> String {
+    match dtype {
+        DType::F16 => format!("f16({value})"),
+        _ => value.to_owned(),
+    }
+}
+
+/// How WGSL names elements of a type that is not packed, or of halves that are the device's own.
+pub(crate) fn element(dtype: DType, is_double: bool) -> &'static str {
+    match (dtype, is_double) {
+        (DType::F16, _) => "f16",
+        (DType::F64, true) => "f64",
+        (DType::I64, true) => "i64",
+        (DType::U64, true) => "u64",
+        (DType::F32 | DType::F64, _) => "f32",
+        (DType::Bool | DType::U32, _) => "u32",
+        _ => "i32",
+    }
+}
+
+/// How WGSL names the words that values of a type lie in.
+pub(crate) fn words(dtype: DType, halves: Halves) -> &'static str {
+    match (per_word(dtype), dtype) {
+        _ if halves.has(dtype) => "f16",
+        (1, DType::I32) => "i32",
+        (1, DType::U32) => "u32",
+        (1, _) => "f32",
+        _ => "u32",
+    }
+}

@@ -1,0 +1,113 @@
+//! What records each operator.
+
+mod attention;
+mod batch;
+mod blocks;
+mod casts;
+mod convolutions;
+mod dropout;
+pub(crate) mod elementwise;
+pub(crate) mod integers;
+mod layout;
+mod loss;
+mod pool;
+pub(crate) mod products;
+mod quantise;
+pub(crate) mod reduce;
+pub(crate) mod scatter;
+
+use souk_memory::DType;
+
+use crate::error::GpuError;
+use crate::recording::{Array, Step};
+use crate::shaders::Softmax;
+use attention::attention;
+use attention::rotary;
+use batch::batch_norm;
+use blocks::blocks;
+use convolutions::conv;
+use convolutions::conv_transpose;
+use dropout::dropout;
+use elementwise::binary;
+use elementwise::unary;
+use pool::local_response;
+use pool::pool;
+use products::gemm;
+use products::matmul;
+use reduce::reduction;
+use scatter::scatter;
+
+/// Records a node that was judged to run on the device.
+pub(crate) fn record(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let output = step.wanted;
+    let operator = step.call.node.op_type();
+    if unary(operator).is_some() {
+        return elementwise::one(step);
+    }
+    if operator == "Pow" {
+        return casts::power(step);
+    }
+    if binary(operator).is_some() {
+        return elementwise::chain(step);
+    }
+    match operator {
+        "BitwiseNot" => elementwise::one(step),
+        "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Mod" => elementwise::chain(step),
+        "GlobalAveragePool" | "GlobalMaxPool" => {
+            let by = reduction(operator).expect("both are in the table");
+            reduce::global(step, by)
+        }
+        "Cast" | "CastLike" => casts::cast(step, output.unwrap_or(DType::F32)),
+        "QuantizeLinear" => quantise::quantise(step, output),
+        _ => match reduction(operator) {
+            Some(by) => reduce::reduced(step, by),
+            None => record_named(step),
+        },
+    }
+}
+
+fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    match step.call.node.op_type() {
+        "ArgMax" | "ArgMin" => reduce::extreme(step),
+        "Attention" => attention(step),
+        "AveragePool" | "LpPool" | "MaxPool" => pool(step),
+        "BatchNormalization" => batch_norm(step),
+        "Clip" => elementwise::clip(step),
+        "Concat" => layout::concat(step),
+        "DequantizeLinear" => quantise::dequantise(step),
+        "Dropout" => dropout(step),
+        "DynamicQuantizeLinear" => quantise::dynamic(step),
+        "MatMulInteger" => integers::matmul_integer(step),
+        "QLinearMatMul" => integers::qlinear_matmul(step),
+        "Conv" => conv(step),
+        "ConvTranspose" => conv_transpose(step),
+        "DepthToSpace" | "SpaceToDepth" => blocks(step),
+        "Expand" => layout::expand(step),
+        "Gather" => layout::gather(step),
+        "GatherElements" => layout::gather_elements(step),
+        "GatherND" => layout::gather_nd(step),
+        "Gelu" => elementwise::gelu(step),
+        "Gemm" => gemm(step),
+        "GroupNormalization" | "InstanceNormalization" => reduce::group_norm(step),
+        "LRN" => local_response(step),
+        "LayerNormalization" | "RMSNormalization" => reduce::layer_norm(step),
+        "LogSoftmax" => reduce::soft(step, Softmax::Log),
+        "MatMul" => matmul(step),
+        "Mean" => elementwise::mean(step),
+        "NegativeLogLikelihoodLoss" => loss::negative_log_likelihood(step),
+        "Not" => elementwise::not(step),
+        "Pad" => layout::pad(step),
+        "ReduceLogSumExp" => reduce::log_sum_exp(step),
+        "RotaryEmbedding" => rotary(step),
+        "Scatter" | "ScatterElements" | "ScatterND" => scatter(step),
+        "Slice" => layout::slice(step),
+        "SoftmaxCrossEntropyLoss" => loss::cross_entropy(step),
+        "Softmax" => reduce::soft(step, Softmax::Plain),
+        "Split" => layout::split(step),
+        "Tile" => layout::tile(step),
+        "TopK" => reduce::top_k(step),
+        "Transpose" => layout::transpose(step),
+        "Where" => elementwise::select(step),
+        _ => layout::renamed(step),
+    }
+}

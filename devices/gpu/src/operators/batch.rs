@@ -1,0 +1,80 @@
+//! `BatchNormalization`, with the statistics that a model was trained to or those of its input.
+
+use souk_memory::DType;
+use souk_reference::call::KernelError;
+
+use crate::error::GpuError;
+use crate::operators::elementwise::map;
+use crate::operators::layout::transposed;
+use crate::operators::reduce::{middle, reduction};
+use crate::recording::{Array, Step};
+
+/// `BatchNormalization`; where it trains, also the running mean and variance that it makes.
+pub(crate) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let training = step.call.flag("training_mode");
+    let input = if training {
+        step.array(0)?
+    } else {
+        step.light(0)?
+    };
+    let channels = *input.dims.get(1).ok_or(KernelError::Range(0))?;
+    let mut each = |index| {
+        let array: Array = step.array(index)?;
+        if array.count() != channels {
+            return Err(GpuError::Operator(KernelError::Range(index)));
+        }
+        Ok(array.reshaped([channels]))
+    };
+    let (scale, shift, mean, variance) = (each(1)?, each(2)?, each(3)?, each(4)?);
+    if !training {
+        return Ok(vec![normal(
+            step,
+            &input,
+            [&scale, &shift, &mean, &variance],
+        )?]);
+    }
+    let (own_mean, own_variance) = moments(step, &input, channels)?;
+    let made = normal(step, &input, [&scale, &shift, &own_mean, &own_variance])?;
+    let momentum = step.call.float("momentum", 0.9);
+    let mut results = vec![made];
+    for (old, new) in [(&mean, &own_mean), (&variance, &own_variance)] {
+        let inputs = [(old, DType::F32), (new, DType::F32)];
+        let numbers = [momentum, 0.0, 0.0];
+        let blended = map(step, "a * s + b * (1.0 - s)", &inputs, DType::F32, numbers)?;
+        results.push(blended);
+    }
+    Ok(results)
+}
+
+/// The input brought to these statistics: of its scale, shift, mean and variance one each channel.
+fn normal(step: &mut Step<'_, '_>, input: &Array, each: [&Array; 4]) -> Result<Array, GpuError> {
+    let epsilon = step.call.float("epsilon", 1e-5);
+    let mut shape = vec![1; input.dims.len() - 1];
+    shape[0] = input.dims[1];
+    let [scale, shift, mean, variance] = each.map(|array| array.reshaped(shape.clone()));
+    let inputs = [input, &scale, &shift, &mean, &variance].map(|array| (array, DType::F32));
+    let expression = "(a - d) / sqrt(e + s) * b + c";
+    let output = step.made();
+    map(step, expression, &inputs, output, [epsilon, 0.0, 0.0])
+}
+
+/// The mean and the variance of each channel.
+fn moments(
+    step: &mut Step<'_, '_>,
+    input: &Array,
+    channels: usize,
+) -> Result<(Array, Array), GpuError> {
+    let mut order: Vec<usize> = (0..input.dims.len()).collect();
+    order.swap(0, 1);
+    let by_channel = transposed(step, input, &order)?;
+    let each = by_channel.count() / channels.max(1);
+    let by_channel = by_channel.reshaped([channels, each]);
+    let average = reduction("ReduceMean").expect("it is in the table");
+    let sides = (channels, each, 1);
+    let mean = middle(step, &by_channel, sides, average, (DType::F32, &[channels]))?;
+    let rows = mean.reshaped([channels, 1]);
+    let inputs = [(&by_channel, DType::F32), (&rows, DType::F32)];
+    let squares = map(step, "(a - b) * (a - b)", &inputs, DType::F32, [0.0; 3])?;
+    let variance = middle(step, &squares, sides, average, (DType::F32, &[channels]))?;
+    Ok((mean, variance))
+}

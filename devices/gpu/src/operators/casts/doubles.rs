@@ -1,0 +1,94 @@
+//! Values of 64 bits: computed with as they are where an adapter has such numbers. Where it has
+//! not, it has them in 32 where those say all of them: places that it counted itself, and floats
+//! that it widened; what the host has in 64 is cast there on its way.
+
+use souk_memory::{DType, Tensor};
+use souk_onnx::{AttributeProto, NodeProto};
+use souk_reference as reference;
+use souk_reference::Scope;
+use souk_reference::call::KernelError;
+
+use crate::error::GpuError;
+use crate::numbers::doubles::is_double;
+use crate::operators::casts::cast_wide;
+use crate::recording::{Array, Step, upload, widen};
+
+/// Floats of 32 bits that stand for those of 64: they are widened when they are read.
+pub(crate) fn as_f64(floats: Array) -> Array {
+    Array {
+        dtype: DType::F64,
+        ..floats
+    }
+}
+
+/// An input as it is computed with: what 32 bits say all of, by what those are.
+fn known(step: &mut Step<'_, '_>, index: usize) -> Result<Array, GpuError> {
+    let array = step.operand(index)?;
+    let dtype = match array.dtype {
+        _ if array.is_double => return Ok(array),
+        DType::F64 => DType::F32,
+        DType::I64 => DType::I32,
+        _ => return widen(step.stream, array),
+    };
+    Ok(Array { dtype, ..array })
+}
+
+/// An input of 64 bits that the host has, cast there as the CPU casts it.
+fn cast_by_host(step: &Step<'_, '_>, index: usize, to: DType) -> Result<Option<Array>, GpuError> {
+    let given = step.call.optional(index);
+    let Some(tensor) = given.filter(|tensor| is_double(tensor.dtype())) else {
+        return Ok(None);
+    };
+    let saturate = step.call.int("saturate", 1);
+    let cast = casted(tensor, to, saturate, step.call.opset)?;
+    Ok(Some(upload(step.stream, &cast)?))
+}
+
+/// An input as numbers of a type that is not packed.
+pub(crate) fn numbers(step: &mut Step<'_, '_>, index: usize, to: DType) -> Result<Array, GpuError> {
+    match given(step, index, to)? {
+        CastInput::Cast(made) => Ok(made),
+        CastInput::Array(array) => cast_wide(step, array, to),
+    }
+}
+
+/// An input to be cast: done by the host, or as it is computed with.
+pub(crate) enum CastInput {
+    Cast(Array),
+    Array(Array),
+}
+
+/// An input to be cast to a type: by the host if it has 64 bits that are not the device's.
+pub(crate) fn given(
+    step: &mut Step<'_, '_>,
+    index: usize,
+    to: DType,
+) -> Result<CastInput, GpuError> {
+    let dtype = step.call.optional(index).map(Tensor::dtype);
+    if dtype.is_some_and(|dtype| !step.stream.context.doubles().has(dtype))
+        && let Some(made) = cast_by_host(step, index, to)?
+    {
+        return Ok(CastInput::Cast(made));
+    }
+    Ok(CastInput::Array(known(step, index)?))
+}
+
+fn casted(tensor: &Tensor, to: DType, saturate: i64, opset: i64) -> Result<Tensor, GpuError> {
+    let attribute = |name: &str, value| AttributeProto {
+        name: Some(name.to_owned()),
+        i: Some(value),
+        ..AttributeProto::default()
+    };
+    let code = i64::from(to.onnx_code());
+    let node = NodeProto {
+        op_type: Some("Cast".to_owned()),
+        input: vec!["x".to_owned()],
+        output: vec!["y".to_owned()],
+        attribute: vec![attribute("to", code), attribute("saturate", saturate)],
+        ..NodeProto::default()
+    };
+    let mut scope = Scope::from([("x".to_owned(), tensor.clone())]);
+    let run = reference::run_nodes(std::slice::from_ref(&node), &mut scope, opset);
+    run.map_err(|error| KernelError::Inner(Box::new(error)))?;
+    Ok(scope.remove("y").ok_or(KernelError::Missing(0))?)
+}

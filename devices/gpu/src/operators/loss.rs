@@ -1,0 +1,82 @@
+//! Losses of classifiers, from primitives of the device; the labels are the host's.
+
+use souk_memory::DType;
+use souk_reference::call::KernelError;
+use souk_reference::shape::around;
+
+use crate::error::GpuError;
+use crate::operators::elementwise::map;
+use crate::operators::layout::taken;
+use crate::operators::reduce::{softened, total};
+use crate::recording::{Array, Step};
+use crate::shaders::Softmax;
+
+/// `NegativeLogLikelihoodLoss`.
+pub(crate) fn negative_log_likelihood(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let logs = step.array(0)?;
+    Ok(vec![loss(step, &logs)?])
+}
+
+/// `SoftmaxCrossEntropyLoss`, and the logarithms it takes.
+pub(crate) fn cross_entropy(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.array(0)?;
+    if input.dims.len() < 2 {
+        return Err(KernelError::Range(0).into());
+    }
+    let sides = around(&input.dims, 1);
+    let logs = softened(step, (&input, DType::F32), sides, Softmax::Log)?;
+    Ok(vec![loss(step, &logs)?, logs])
+}
+
+/// Weighted losses of the classes wanted, brought together as the node says.
+fn loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuError> {
+    let &[_, classes, ref spatial @ ..] = &logs.dims[..] else {
+        return Err(KernelError::Range(0).into());
+    };
+    let plane = spatial.iter().product::<usize>();
+    let labels = step.call.ints(1)?;
+    let dims = step.call.input(1)?.dims().to_vec();
+    if labels.len() * classes != logs.count() {
+        return Err(KernelError::Shapes(logs.dims.clone(), dims).into());
+    }
+    let ignored = step.call.node.int("ignore_index");
+    let class = |label: &i64| match usize::try_from(*label) {
+        _ if Some(*label) == ignored => Ok(-1),
+        Ok(class) if class < classes => Ok(class as i32),
+        _ => Err(KernelError::Range(1)),
+    };
+    let wanted: Vec<i32> = labels.iter().map(class).collect::<Result<_, _>>()?;
+    let place = |(at, &class): (usize, &i32)| {
+        let (sample, inner) = (at / plane.max(1), at % plane.max(1));
+        let class = usize::try_from(class).ok()?;
+        i32::try_from((sample * classes + class) * plane + inner).ok()
+    };
+    // What is ignored is taken from nowhere: 0.
+    let places: Vec<i32> = wanted
+        .iter()
+        .enumerate()
+        .map(|it| place(it).unwrap_or(-1))
+        .collect();
+    let picked = taken(step, logs, &places, 1, &dims)?;
+    let weights = match step.optional(2)? {
+        Some(weights) => taken(step, &weights, &wanted, 1, &dims)?,
+        None => {
+            let one = |&class: &i32| if class < 0 { 0.0f32 } else { 1.0 }.to_le_bytes();
+            let words: Vec<u8> = wanted.iter().flat_map(one).collect();
+            step.stream.words(DType::F32, &dims, &words)?
+        }
+    };
+    let inputs = [(&picked, DType::F32), (&weights, DType::F32)];
+    let losses = map(step, "-a * b", &inputs, DType::F32, [0.0; 3])?;
+    let reduction = step.call.text("reduction", "mean").to_owned();
+    if reduction == "none" {
+        return Ok(losses);
+    }
+    let sum = total(step, &losses)?;
+    if reduction == "sum" {
+        return Ok(sum);
+    }
+    let weight = total(step, &weights)?;
+    let inputs = [(&sum, DType::F32), (&weight, DType::F32)];
+    map(step, "a / b", &inputs, DType::F32, [0.0; 3])
+}

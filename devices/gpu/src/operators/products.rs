@@ -1,0 +1,382 @@
+//! Products of matrices: one tiled kernel, told where its operands lie.
+//!
+//! A workgroup makes a tile of the result from strips of both operands held in its own memory, a
+//! thread sixteen elements of it. What follows a product element by element is done to each sum
+//! before it is written.
+
+#[cfg(feature = "cuda")]
+pub(crate) mod library;
+
+use souk_memory::DType;
+use souk_reference::call::KernelError;
+use souk_reference::shape::{broadcast, strides};
+
+use crate::error::GpuError;
+use crate::numbers::packed::{Halves, functions, read, stored, words};
+use crate::numbers::quarters::{Rounding, is_quarter_float};
+use crate::operators::elementwise::map;
+use crate::recording::{Array, Groups, Step, Tail, widen};
+use crate::shaders::{bindings, prelude};
+#[cfg(feature = "cuda")]
+use library::{library_product, quarters_product};
+
+/// Columns of a tile.
+const TILE_COLUMNS: usize = 64;
+
+/// The tiled product: `rows` is the height of a tile, `lines` begin the kernel with functions
+/// `left(z, m, k)`, `right(z, k, n)` and `done(z, m, n, sum)`.
+pub(crate) fn tiled(arrays: &str, lines: &str, rows: usize) -> String {
+    let threads = rows / 4 * (TILE_COLUMNS / 4);
+    let prelude = prelude(arrays);
+    format!(
+        r"{prelude}{arrays}
+var<workgroup> ta: array<f32, {left}>;
+var<workgroup> tb: array<f32, 1024>;
+{lines}
+@compute @workgroup_size({threads})
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l: u32) {{
+  let rows = p[0];
+  let columns = p[1];
+  let depth = p[2];
+  let row0 = w.y * {rows}u;
+  let column0 = w.x * 64u;
+  let tr = l / 16u;
+  let tc = l % 16u;
+  var s0 = vec4<f32>();
+  var s1 = vec4<f32>();
+  var s2 = vec4<f32>();
+  var s3 = vec4<f32>();
+  for (var k0 = 0u; k0 < depth; k0 += 16u) {{
+    for (var e = l; e < {left}u; e += {threads}u) {{
+      let m = row0 + e / 16u;
+      let k = k0 + e % 16u;
+      var v = 0.0;
+      if (m < rows && k < depth) {{ v = left(w.z, m, k); }}
+      ta[e] = v;
+    }}
+    for (var e = l; e < 1024u; e += {threads}u) {{
+      let k = k0 + e / 64u;
+      let n = column0 + e % 64u;
+      var v = 0.0;
+      if (n < columns && k < depth) {{ v = right(w.z, k, n); }}
+      tb[e] = v;
+    }}
+    workgroupBarrier();
+    for (var k = 0u; k < 16u; k++) {{
+      let at = k * 64u + tc;
+      let b = vec4<f32>(tb[at], tb[at + 16u], tb[at + 32u], tb[at + 48u]);
+      let from_row = tr * 64u + k;
+      s0 += ta[from_row] * b;
+      s1 += ta[from_row + 16u] * b;
+      s2 += ta[from_row + 32u] * b;
+      s3 += ta[from_row + 48u] * b;
+    }}
+    workgroupBarrier();
+  }}
+  var sums = array<vec4<f32>, 4>(s0, s1, s2, s3);
+  for (var r = 0u; r < 4u; r++) {{
+    let m = row0 + tr * 4u + r;
+    for (var c = 0u; c < 4u; c++) {{
+      let n = column0 + tc + 16u * c;
+      if (m < rows && n < columns) {{ done(w.z, m, n, sums[r][c]); }}
+    }}
+  }}
+}}",
+        left = rows * 16,
+    )
+}
+
+/// The height of tiles for so many rows.
+pub(crate) fn tile_rows(rows: usize) -> usize {
+    if rows <= 16 { 16 } else { 64 }
+}
+
+pub(crate) fn grid(rows: usize, columns: usize, each: usize) -> Groups {
+    Groups::Grid([
+        columns.div_ceil(TILE_COLUMNS),
+        rows.div_ceil(tile_rows(rows)),
+        each,
+    ])
+}
+
+/// A batch of matrices: where each begins, and the steps of its rows and columns.
+pub(crate) struct Operand<'a> {
+    pub array: &'a Array,
+    pub batch: Vec<usize>,
+    pub row: usize,
+    pub column: usize,
+}
+
+/// `factor * left * right + share * added`, over broadcast batches.
+pub(crate) struct Product<'a> {
+    pub batch: Vec<usize>,
+    pub rows: usize,
+    pub columns: usize,
+    pub depth: usize,
+    pub left: Operand<'a>,
+    pub right: Operand<'a>,
+    pub added: Option<Operand<'a>>,
+    pub factor: f32,
+    pub share: f32,
+}
+
+fn multiply(
+    step: &mut Step<'_, '_>,
+    product: &Product<'_>,
+    dims: &[usize],
+) -> Result<Array, GpuError> {
+    #[cfg(feature = "cuda")]
+    if let Some(result) = library_product(step, product, dims)? {
+        return Ok(result);
+    }
+    let result = step.stream.array(step.made(), dims)?;
+    let dtype = product.left.array.dtype;
+    let halves = step.stream.context.halves();
+    let floats = words(dtype, halves);
+    let mut names = vec![("x", floats), ("right_x", floats)];
+    let mut arrays = vec![product.left.array, product.right.array];
+    let mut added = "0.0".to_owned();
+    if let Some(operand) = &product.added {
+        names.push(("c", floats));
+        arrays.push(operand.array);
+        added = format!(
+            "f(10u) * {}",
+            read(dtype, halves, "c", "m * p[7] + n * p[8]")
+        );
+    }
+    names.push(("y", words(result.dtype, halves)));
+    arrays.push(&result);
+    let lines = product_lines([dtype, result.dtype], halves, &added, step.tail);
+    let source = tiled(&bindings(&names, 1), &lines, tile_rows(product.rows));
+    let sizes = product.sizes();
+    let each = product.batch.iter().product();
+    let groups = grid(product.rows, product.columns, each);
+    step.kernel(&source, &sizes, &arrays, groups)?;
+    Ok(result)
+}
+
+/// A product's part of the tiled kernel, its operands of one type and its result of another.
+fn product_lines([dtype, made]: [DType; 2], halves: Halves, added: &str, tail: &Tail) -> String {
+    let functions = functions(dtype, Rounding::default());
+    let (then, done) = tail.lines(&format!("f(9u) * sum + {added}"));
+    let done = stored(made, &done);
+    let left = read(dtype, halves, "x", "place(z, 1u) + m * p[3] + k * p[4]");
+    let right = read(
+        dtype,
+        halves,
+        "right_x",
+        "place(z, 2u) + k * p[5] + n * p[6]",
+    );
+    format!(
+        r"{functions}{then}
+fn place(z: u32, steps: u32) -> u32 {{
+  var rest = z;
+  var at = 0u;
+  for (var k = p[11]; k > 0u; k--) {{
+    at += (rest % p[11u + k]) * p[11u + steps * p[11] + k];
+    rest = rest / p[11u + k];
+  }}
+  return at;
+}}
+fn left(z: u32, m: u32, k: u32) -> f32 {{ return {left}; }}
+fn right(z: u32, k: u32, n: u32) -> f32 {{ return {right}; }}
+fn done(z: u32, m: u32, n: u32, sum: f32) {{
+  y[(z * p[0] + m) * p[1] + n] = {done};
+}}"
+    )
+}
+
+impl Product<'_> {
+    /// What the kernel is told of it.
+    fn sizes(&self) -> Vec<usize> {
+        let added = self.added.as_ref();
+        let (row, column) = added.map_or((0, 0), |operand| (operand.row, operand.column));
+        let mut sizes = vec![
+            self.rows,
+            self.columns,
+            self.depth,
+            self.left.row,
+            self.left.column,
+            self.right.row,
+            self.right.column,
+            row,
+            column,
+            self.factor.to_bits() as usize,
+            self.share.to_bits() as usize,
+            self.batch.len(),
+        ];
+        for list in [&self.batch, &self.left.batch, &self.right.batch] {
+            sizes.extend(list);
+        }
+        sizes
+    }
+}
+
+/// `MatMul`: the last two dimensions multiplied, the others broadcast; vectors gain a dimension. A
+/// third input, one element for each column, is the bias that was added after it. Operands of 8-bit
+/// floats have scales fourth and fifth.
+pub(crate) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let (mut left, mut right) = (step.operand(0)?, step.operand(1)?);
+    if is_quarter_float(left.dtype) {
+        #[cfg(feature = "cuda")]
+        if let Some(made) = quarters_product(step, &left, &right)? {
+            return Ok(vec![made]);
+        }
+        left = scaled(step, left, 3)?;
+        right = scaled(step, right, 4)?;
+    }
+    Ok(vec![product_of(step, left, right)?])
+}
+
+/// 8-bit floats as those of 32 bits that they stand for.
+fn scaled(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, GpuError> {
+    let (wide, scale) = (widen(step.stream, array)?, step.array(scale)?);
+    let scale = scale.reshaped(Vec::new());
+    let inputs = [(&wide, DType::F32), (&scale, DType::F32)];
+    map(step, "a * b", &inputs, DType::F32, [0.0; 3])
+}
+
+/// Two operands of a product that fit: vectors are matrices of one row or column.
+pub(crate) struct Pair {
+    pub left: Array,
+    pub right: Array,
+    /// Sizes of both batches together, and what is made.
+    pub batch: Vec<usize>,
+    pub dims: Vec<usize>,
+    pub rows: usize,
+    pub columns: usize,
+    pub depth: usize,
+}
+
+impl Pair {
+    pub fn of(mut left: Array, mut right: Array) -> Result<Self, KernelError> {
+        let (row_vector, column_vector) = (left.dims.len() == 1, right.dims.len() == 1);
+        if row_vector {
+            left.dims.insert(0, 1);
+        }
+        if column_vector {
+            right.dims.push(1);
+        }
+        let mismatch = || KernelError::Shapes(left.dims.clone(), right.dims.clone());
+        let (Some((left_batch, &[rows, depth])), Some((right_batch, &[other, columns]))) = (
+            left.dims.split_last_chunk::<2>(),
+            right.dims.split_last_chunk::<2>(),
+        ) else {
+            return Err(mismatch());
+        };
+        if depth != other {
+            return Err(mismatch());
+        }
+        let batch = broadcast(left_batch, right_batch)?;
+        let mut dims = batch.clone();
+        dims.extend((!row_vector).then_some(rows));
+        dims.extend((!column_vector).then_some(columns));
+        Ok(Self {
+            left,
+            right,
+            batch,
+            dims,
+            rows,
+            columns,
+            depth,
+        })
+    }
+
+    /// Where both lie.
+    pub fn operands(&self) -> [Operand<'_>; 2] {
+        let one = |array, steps| operand(array, &self.batch, steps);
+        [
+            one(&self.left, (self.depth, 1)),
+            one(&self.right, (self.columns, 1)),
+        ]
+    }
+}
+
+fn product_of(step: &mut Step<'_, '_>, left: Array, right: Array) -> Result<Array, GpuError> {
+    let pair = Pair::of(left, right)?;
+    let bias = step.packed(2)?;
+    let added = bias.as_ref().map(|array| Operand {
+        array,
+        batch: vec![0; pair.batch.len()],
+        row: 0,
+        column: 1,
+    });
+    let [left, right] = pair.operands();
+    let product = Product {
+        left,
+        right,
+        batch: pair.batch.clone(),
+        rows: pair.rows,
+        columns: pair.columns,
+        depth: pair.depth,
+        added,
+        factor: 1.0,
+        share: 1.0,
+    };
+    multiply(step, &product, &pair.dims)
+}
+
+/// Matrices in C order whose batch is repeated to `batch`.
+fn operand<'a>(array: &'a Array, batch: &[usize], (row, column): (usize, usize)) -> Operand<'a> {
+    let (own, matrix) = array.dims.split_at(array.dims.len() - 2);
+    let matrix: usize = matrix.iter().product();
+    let missing = batch.len() - own.len();
+    let own_steps = strides(own);
+    let step = |axis: usize| match axis.checked_sub(missing) {
+        Some(inside) if own[inside] != 1 => own_steps[inside] * matrix,
+        _ => 0,
+    };
+    Operand {
+        array,
+        batch: (0..batch.len()).map(step).collect(),
+        row,
+        column,
+    }
+}
+
+/// `Gemm`: two matrices, either of them transposed, and a third repeated to the result's shape.
+pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let (left, right) = (step.operand(0)?, step.operand(1)?);
+    let added = step.packed(2)?;
+    let (flip_left, flip_right) = (step.call.flag("transA"), step.call.flag("transB"));
+    let (&[a0, a1], &[b0, b1]) = (&left.dims[..], &right.dims[..]) else {
+        return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
+    };
+    let (rows, depth) = if flip_left { (a1, a0) } else { (a0, a1) };
+    let (other, columns) = if flip_right { (b1, b0) } else { (b0, b1) };
+    if depth != other {
+        return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
+    }
+    let made = [rows, columns];
+    let steps = |flip, width| if flip { (1, width) } else { (width, 1) };
+    let single = |array, (row, column)| Operand {
+        array,
+        batch: Vec::new(),
+        row,
+        column,
+    };
+    let third = match &added {
+        Some(array) => {
+            if broadcast(&array.dims, &made)? != made {
+                return Err(KernelError::Shapes(array.dims.clone(), made.to_vec()).into());
+            }
+            let mut dims = vec![1; 2 - array.dims.len()];
+            dims.extend(&array.dims);
+            let row = if dims[0] == 1 { 0 } else { dims[1] };
+            Some(single(array, (row, usize::from(dims[1] != 1))))
+        }
+        None => None,
+    };
+    let product = Product {
+        batch: Vec::new(),
+        rows,
+        columns,
+        depth,
+        left: single(&left, steps(flip_left, a1)),
+        right: single(&right, steps(flip_right, b1)),
+        added: third,
+        factor: step.call.float("alpha", 1.0) as f32,
+        share: step.call.float("beta", 1.0) as f32,
+    };
+    Ok(vec![multiply(step, &product, &made)?])
+}

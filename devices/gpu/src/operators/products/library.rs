@@ -1,0 +1,307 @@
+//! Products by the maker's library: what it is given, where it takes it.
+
+use souk_cuda as cuda;
+use souk_cuda::{Side, Sums, even_stride};
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_reference::call::KernelError;
+
+use crate::driver::{Driver, Launch, Stretch};
+use crate::error::GpuError;
+use crate::operators::elementwise::map;
+use crate::operators::products::{Operand, Product};
+use crate::recording::{Array, FusedFunction, Groups, Step, Then, widen};
+use crate::shaders::{BY_THREAD, PRELUDE, bindings};
+
+/// A node's note that says how its products of 32-bit floats may be summed.
+const SUMS: &str = "ai.souk.sums";
+/// The note's value for operands rounded to 19 bits (TF32).
+const SUMS_TF32: &str = "tf32";
+
+/// A product by the library, if there is one and it takes the operands as they lie; of 16-bit
+/// floats it is rounded to that type at once.
+pub(crate) fn library_product(
+    step: &mut Step<'_, '_>,
+    product: &Product<'_>,
+    dims: &[usize],
+) -> Result<Option<Array>, GpuError> {
+    let Driver::Cuda(driver) = step.stream.context.driver() else {
+        return Ok(None);
+    };
+    let operands = [&product.left, &product.right];
+    let operands = operands.into_iter().chain(&product.added);
+    let dtype = product.left.array.dtype;
+    if operands.into_iter().any(|it| it.array.dtype != dtype) {
+        return Ok(None);
+    }
+    let result = step.stream.array(dtype, dims)?;
+    let Some(mut wanted) = spelt(product, &result) else {
+        return Ok(None);
+    };
+    wanted.sums = sums(step.call.node);
+    let then = step.tail.then.as_ref();
+    // The library's ReLU makes 0 of what is no number, which is to pass through: ours does it.
+    let known = then.and_then(|then| then.known);
+    wanted.known = match known {
+        Some(FusedFunction::GeluTanh) => Some(cuda::FusedFunction::GeluTanh),
+        Some(FusedFunction::Relu) | None => None,
+    };
+    if wanted.known.is_some() && !driver.takes(&wanted) {
+        wanted.known = None;
+    }
+    if !driver.takes(&wanted) {
+        return Ok(None);
+    }
+    let left = then.filter(|_| wanted.known.is_none());
+    step.stream.launch(Launch::Product(Box::new(wanted)));
+    match left {
+        Some(then) => Ok(Some(mapped(step, result, then)?)),
+        None => Ok(Some(result)),
+    }
+}
+
+/// A function of one element that the library does not do.
+fn mapped(step: &mut Step<'_, '_>, made: Array, then: &Then) -> Result<Array, GpuError> {
+    let wide = widen(step.stream, made)?;
+    let inputs = [(&wide, DType::F32)];
+    map(
+        step,
+        then.expression,
+        &inputs,
+        DType::F32,
+        then.numbers.map(f64::from),
+    )
+}
+
+/// A product of values of 8 bits that the library takes, its right side yet to be turned.
+struct ByteProduct {
+    wanted: cuda::Product<Stretch>,
+    result: Array,
+    turned: Array,
+}
+
+/// A product of values of 8 bits if the library takes it: of any number of rows with one matrix,
+/// which is wanted along the depth.
+fn planned(
+    step: &Step<'_, '_>,
+    [left, right]: [&Array; 2],
+    [given, made]: [DType; 2],
+    scales: Option<[Stretch; 2]>,
+) -> Result<Option<ByteProduct>, GpuError> {
+    let Driver::Cuda(driver) = step.stream.context.driver() else {
+        return Ok(None);
+    };
+    let (&[depth, columns], Some((&last, outer))) = (&right.dims[..], left.dims.split_last())
+    else {
+        return Ok(None);
+    };
+    if last != depth || outer.contains(&0) || columns == 0 || depth == 0 {
+        return Ok(None);
+    }
+    let result = step.stream.array(made, &[outer, &[columns]].concat())?;
+    let turned = step.stream.array(given, &[columns, depth])?;
+    let side = |array: &Array, is_transposed| Side {
+        place: array.buffer.get().whole(),
+        dtype: array.dtype,
+        is_transposed,
+        pitch: depth,
+        stride: 0,
+    };
+    let wanted = cuda::Product {
+        scales,
+        made,
+        sums: Sums::Full,
+        rows: outer.iter().product(),
+        columns,
+        depth,
+        batch: 1,
+        factor: 1.0,
+        left: side(left, false),
+        right: side(&turned, true),
+        bias: None,
+        known: None,
+        result: result.buffer.get().whole(),
+    };
+    Ok(driver.takes(&wanted).then_some(ByteProduct {
+        wanted,
+        result,
+        turned,
+    }))
+}
+
+/// A product of 8-bit floats, each side with its scale, if the library takes it.
+pub(crate) fn quarters_product(
+    step: &mut Step<'_, '_>,
+    left: &Array,
+    right: &Array,
+) -> Result<Option<Array>, GpuError> {
+    if !matches!(step.stream.context.driver(), Driver::Cuda(_)) {
+        return Ok(None);
+    }
+    let scales = [step.array(3)?, step.array(4)?];
+    let scales = scales.map(|scale| scale.buffer.get().whole());
+    let types = [right.dtype, DType::F32];
+    let Some(plan) = planned(step, [left, right], types, Some(scales))? else {
+        return Ok(None);
+    };
+    turn_moved(step, right, &plan.turned, 0)?;
+    step.stream.launch(Launch::Product(Box::new(plan.wanted)));
+    let mut made = plan.result;
+    if let Some(bias) = step.optional(2)? {
+        let inputs = [(&made, DType::F32), (&bias, DType::F32)];
+        made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
+    }
+    match step.tail.then.as_ref() {
+        Some(then) => Ok(Some(mapped(step, made, then)?)),
+        None => Ok(Some(made)),
+    }
+}
+
+/// A product of bytes as the library made it, of operands moved into the signed range; and those,
+/// the right one turned.
+pub(crate) struct Bytes {
+    pub product: Array,
+    pub left: Array,
+    pub right: Array,
+}
+
+/// A product of bytes if the library takes it: of rows with a matrix, the depth and the columns of
+/// which are fours. What moves unsigned bytes into the signed range is exclusive or with these
+/// words.
+pub(crate) fn bytes_product(
+    step: &mut Step<'_, '_>,
+    [left, right]: [&Array; 2],
+    [flip_left, flip_right]: [u32; 2],
+) -> Result<Option<Bytes>, GpuError> {
+    let is_driven = matches!(step.stream.context.driver(), Driver::Cuda(_));
+    if !is_driven || left.dims.len() < 2 {
+        return Ok(None);
+    }
+    let moved = match flip_left {
+        0 => Array {
+            dtype: DType::I8,
+            ..left.clone()
+        },
+        _ => step.stream.array(DType::I8, &left.dims)?,
+    };
+    let types = [DType::I8, DType::I32];
+    let Some(plan) = planned(step, [&moved, right], types, None)? else {
+        return Ok(None);
+    };
+    if flip_left != 0 {
+        move_bytes(step, left, &moved, flip_left)?;
+    }
+    turn_moved(step, right, &plan.turned, flip_right)?;
+    step.stream.launch(Launch::Product(Box::new(plan.wanted)));
+    Ok(Some(Bytes {
+        product: plan.result,
+        left: moved,
+        right: plan.turned,
+    }))
+}
+
+/// Writes words of four bytes, moved by exclusive or with `flip`.
+fn move_bytes(
+    step: &mut Step<'_, '_>,
+    from: &Array,
+    to: &Array,
+    flip: u32,
+) -> Result<(), GpuError> {
+    let words = from.count().div_ceil(4);
+    let groups = Groups::Threads(words);
+    step.kernel(&moves(), &[words, flip as usize], &[from, to], groups)
+}
+
+/// The kernel that moves words of bytes.
+fn moves() -> String {
+    let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
+    format!("{PRELUDE}{arrays}{BY_THREAD}  y[i] = x[i] ^ p[1];\n}}")
+}
+
+/// Writes a matrix of bytes by its columns, a thread for four of one of them; each word is moved by
+/// exclusive or with `flip`.
+fn turn_moved(
+    step: &mut Step<'_, '_>,
+    matrix: &Array,
+    turned: &Array,
+    flip: u32,
+) -> Result<(), GpuError> {
+    let &[columns, depth] = &turned.dims[..] else {
+        return Err(KernelError::Range(1).into());
+    };
+    let words = columns * depth / 4;
+    let groups = Groups::Threads(words);
+    let sizes = [words, columns, depth, flip as usize];
+    step.kernel(&turns(), &sizes, &[matrix, turned], groups)
+}
+
+/// The kernel that turns a matrix of bytes.
+fn turns() -> String {
+    let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let n = 4u * i / p[2];
+  let k = 4u * i % p[2];
+  var word = 0u;
+  for (var j = 0u; j < 4u; j++) {{
+    let at = (k + j) * p[1] + n;
+    word |= ((x[at / 4u] >> (8u * (at & 3u))) & 0xffu) << (8u * j);
+  }}
+  y[i] = word ^ p[3];
+}}"
+    )
+}
+
+/// The kernels that bring bytes to where the library wants them.
+#[cfg(test)]
+pub(crate) fn kernels() -> [String; 2] {
+    [moves(), turns()]
+}
+
+/// How the products of a node may be summed: in full unless it says otherwise.
+fn sums(node: &NodeProto) -> Sums {
+    let notes = &node.metadata_props;
+    let is_tf32 = |note: &&souk_onnx::StringStringEntryProto| {
+        note.key.as_deref() == Some(SUMS) && note.value.as_deref() == Some(SUMS_TF32)
+    };
+    match notes.iter().find(is_tf32) {
+        Some(_) => Sums::Tf32,
+        None => Sums::Full,
+    }
+}
+
+/// A product as the library is told of it, if its operands lie as that wants them.
+fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>> {
+    let side = |operand: &Operand<'_>| {
+        let stride = even_stride(&product.batch, &operand.batch)?;
+        let place = (operand.array.buffer.get().whole(), operand.array.dtype);
+        Side::read(place, (operand.row, operand.column), stride)
+    };
+    let sizes = [product.rows, product.columns, product.depth];
+    if sizes.contains(&0) || product.batch.contains(&0) {
+        return None;
+    }
+    let bias = match &product.added {
+        None => None,
+        // One for each column is what the library adds itself.
+        Some(added) if added.row == 0 && added.column == 1 && product.share == 1.0 => {
+            Some(added.array.buffer.get().whole())
+        }
+        Some(_) => return None,
+    };
+    Some(cuda::Product {
+        scales: None,
+        made: result.dtype,
+        sums: Sums::Full,
+        rows: product.rows,
+        columns: product.columns,
+        depth: product.depth,
+        batch: product.batch.iter().product(),
+        factor: product.factor,
+        left: side(&product.left)?,
+        right: side(&product.right)?,
+        bias,
+        known: None,
+        result: result.buffer.get().whole(),
+    })
+}

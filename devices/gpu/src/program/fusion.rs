@@ -1,0 +1,236 @@
+//! What one kernel does at once: a product or a convolution, the bias added to it, and the function
+//! of one element that follows.
+//!
+//! A node is taken into the one before it if nothing else reads what is between them. What is
+//! between is then never rounded to 16 bits: the sum is rounded once, at the end.
+
+use std::collections::BTreeMap;
+
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+
+use crate::numbers::quarters::is_quarter_float;
+use crate::operators::elementwise::{gelu_expression, numbers, unary};
+use crate::program::table::Side;
+use crate::recording::{FusedFunction, Tail, Then};
+
+/// A node with those taken into it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Fusion {
+    pub tail: Tail,
+    /// A weight that becomes its third input.
+    pub bias: Option<String>,
+    /// Its inputs before they were given back from 8 bits, and the scales of those.
+    pub quarters: Option<[String; 4]>,
+    /// What it makes, which is what the last node taken made.
+    pub output: String,
+}
+
+/// What becomes of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Place {
+    /// It runs as it is.
+    Alone,
+    /// Others are taken into it.
+    Head(Box<Fusion>),
+    /// It is taken into one before it.
+    Taken,
+}
+
+impl Fusion {
+    /// The names of the inputs that a node has with these taken into it; empty for none.
+    pub fn inputs<'a>(&'a self, node: &'a NodeProto) -> Vec<&'a str> {
+        let mut names: Vec<&str> = node.input.iter().map(String::as_str).collect();
+        if let Some(bias) = &self.bias {
+            names.truncate(2);
+            names.push(bias);
+        }
+        if let Some([left, right, left_scale, right_scale]) = &self.quarters {
+            names.resize(3, "");
+            (names[0], names[1]) = (left, right);
+            names.extend([left_scale.as_str(), right_scale.as_str()]);
+        }
+        names
+    }
+}
+
+/// What becomes of each node of a graph that runs on the sides given, by a device that multiplies
+/// 8-bit floats or does not.
+pub(crate) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> Vec<Place> {
+    let nodes = graph.nodes();
+    let readers = readers(graph);
+    let mut places = vec![Place::Alone; nodes.len()];
+    for (index, node) in nodes.iter().enumerate() {
+        if !is_head(node) || sides[index] != Side::Device {
+            continue;
+        }
+        let mut fused = Fusion {
+            output: node.output.first().cloned().unwrap_or_default(),
+            ..Fusion::default()
+        };
+        let mut taken = Vec::new();
+        while let Some(&[next]) = readers.get(fused.output.as_str()).map(Vec::as_slice) {
+            let after = &nodes[next];
+            let is_taken = sides[next] == Side::Device
+                && after.operator_domain().is_empty()
+                && take(graph, node, after, &mut fused);
+            if !is_taken {
+                break;
+            }
+            taken.push(next);
+        }
+        if multiplies_quarters && let Some((found, names)) = quarters(graph, node, &readers) {
+            fused.quarters = Some(names);
+            taken.extend(found);
+        }
+        if taken.is_empty() {
+            continue;
+        }
+        for next in taken {
+            places[next] = Place::Taken;
+        }
+        places[index] = Place::Head(Box::new(fused));
+    }
+    places
+}
+
+/// For each value the nodes that read it, once for each time; a value that leaves the graph has one
+/// reader more, which is no node.
+fn readers(graph: &Graph) -> BTreeMap<&str, Vec<usize>> {
+    let mut readers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        for name in node.input.iter().filter(|name| !name.is_empty()) {
+            readers.entry(name).or_default().push(index);
+        }
+    }
+    for port in &graph.outputs {
+        readers.entry(&port.name).or_default().push(usize::MAX);
+        readers.entry(&port.name).or_default().push(usize::MAX);
+    }
+    readers
+}
+
+fn is_head(node: &NodeProto) -> bool {
+    let known = matches!(node.op_type(), "Conv" | "ConvTranspose" | "Gemm" | "MatMul");
+    known && node.operator_domain().is_empty()
+}
+
+/// Takes a node, if it is one that can be taken next.
+fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -> bool {
+    if fused.tail.then.is_some() {
+        return false;
+    }
+    let made = node.output.first().cloned().unwrap_or_default();
+    if let Some(then) = then(graph, node) {
+        fused.tail.then = Some(then);
+    } else if let Some(bias) = bias(graph, head, node, fused) {
+        fused.bias = Some(bias);
+    } else {
+        return false;
+    }
+    fused.output = made;
+    true
+}
+
+/// The nodes that give both operands of a product back from 8-bit floats for nobody else, by one
+/// scale each; and what those read.
+fn quarters(
+    graph: &Graph,
+    node: &NodeProto,
+    readers: &BTreeMap<&str, Vec<usize>>,
+) -> Option<([usize; 2], [String; 4])> {
+    if node.op_type() != "MatMul" {
+        return None;
+    }
+    let given = |index: usize| {
+        let name = node.input_name(index)?;
+        let is_maker = |maker: &NodeProto| maker.output.iter().any(|made| made == name);
+        let place = graph.nodes().iter().position(is_maker)?;
+        let maker = &graph.nodes()[place];
+        let (packed, scale) = (maker.input_name(0)?, maker.input_name(1)?);
+        let is_taken = maker.op_type() == "DequantizeLinear"
+            && maker.operator_domain().is_empty()
+            && maker.input_name(2).is_none()
+            && readers.get(name)?.len() == 1
+            && is_quarter_float(*graph.dtypes.get(packed)?)
+            && graph.dtypes.get(name) == Some(&DType::F32)
+            && graph.weights.get(scale)?.shape().count() == 1;
+        is_taken.then(|| (place, packed.to_owned(), scale.to_owned()))
+    };
+    let ((left, a, s), (right, b, t)) = (given(0)?, given(1)?);
+    Some(([left, right], [a, b, s, t]))
+}
+
+/// The weight that an addition adds to each column of a product.
+fn bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fusion) -> Option<String> {
+    let is_bare = fused.bias.is_none()
+        && head.input_name(2).is_none()
+        && head.float("beta").is_none_or(|share| share == 1.0);
+    if node.op_type() != "Add" || !is_bare {
+        return None;
+    }
+    let mut others = node.input.iter().filter(|name| **name != fused.output);
+    let other = others.next()?;
+    let [size] = *graph.weights.get(other)?.dims() else {
+        return None;
+    };
+    let right = graph.weights.get(head.input_name(1)?)?.dims();
+    let columns = match (head.op_type(), right) {
+        ("MatMul", [.., _, columns]) => *columns,
+        ("Gemm", &[rows, columns]) => match head.int("transB").unwrap_or(0) {
+            0 => columns,
+            _ => rows,
+        },
+        _ => return None,
+    };
+    (columns == size).then(|| other.clone())
+}
+
+/// A node that is a function of one element.
+fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
+    let plain = |expression, numbers| Then {
+        expression,
+        numbers,
+        known: None,
+    };
+    match node.op_type() {
+        "Gelu" => {
+            let is_tanh = node.string("approximate") == Some("tanh");
+            let known = is_tanh.then_some(FusedFunction::GeluTanh);
+            let expression = gelu_expression(is_tanh);
+            Some(Then {
+                known,
+                ..plain(expression, [0.0; 3])
+            })
+        }
+        "Clip" => {
+            let low = bound(graph, node, 1, "min", f32::NEG_INFINITY)?;
+            let high = bound(graph, node, 2, "max", f32::INFINITY)?;
+            Some(plain("smaller(larger(a, s), t)", [low, high, 0.0]))
+        }
+        operator => {
+            let map = unary(operator).filter(|map| map.output == DType::F32)?;
+            let numbers = numbers(node, map.numbers);
+            Some(Then {
+                known: (operator == "Relu").then_some(FusedFunction::Relu),
+                ..plain(map.expression, numbers.map(|number| number as f32))
+            })
+        }
+    }
+}
+
+/// A bound of `Clip` that is known: a weight, an attribute, or none.
+fn bound(graph: &Graph, node: &NodeProto, index: usize, name: &str, none: f32) -> Option<f32> {
+    match node.input_name(index) {
+        Some(weight) => {
+            let values = graph.weights.get(weight)?.to_f64s().ok()?;
+            let bound = *values.first()? as f32;
+            (!bound.is_nan()).then_some(bound)
+        }
+        None => Some(node.float(name).unwrap_or(none)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! What the GPU backend declares: each operator, and what its inputs must be.
+//!
+//! Shapes, axes and indices are read on the host while a run is recorded, so the values that carry
+//! them must be there: inputs, weights, and what the host makes of them.
+
+mod judge;
+
+use std::collections::BTreeMap;
+
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+
+use crate::numbers::doubles::{Doubles, is_double, is_long};
+use crate::numbers::integers::{is_whole, packed_bits};
+use crate::numbers::packed::is_small_float;
+use crate::numbers::quarters::is_byte;
+use crate::operators::elementwise::{binary, integers, unary};
+use crate::operators::reduce::reduction;
+use judge::is_float;
+pub(crate) use judge::{Judge, Takeover};
+
+/// Before this version arithmetic broadcast by attributes.
+const OPSET_MIN: i64 = 7;
+
+/// Where a node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// On the host: it only computes sizes, indices or masks of integers.
+    Host,
+    /// On the device.
+    Device,
+}
+
+/// What the inputs that the device reads may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// Floats of 32 or 16 bits.
+    Floats,
+    /// Those, or of 64 bits.
+    Reals,
+    /// Those, or integers of 8 bits or more.
+    Numbers,
+    /// The same, or truths.
+    Comparable,
+    /// Integers of 8 bits or more.
+    Whole,
+    /// Reals, truths, or integers of 16 bits or fewer: floats of 32 have all their values.
+    Short,
+    /// Floats, or integers of 8 bits.
+    Bytes,
+    /// A number, and a power it is raised to, which may be an integer of 64 bits that the host has.
+    Powers,
+    /// Anything the device has, or the host in 64 bits.
+    Cast,
+    /// Truths.
+    Truths,
+    /// Anything the device has: it is only moved.
+    Words,
+    /// A truth, then two of one kind.
+    Choice,
+    /// Floats, and a mask of either kind fourth.
+    Masked,
+    /// Bytes, 8-bit floats and their scales, by the operator and the place.
+    Quantised(&'static str),
+}
+
+/// An operator of the device.
+struct Declaration {
+    takes: Takes,
+    /// Inputs the host must have.
+    host: &'static [usize],
+    /// Outputs it gives at most.
+    outputs: usize,
+}
+
+/// Operators of floats alone, with one output, of which the host need know nothing.
+const FLOATS: &[&str] = &[
+    "AveragePool",
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LRN",
+    "LpPool",
+    "MatMul",
+    "RMSNormalization",
+];
+
+/// The same of floats of any width.
+const REALS: &[&str] = &[
+    "Gelu",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "LogSoftmax",
+    "Mean",
+    "Softmax",
+];
+
+/// Functions that WGSL has of 32-bit floats alone, and whose angles would have to be brought down
+/// by more digits of a circle than 64 bits have.
+const CIRCULAR: &[&str] = &["Cos", "Sin", "Tan"];
+
+fn declared(operator: &str) -> Option<Declaration> {
+    let taking = |takes| {
+        Some(Declaration {
+            takes,
+            ..floats(&[])
+        })
+    };
+    if let Some(map) = unary(operator).or_else(|| binary(operator)) {
+        return taking(match operator {
+            "Equal" => Takes::Comparable,
+            "Pow" => Takes::Powers,
+            _ if map.inputs == DType::Bool => Takes::Truths,
+            _ if integers::of(operator, true).is_some() => Takes::Numbers,
+            _ if CIRCULAR.contains(&operator) => Takes::Floats,
+            _ => Takes::Reals,
+        });
+    }
+    if operator == "Mod" {
+        return taking(Takes::Numbers);
+    }
+    if integers::of(operator, true).is_some() {
+        return taking(Takes::Whole);
+    }
+    if operator.starts_with("Reduce") && reduction(operator).is_some() {
+        let takes = match operator {
+            "ReduceMax" | "ReduceMin" => Takes::Short,
+            _ => Takes::Reals,
+        };
+        return Some(Declaration {
+            takes,
+            ..floats(&[1])
+        });
+    }
+    if FLOATS.contains(&operator) {
+        return Some(floats(&[]));
+    }
+    if REALS.contains(&operator) {
+        return taking(Takes::Reals);
+    }
+    declared_by_name(operator).or_else(|| declared_move(operator))
+}
+
+/// Operators whose inputs or outputs are of more than one kind.
+fn declared_by_name(operator: &str) -> Option<Declaration> {
+    let taking = |takes| Declaration {
+        takes,
+        ..floats(&[])
+    };
+    Some(match operator {
+        "BatchNormalization" => Declaration {
+            outputs: 3,
+            ..floats(&[])
+        },
+        "MaxPool" => Declaration {
+            takes: Takes::Bytes,
+            outputs: 2,
+            host: &[],
+        },
+        "ArgMax" | "ArgMin" => taking(Takes::Numbers),
+        "ReduceLogSumExp" => Declaration {
+            takes: Takes::Reals,
+            ..floats(&[1])
+        },
+        "LayerNormalization" => Declaration {
+            outputs: 3,
+            ..floats(&[])
+        },
+        "NegativeLogLikelihoodLoss" => floats(&[1]),
+        "SoftmaxCrossEntropyLoss" => Declaration {
+            outputs: 2,
+            ..floats(&[1])
+        },
+        "TopK" => Declaration {
+            takes: Takes::Numbers,
+            outputs: 2,
+            host: &[1],
+        },
+        "Attention" => Declaration {
+            takes: Takes::Masked,
+            outputs: 4,
+            host: &[6],
+        },
+        "RotaryEmbedding" => floats(&[3]),
+        "BitShift" => taking(Takes::Whole),
+        "Clip" => taking(Takes::Numbers),
+        "Not" => taking(Takes::Truths),
+        "Where" => taking(Takes::Choice),
+        _ => return None,
+    })
+}
+
+/// Operators that move words, or make words of others.
+fn declared_move(operator: &str) -> Option<Declaration> {
+    let moves = |host| Declaration {
+        takes: Takes::Words,
+        ..floats(host)
+    };
+    Some(match operator {
+        "Cast" | "CastLike" => Declaration {
+            takes: Takes::Cast,
+            ..moves(&[])
+        },
+        "Concat" | "DepthToSpace" | "Flatten" | "Identity" | "SpaceToDepth" | "Transpose" => {
+            moves(&[])
+        }
+        "Dropout" => Declaration {
+            outputs: 2,
+            ..moves(&[1, 2])
+        },
+        "Expand" | "Gather" | "GatherElements" | "GatherND" | "Reshape" | "Scatter"
+        | "ScatterElements" | "ScatterND" | "Squeeze" | "Tile" | "Unsqueeze" => moves(&[1]),
+        "Pad" => moves(&[1, 3]),
+        "Slice" => moves(&[1, 2, 3, 4]),
+        "Split" => Declaration {
+            outputs: usize::MAX,
+            ..moves(&[1])
+        },
+        _ => return declared_quantised(operator),
+    })
+}
+
+/// Operators of bytes, 8-bit floats and their scales.
+fn declared_quantised(operator: &str) -> Option<Declaration> {
+    let known = [
+        ("DequantizeLinear", 1),
+        ("DynamicQuantizeLinear", 3),
+        ("MatMulInteger", 1),
+        ("QLinearMatMul", 1),
+        ("QuantizeLinear", 1),
+    ];
+    let (name, outputs) = known.into_iter().find(|(name, _)| *name == operator)?;
+    Some(Declaration {
+        takes: Takes::Quantised(name),
+        outputs,
+        host: &[],
+    })
+}
+
+/// Whether a quantising operator takes a type at a place.
+fn takes_quantised(operator: &str, index: usize, dtype: DType) -> bool {
+    match (operator, index) {
+        ("QuantizeLinear" | "DequantizeLinear", 1) | ("QuantizeLinear", 0) => is_float(dtype),
+        ("DynamicQuantizeLinear", _) => dtype == DType::F32,
+        ("QLinearMatMul", 1 | 4 | 6) => is_float(dtype),
+        ("MatMulInteger" | "QLinearMatMul", _) => is_byte(dtype),
+        ("DequantizeLinear", _) => is_quantised(dtype) || dtype == DType::I32,
+        _ => is_quantised(dtype),
+    }
+}
+
+/// Whether floats are quantised to a type.
+fn is_quantised(dtype: DType) -> bool {
+    is_small_float(dtype) || is_packed(dtype)
+}
+
+/// Whether several integers of a type lie in a word.
+fn is_packed(dtype: DType) -> bool {
+    packed_bits(dtype).is_some()
+}
+
+fn floats(host: &'static [usize]) -> Declaration {
+    Declaration {
+        takes: Takes::Floats,
+        host,
+        outputs: 1,
+    }
+}
+
+/// Integer operators that the host computes while it records: sizes, indices and masks.
+const HOST: &[&str] = &[
+    "Abs",
+    "Add",
+    "And",
+    "Cast",
+    "CastLike",
+    "Concat",
+    "ConstantOfShape",
+    "CumSum",
+    "Div",
+    "Equal",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Greater",
+    "GreaterOrEqual",
+    "Identity",
+    "Less",
+    "LessOrEqual",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Neg",
+    "Not",
+    "Or",
+    "Range",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "Reshape",
+    "ScatterND",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Sub",
+    "Transpose",
+    "Trilu",
+    "Tile",
+    "Unsqueeze",
+    "Where",
+    "Xor",
+];
+
+/// Whether the device has an operator of this name.
+pub(crate) fn is_declared(operator: &str) -> bool {
+    declared(operator).is_some()
+}
+
+/// The values that the host must have for a node: sizes, indices, and divisors of integers.
+pub(crate) fn read_by_host<'a>(
+    node: &'a NodeProto,
+    side: Side,
+    types: &BTreeMap<String, DType>,
+    doubles: Doubles,
+) -> Vec<&'a str> {
+    let of = |index| node.input_name(index).and_then(|name| types.get(name));
+    let divisor = || of(1);
+    let is_wide = |index| of(index).is_some_and(|&it| is_double(it) && !doubles.has(it));
+    let divides = |&dtype: &DType| is_whole(dtype) || is_long(dtype);
+    let indices: Vec<usize> = match (side, node.op_type()) {
+        (Side::Host, "Shape" | "Size") => Vec::new(),
+        (Side::Host, _) => (0..node.input.len()).collect(),
+        (Side::Device, "Cast" | "CastLike") if is_wide(0) => vec![0],
+        (Side::Device, "Pow") if is_wide(1) => vec![1],
+        (Side::Device, "Div" | "Mod") if divisor().is_some_and(divides) => vec![1],
+        (Side::Device, operator) => declared(operator).map_or(&[][..], |it| it.host).to_vec(),
+    };
+    let named = indices
+        .into_iter()
+        .filter_map(|index| node.input_name(index));
+    named.collect()
+}

@@ -1,0 +1,105 @@
+//! Values packed several to a word, widened where a kernel reads them, and what a node makes
+//! narrowed once.
+
+use souk_memory::DType;
+use souk_reference::call::KernelError;
+
+use crate::error::GpuError;
+use crate::numbers::packed::{element, functions, per_word, read, wide, words};
+use crate::numbers::quarters::Rounding;
+use crate::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
+
+use super::stream::{Array, Groups, Stream};
+
+/// A packed array in words of its own, and one of 64 bits that is known in 32 in all of them where
+/// the device has such; another is given back as it is.
+pub(crate) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
+    let dtype = array.dtype;
+    if stream.context.doubles().has(dtype) && !array.is_double {
+        return lengthen(stream, array);
+    }
+    if per_word(dtype) == 1 {
+        return Ok(array);
+    }
+    let wide_array = stream.array(wide(dtype), &array.dims)?;
+    let halves = stream.context.halves();
+    let names = [
+        ("x", words(dtype, halves)),
+        ("y", words(wide(dtype), halves)),
+    ];
+    let arrays = bindings(&names, 1);
+    let read = read(dtype, halves, "x", "i");
+    let functions = functions(dtype, Rounding::default());
+    let prelude = prelude(&arrays);
+    let source = format!("{prelude}{functions}{arrays}{BY_THREAD}  y[i] = {read};\n}}");
+    let count = size(array.count())?;
+    let groups = Groups::Threads(array.count());
+    stream.dispatch(&source, &[count], &[&array, &wide_array], groups)?;
+    Ok(wide_array)
+}
+
+/// Values of 64 bits, which 32 say all of, in 64.
+fn lengthen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
+    let long = stream.array(array.dtype, &array.dims)?;
+    let [from, to] = [&array, &long].map(|it| element(it.dtype, it.is_double));
+    let arrays = bindings(&[("x", from), ("y", to)], 1);
+    let prelude = prelude(&arrays);
+    let source = format!("{prelude}{arrays}{BY_THREAD}  y[i] = {to}(x[i]);\n}}");
+    let groups = Groups::Threads(array.count());
+    stream.dispatch(&source, &[size(array.count())?], &[&array, &long], groups)?;
+    Ok(long)
+}
+
+/// Values rounded to a packed type and packed; what is of another type is given back as it is.
+pub(crate) fn narrow(
+    stream: &mut Stream<'_>,
+    array: Array,
+    dtype: DType,
+) -> Result<Array, GpuError> {
+    narrow_by(stream, array, dtype, Rounding::default())
+}
+
+/// The same, rounded to floats of 8 bits in this way: a thread for each word.
+pub(crate) fn narrow_by(
+    stream: &mut Stream<'_>,
+    array: Array,
+    dtype: DType,
+    rounding: Rounding,
+) -> Result<Array, GpuError> {
+    let held = per_word(dtype);
+    if held == 1 || array.dtype != wide(dtype) {
+        return Ok(array);
+    }
+    let packed = stream.array(dtype, &array.dims)?;
+    let halves = stream.context.halves();
+    if halves.has(dtype) {
+        let arrays = bindings(&[("x", "f32"), ("y", "f16")], 1);
+        let prelude = prelude(&arrays);
+        let source = format!("{prelude}{arrays}{BY_THREAD}  y[i] = f16(x[i]);\n}}");
+        let sizes = [size(array.count())?];
+        let groups = Groups::Threads(array.count());
+        stream.dispatch(&source, &sizes, &[&array, &packed], groups)?;
+        return Ok(packed);
+    }
+    let arrays = bindings(&[("x", words(array.dtype, halves)), ("y", "u32")], 1);
+    let (functions, bits) = (functions(dtype, rounding), 32 / held);
+    let source = format!(
+        r"{PRELUDE}{functions}{arrays}{BY_THREAD}
+  var word = 0u;
+  for (var k = 0u; k < {held}u; k++) {{
+    let at = {held}u * i + k;
+    if (at < p[1]) {{ word |= narrowed(x[at]) << ({bits}u * k); }}
+  }}
+  y[i] = word;
+}}"
+    );
+    let words = array.count().div_ceil(held);
+    let sizes = [size(words)?, size(array.count())?];
+    stream.dispatch(&source, &sizes, &[&array, &packed], Groups::Threads(words))?;
+    Ok(packed)
+}
+
+fn size(count: usize) -> Result<u32, GpuError> {
+    let size = u32::try_from(count).map_err(|_| KernelError::TooLarge(count as u128))?;
+    Ok(size)
+}

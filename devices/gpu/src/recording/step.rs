@@ -1,0 +1,251 @@
+//! One node being recorded: its inputs on the host or the device, its attributes, its kernels.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use souk_memory::{DType, Shape, Tensor};
+use souk_reference::call::{Call, KernelError};
+
+use super::conversions::widen;
+use super::stream::{Array, Groups, Stream};
+use super::tail::Tail;
+use crate::context::Context;
+use crate::error::GpuError;
+use crate::numbers::packed::per_word;
+
+/// A value of a run: on the host, on the device, or both.
+#[derive(Clone)]
+pub(crate) struct Value {
+    pub host: Option<Tensor>,
+    device: OnceLock<Array>,
+}
+
+/// A node about to be recorded.
+pub(crate) struct Step<'a, 'c> {
+    pub stream: &'a mut Stream<'c>,
+    /// Its attributes, and those inputs that are on the host.
+    pub call: Call<'a>,
+    /// Its inputs in order.
+    pub values: Vec<Option<&'a Value>>,
+    /// What is done at once to what it makes.
+    pub tail: &'a Tail,
+    /// The type of its first output, where that is known.
+    pub wanted: Option<DType>,
+}
+
+impl Value {
+    /// A value the host has.
+    pub fn of_host(tensor: Tensor) -> Self {
+        Self {
+            host: Some(tensor),
+            device: OnceLock::new(),
+        }
+    }
+
+    /// A value the device has.
+    pub fn of_device(array: Array) -> Self {
+        Self {
+            host: None,
+            device: OnceLock::from(array),
+        }
+    }
+
+    /// A value both have.
+    pub fn of_both(tensor: Tensor, array: Array) -> Self {
+        Self {
+            host: Some(tensor),
+            device: OnceLock::from(array),
+        }
+    }
+
+    /// It on the device, if it is there.
+    pub fn on_device(&self) -> Option<&Array> {
+        self.device.get()
+    }
+
+    /// Its sizes.
+    pub fn dims(&self) -> &[usize] {
+        match (&self.host, self.device.get()) {
+            (Some(tensor), _) => tensor.dims(),
+            (None, Some(array)) => &array.dims,
+            (None, None) => &[],
+        }
+    }
+
+    /// It on the device, sent there if it was not yet.
+    pub fn array(&self, stream: &Stream<'_>) -> Result<&Array, GpuError> {
+        if let Some(array) = self.device.get() {
+            return Ok(array);
+        }
+        let tensor = self
+            .host
+            .as_ref()
+            .expect("a value is on the host or on the device");
+        let array = upload(stream, tensor)?;
+        Ok(self.device.get_or_init(|| array))
+    }
+}
+
+/// A tensor as words on the device.
+pub(crate) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuError> {
+    let words = words_of(stream.context, tensor)?;
+    stream.words(tensor.dtype(), tensor.dims(), &words)
+}
+
+/// The same of several tensors in one copy.
+pub(crate) fn upload_all(stream: &Stream<'_>, tensors: &[&Tensor]) -> Result<Vec<Array>, GpuError> {
+    let words = tensors.iter().map(|it| words_of(stream.context, it));
+    let words: Vec<Cow<'_, [u8]>> = words.collect::<Result<_, _>>()?;
+    stream.words_of_all(tensors, &words)
+}
+
+/// A tensor as the words that kernels read.
+fn words_of<'t>(context: &Context, tensor: &'t Tensor) -> Result<Cow<'t, [u8]>, GpuError> {
+    let dtype = tensor.dtype();
+    let narrow = |value: &i64| i32::try_from(*value).map_err(|_| KernelError::Range(0));
+    Ok(match dtype {
+        _ if context.doubles().has(dtype) => Cow::Borrowed(tensor.bytes()),
+        DType::F32 | DType::I32 | DType::U32 => Cow::Borrowed(tensor.bytes()),
+        DType::Bool => {
+            let words = tensor
+                .bytes()
+                .iter()
+                .flat_map(|&byte| u32::from(byte != 0).to_le_bytes());
+            Cow::Owned(words.collect())
+        }
+        DType::I64 => {
+            let values = tensor.elements::<i64>().map_err(KernelError::from)?;
+            let narrowed: Vec<i32> = values.iter().map(narrow).collect::<Result<_, _>>()?;
+            Cow::Owned(bytes_of(&narrowed))
+        }
+        dtype if per_word(dtype) > 1 => {
+            let mut words = tensor.bytes().to_vec();
+            words.resize(words.len().next_multiple_of(4), 0);
+            Cow::Owned(words)
+        }
+        _ => return Err(KernelError::DType(dtype).into()),
+    })
+}
+
+/// Words from the device as a tensor of the array's type.
+pub(crate) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
+    let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let bytes: Bytes = match array.dtype {
+        _ if array.is_double => words,
+        DType::Bool => words
+            .chunks_exact(4)
+            .map(|bytes| u8::from(word(bytes) != 0))
+            .collect::<Vec<u8>>()
+            .into(),
+        DType::I64 => words
+            .chunks_exact(4)
+            .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+        DType::F64 => words
+            .chunks_exact(4)
+            .flat_map(|bytes| f64::from(f32::from_bits(word(bytes).cast_unsigned())).to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+        dtype if per_word(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
+        _ => words,
+    };
+    let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;
+    Ok(Tensor::new(array.dtype, shape, bytes).map_err(KernelError::from)?)
+}
+
+/// Integers as the device reads them.
+pub(crate) fn bytes_of(values: &[i32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// A number that may be negative as a word of a kernel's sizes.
+pub(crate) fn word(value: i64) -> usize {
+    value as i32 as u32 as usize
+}
+
+impl<'c> Step<'_, 'c> {
+    /// An input on the device; what is packed is widened.
+    pub fn array(&mut self, index: usize) -> Result<Array, GpuError> {
+        self.optional(index)?
+            .ok_or(GpuError::Operator(KernelError::Missing(index)))
+    }
+
+    /// An input on the device, if it is there; what is packed is widened.
+    pub fn optional(&mut self, index: usize) -> Result<Option<Array>, GpuError> {
+        match self.packed(index)? {
+            Some(array) => Ok(Some(widen(self.stream, array)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// An input on the device for kernels that read halves as they lie where those are the device's
+    /// own; else as [`Self::array`] has it.
+    pub fn light(&mut self, index: usize) -> Result<Array, GpuError> {
+        let array = self.operand(index)?;
+        match self.stream.context.halves().has(array.dtype) {
+            true => Ok(array),
+            false => widen(self.stream, array),
+        }
+    }
+
+    /// What a kernel that makes the node's first output of floats writes: halves where they are the
+    /// device's own, else floats of 32 bits, which are rounded and packed after it.
+    pub fn made(&self) -> DType {
+        match self.wanted {
+            Some(dtype) if self.stream.context.halves().has(dtype) => dtype,
+            _ => DType::F32,
+        }
+    }
+
+    /// An input on the device as it lies there, if it is there.
+    pub fn packed(&self, index: usize) -> Result<Option<Array>, GpuError> {
+        match self.values.get(index).copied().flatten() {
+            Some(value) => Ok(Some(value.array(self.stream)?.clone())),
+            None => Ok(None),
+        }
+    }
+
+    /// An input on the device as it lies there.
+    pub fn operand(&self, index: usize) -> Result<Array, GpuError> {
+        self.packed(index)?
+            .ok_or(GpuError::Operator(KernelError::Missing(index)))
+    }
+
+    /// Sizes of an input, wherever it is.
+    pub fn dims(&self, index: usize) -> Result<Vec<usize>, GpuError> {
+        if let Some(tensor) = self.call.optional(index) {
+            return Ok(tensor.dims().to_vec());
+        }
+        Ok(self.operand(index)?.dims)
+    }
+
+    /// Integers as an array of 32 bits.
+    pub fn places(&self, values: &[i32]) -> Result<Array, GpuError> {
+        self.stream
+            .words(DType::I32, &[values.len()], &bytes_of(values))
+    }
+
+    /// Records a kernel; its sizes must fit 32 bits.
+    pub fn kernel(
+        &mut self,
+        source: &str,
+        sizes: &[usize],
+        arrays: &[&Array],
+        groups: Groups,
+    ) -> Result<(), GpuError> {
+        let narrow =
+            |&size: &usize| u32::try_from(size).map_err(|_| KernelError::TooLarge(size as u128));
+        let words: Vec<u32> = sizes.iter().map(narrow).collect::<Result<_, _>>()?;
+        self.stream.dispatch(source, &words, arrays, groups)
+    }
+
+    /// The stream this step is recorded in.
+    pub fn stream(&self) -> &Stream<'c> {
+        self.stream
+    }
+}

@@ -1,0 +1,270 @@
+//! The work of one run, recorded node by node and submitted as one command buffer.
+//!
+//! Every kernel reads its sizes from one buffer of 32-bit words, a stretch for each dispatch, so a
+//! kernel is compiled once for all shapes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use souk_memory::{DType, Tensor};
+
+use crate::context::{Context, PooledBuffer};
+use crate::driver::{Launch, Pipeline, Stretch};
+use crate::error::GpuError;
+use crate::numbers::packed::{element, per_word};
+use crate::shaders::{Numbers, Word};
+
+/// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
+const WORDS_ALIGNMENT: usize = 64;
+/// Workgroups along one dimension of a dispatch, on every device.
+const GROUPS_MAX: u64 = 65_535;
+/// Threads of a workgroup, in every kernel.
+pub(crate) const THREADS: u64 = 64;
+
+/// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers; of
+/// narrower ones several to a word, of those of 64 bits two words where the device has such.
+#[derive(Clone)]
+pub(crate) struct Array {
+    pub buffer: Arc<PooledBuffer>,
+    pub dims: Vec<usize>,
+    pub dtype: DType,
+    /// Whether an element has 64 bits. One of such a type that has 32 is known in those.
+    pub is_double: bool,
+}
+
+/// Recorded work.
+pub(crate) struct Stream<'a> {
+    pub context: &'a Context,
+    words: Vec<u32>,
+    dispatches: Vec<Record>,
+}
+
+/// A kernel to be launched: its sizes are words from the first on, so many; and its arrays.
+struct Dispatch {
+    pipeline: Arc<Pipeline>,
+    words: (usize, usize),
+    arrays: Vec<Stretch>,
+    groups: [u32; 3],
+}
+
+/// What was recorded.
+enum Record {
+    Kernel(Dispatch),
+    Whole(Launch),
+}
+
+/// How many workgroups a dispatch has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Groups {
+    /// One thread each.
+    Threads(usize),
+    /// One workgroup each.
+    Each(usize),
+    /// So many in three dimensions.
+    Grid([usize; 3]),
+}
+
+impl Array {
+    /// How WGSL names its elements, if it is not packed.
+    pub fn element(&self) -> &'static str {
+        element(self.dtype, self.is_double)
+    }
+
+    /// What it is moved in, if it is not packed.
+    pub fn word(&self) -> Word {
+        match self.dtype {
+            _ if self.is_double => Word::Double,
+            DType::F16 => Word::Half,
+            _ => Word::Single,
+        }
+    }
+
+    /// Kernels that make another array of this one compute with these.
+    pub fn numbers_to(&self, made: &Self) -> Numbers {
+        Numbers::of(self.element(), made.element())
+    }
+
+    /// Elements.
+    pub fn count(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Bytes of the words they lie in.
+    pub fn bytes(&self) -> u64 {
+        bytes(self.dtype, self.is_double, self.count())
+    }
+
+    /// The same values in another shape of as many elements.
+    pub fn reshaped(&self, dims: impl Into<Vec<usize>>) -> Self {
+        Self {
+            dims: dims.into(),
+            ..self.clone()
+        }
+    }
+}
+
+impl<'a> Stream<'a> {
+    pub fn new(context: &'a Context) -> Self {
+        Self {
+            context,
+            words: Vec::new(),
+            dispatches: Vec::new(),
+        }
+    }
+
+    /// Room for a value.
+    pub fn array(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
+        self.room(dtype, self.context.doubles().has(dtype), dims)
+    }
+
+    /// Room for a value that 32 bits say all of, whatever its type: a place, or a widened float.
+    pub fn array_of_words(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
+        self.room(dtype, false, dims)
+    }
+
+    fn room(&self, dtype: DType, is_double: bool, dims: &[usize]) -> Result<Array, GpuError> {
+        let count = souk_reference::shape::count(dims)?;
+        Ok(Array {
+            buffer: self.context.buffer(bytes(dtype, is_double, count))?,
+            dims: dims.to_vec(),
+            dtype,
+            is_double,
+        })
+    }
+
+    /// Words on the device.
+    pub fn words(&self, dtype: DType, dims: &[usize], words: &[u8]) -> Result<Array, GpuError> {
+        Ok(Array {
+            buffer: self.context.upload(words)?,
+            dims: dims.to_vec(),
+            dtype,
+            is_double: self.context.doubles().has(dtype),
+        })
+    }
+
+    /// The words of several tensors on the device, sent in one copy.
+    pub fn words_of_all(
+        &self,
+        tensors: &[&Tensor],
+        words: &[Cow<'_, [u8]>],
+    ) -> Result<Vec<Array>, GpuError> {
+        let buffers = self.context.upload_all(words)?;
+        let array = |(tensor, buffer): (&&Tensor, Arc<PooledBuffer>)| Array {
+            buffer,
+            dims: tensor.dims().to_vec(),
+            dtype: tensor.dtype(),
+            is_double: self.context.doubles().has(tensor.dtype()),
+        };
+        Ok(tensors.iter().zip(buffers).map(array).collect())
+    }
+
+    /// Records a kernel: its sizes, the arrays it reads and then writes, and how many groups.
+    pub fn dispatch(
+        &mut self,
+        source: &str,
+        sizes: &[u32],
+        arrays: &[&Array],
+        groups: Groups,
+    ) -> Result<(), GpuError> {
+        let Some(groups) = groups.spread()? else {
+            return Ok(());
+        };
+        let pipeline = self.context.pipeline(source)?;
+        let start = self.words.len().next_multiple_of(WORDS_ALIGNMENT);
+        self.words.resize(start, 0);
+        self.words.extend_from_slice(sizes);
+        self.dispatches.push(Record::Kernel(Dispatch {
+            pipeline,
+            words: (start, sizes.len()),
+            arrays: arrays
+                .iter()
+                .map(|array| array.buffer.get().whole())
+                .collect(),
+            groups,
+        }));
+        Ok(())
+    }
+
+    /// Records what is no kernel of ours.
+    pub fn launch(&mut self, launch: Launch) {
+        self.dispatches.push(Record::Whole(launch));
+    }
+
+    /// Submits what was recorded.
+    pub fn submit(self) -> Result<(), GpuError> {
+        if self.dispatches.is_empty() {
+            return Ok(());
+        }
+        let context = self.context;
+        let bytes: Vec<u8> = self
+            .words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        let words = context.upload(&bytes)?;
+        let launch = |recorded| match recorded {
+            Record::Kernel(dispatch) => {
+                let (start, length) = dispatch.words;
+                let sizes = Stretch {
+                    buffer: words.get().clone(),
+                    start: 4 * start as u64,
+                    length: 4 * length.max(1) as u64,
+                };
+                Launch::Kernel {
+                    pipeline: dispatch.pipeline,
+                    arrays: std::iter::once(sizes).chain(dispatch.arrays).collect(),
+                    groups: dispatch.groups,
+                }
+            }
+            Record::Whole(launch) => launch,
+        };
+        let launches: Vec<Launch> = self.dispatches.into_iter().map(launch).collect();
+        let done = context.launch(&launches);
+        done.map_err(|error| match error {
+            GpuError::Kernel(reason) => GpuError::Driver(reason),
+            error => error,
+        })
+    }
+}
+
+impl Groups {
+    /// Workgroups in three dimensions; `None` for no work.
+    pub fn spread(self) -> Result<Option<[u32; 3]>, GpuError> {
+        let groups = match self {
+            Self::Threads(threads) => (threads as u64).div_ceil(THREADS),
+            Self::Each(groups) => groups as u64,
+            Self::Grid(grid) => {
+                if grid.contains(&0) {
+                    return Ok(None);
+                }
+                if grid.iter().any(|&side| side as u64 > GROUPS_MAX) {
+                    return Err(too_many(grid.iter().map(|&side| side as u64).product()));
+                }
+                return Ok(Some(grid.map(|side| side as u32)));
+            }
+        };
+        if groups == 0 {
+            return Ok(None);
+        }
+        let rows = groups.div_ceil(GROUPS_MAX);
+        if rows > GROUPS_MAX {
+            return Err(too_many(groups));
+        }
+        let columns = groups.div_ceil(rows);
+        Ok(Some([columns as u32, rows as u32, 1]))
+    }
+}
+
+/// Bytes of the words that so many values lie in.
+fn bytes(dtype: DType, is_double: bool, count: usize) -> u64 {
+    match is_double {
+        true => 8 * count as u64,
+        false => 4 * count.div_ceil(per_word(dtype)) as u64,
+    }
+}
+
+fn too_many(groups: u64) -> GpuError {
+    GpuError::Operator(souk_reference::call::KernelError::TooLarge(
+        u128::from(groups) * u128::from(THREADS),
+    ))
+}

@@ -1,0 +1,52 @@
+//! What a product or a convolution does to each sum before it is written.
+
+use crate::shaders::functions::FUNCTIONS;
+
+/// What is done to each sum before it is written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Tail {
+    pub then: Option<Then>,
+}
+
+/// A function of one element.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Then {
+    /// It in WGSL, of `a` and the numbers `s`, `t` and `u`.
+    pub expression: &'static str,
+    pub numbers: [f32; 3],
+    /// Its name, where a maker's library may know it.
+    pub known: Option<FusedFunction>,
+}
+
+/// A function that libraries of products do themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FusedFunction {
+    Relu,
+    /// `Gelu` by the hyperbolic tangent; the exact one no library has.
+    GeluTanh,
+}
+
+impl Tail {
+    /// Lines of a kernel before its entry, and what is written where the sum is `sum`.
+    pub fn lines(&self, sum: &str) -> (String, String) {
+        let Some(then) = &self.then else {
+            return (String::new(), sum.to_owned());
+        };
+        let [s, t, u] = then.numbers.map(f32::to_bits);
+        let expression = then.expression;
+        let lines = format!(
+            r"{FUNCTIONS}
+fn then(a: f32) -> f32 {{
+  var s_bits = {s}u;
+  var t_bits = {t}u;
+  var u_bits = {u}u;
+  let s = bitcast<f32>(s_bits);
+  let t = bitcast<f32>(t_bits);
+  let u = bitcast<f32>(u_bits);
+  return {expression};
+}}
+"
+        );
+        (lines, format!("then({sum})"))
+    }
+}

@@ -1,0 +1,54 @@
+//! What moved between a GPU's memory and others.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that moved between a GPU's memory and others since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrafficTotals {
+    /// From the host: tensors, and the sizes that kernels read.
+    pub from_host: u64,
+    /// To the host.
+    pub to_host: u64,
+    /// From another device, without passing the host.
+    pub from_peers: u64,
+    /// Copies that took them: what goes together is one.
+    pub operations: u64,
+}
+
+/// Counts them.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    from_host: AtomicU64,
+    to_host: AtomicU64,
+    from_peers: AtomicU64,
+    operations: AtomicU64,
+}
+
+/// Which way bytes went.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    FromHost,
+    ToHost,
+    FromPeer,
+}
+
+impl Traffic {
+    pub fn note(&self, way: Way, bytes: u64) {
+        let counter = match way {
+            Way::FromHost => &self.from_host,
+            Way::ToHost => &self.to_host,
+            Way::FromPeer => &self.from_peers,
+        };
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        self.operations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn moved(&self) -> TrafficTotals {
+        TrafficTotals {
+            from_host: self.from_host.load(Ordering::Relaxed),
+            to_host: self.to_host.load(Ordering::Relaxed),
+            from_peers: self.from_peers.load(Ordering::Relaxed),
+            operations: self.operations.load(Ordering::Relaxed),
+        }
+    }
+}

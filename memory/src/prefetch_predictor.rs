@@ -1,0 +1,202 @@
+//! What will probably be wanted next, by what was wanted before.
+//!
+//! Work that comes again brings the same model: its weights are the larger part of what it reads,
+//! and between two of its turns others push them out of memory. What followed what is counted, so
+//! that whoever has time may bring back what usually comes next before it is asked for. A guess
+//! costs a transfer that nobody waits for, and decides nothing else.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ContentId;
+
+/// Works remembered; beyond them the one that was seen longest ago is forgotten.
+pub const WORKS_MAX: usize = 256;
+
+/// Contents remembered of one work.
+pub const CONTENTS_MAX: usize = 4096;
+
+/// Followers counted of one work; beyond them the rarest is forgotten.
+const FOLLOWERS_MAX: usize = 8;
+
+/// Counts are halved when one of them reaches this: a new habit outgrows an old one.
+const COUNT_MAX: u32 = 16;
+
+/// One in so many times has to have been followed by a work for it to be guessed.
+const GUESSED_SHARE: u32 = 4;
+
+/// The order in which works came.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefetchPredictor {
+    /// By what names a work, its model for instance.
+    works: BTreeMap<ContentId, Work>,
+    /// When they came last, the longest ago first.
+    order: VecDeque<ContentId>,
+}
+
+/// What is known of one work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Work {
+    /// What it wanted when it came last.
+    contents: Vec<ContentId>,
+    /// What came after it, how often.
+    followers: BTreeMap<ContentId, u32>,
+}
+
+impl PrefetchPredictor {
+    /// A work has come, and wants these contents.
+    pub fn on_work(&mut self, work: ContentId, contents: impl IntoIterator<Item = ContentId>) {
+        if let Some(before) = self.order.back().and_then(|last| self.works.get_mut(last)) {
+            before.followed_by(work);
+        }
+        let known = self.works.entry(work).or_default();
+        known.contents = contents.into_iter().take(CONTENTS_MAX).collect();
+        self.order.retain(|other| *other != work);
+        self.order.push_back(work);
+        if self.order.len() > WORKS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.works.remove(&oldest);
+        }
+        assert_eq!(
+            self.works.len(),
+            self.order.len(),
+            "each work has one place in the order"
+        );
+    }
+
+    /// What will probably be wanted after the last work: the contents of those that followed it
+    /// often, the likeliest first, each once.
+    #[must_use]
+    pub fn next(&self) -> Vec<ContentId> {
+        let last = self.order.back().and_then(|last| self.works.get(last));
+        let Some(last) = last else { return Vec::new() };
+        let all: u32 = last.followers.values().sum();
+        let often = |(_, count): &(&ContentId, &u32)| **count * GUESSED_SHARE >= all;
+        let mut likely: Vec<_> = last.followers.iter().filter(often).collect();
+        likely.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let mut next = Vec::new();
+        for work in likely.iter().filter_map(|(id, _)| self.works.get(id)) {
+            for content in &work.contents {
+                if !next.contains(content) {
+                    next.push(*content);
+                }
+            }
+            if next.len() >= CONTENTS_MAX {
+                break;
+            }
+        }
+        next
+    }
+
+    /// Whether this could have come of [`PrefetchPredictor::on_work`]: a file may say anything.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let in_order = |work| self.order.iter().filter(|other| *other == work).count() == 1;
+        let bounded = |work: &Work| {
+            work.contents.len() <= CONTENTS_MAX
+                && work.followers.len() <= FOLLOWERS_MAX
+                && work.followers.values().all(|count| *count < COUNT_MAX)
+        };
+        self.works.len() == self.order.len()
+            && self.works.len() <= WORKS_MAX
+            && self.works.keys().all(in_order)
+            && self.works.values().all(bounded)
+    }
+}
+
+impl Work {
+    fn followed_by(&mut self, work: ContentId) {
+        let known = self.followers.contains_key(&work);
+        if !known && self.followers.len() == FOLLOWERS_MAX {
+            let rarest = self.followers.iter().min_by_key(|(_, count)| **count);
+            if let Some(rarest) = rarest.map(|(id, _)| *id) {
+                self.followers.remove(&rarest);
+            }
+        }
+        let count = self.followers.entry(work).or_insert(0);
+        *count += 1;
+        if *count == COUNT_MAX {
+            self.followers.values_mut().for_each(|count| *count /= 2);
+            self.followers.retain(|_, count| *count > 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn id(n: u16) -> ContentId {
+        ContentId::of(&n.to_le_bytes())
+    }
+
+    fn weights(work: u16) -> [ContentId; 2] {
+        [id(work), id(1000 + work)]
+    }
+
+    fn after(works: &[u16]) -> Vec<ContentId> {
+        let mut predictor = PrefetchPredictor::default();
+        for work in works {
+            predictor.on_work(id(*work), weights(*work));
+        }
+        predictor.next()
+    }
+
+    #[test]
+    fn what_followed_before_is_what_follows() {
+        assert_eq!(after(&[]), []);
+        assert_eq!(after(&[1, 2, 3]), [], "nothing has followed the third yet");
+        assert_eq!(after(&[1, 2, 3, 1]), weights(2));
+        assert_eq!(
+            after(&[1, 1]),
+            weights(1),
+            "a work that comes again and again"
+        );
+    }
+
+    #[test]
+    fn the_likeliest_comes_first_and_the_rare_not_at_all() {
+        let often = [1, 2, 1, 2, 1, 3, 1, 2, 1, 3, 1];
+        assert_eq!(after(&often), [weights(2), weights(3)].concat());
+        let rare = [1, 2, 1, 2, 1, 2, 1, 2, 1, 3, 1];
+        assert_eq!(after(&rare), weights(2));
+    }
+
+    #[test]
+    fn a_new_habit_outgrows_an_old_one() {
+        let mut works = [1, 2].repeat(1000);
+        works.extend([1, 3].repeat(2 * COUNT_MAX as usize));
+        works.push(1);
+        assert_eq!(after(&works), weights(3));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_bounded_and_survives_a_file(
+            works in prop::collection::vec(0_u16..600, 0..1500),
+        ) {
+            let mut predictor = PrefetchPredictor::default();
+            for work in &works {
+                predictor.on_work(id(*work), weights(*work));
+            }
+            prop_assert!(predictor.is_sound());
+            prop_assert!(predictor.next().len() <= CONTENTS_MAX + 2);
+            let text = serde_json::to_string(&predictor).unwrap();
+            let read: PrefetchPredictor = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(read, predictor);
+        }
+    }
+
+    #[test]
+    fn a_file_that_says_more_than_there_may_be_is_not_sound() {
+        let mut predictor = PrefetchPredictor::default();
+        predictor.on_work(id(1), weights(1));
+        predictor.order.push_back(id(1));
+        assert!(!predictor.is_sound());
+        assert!(PrefetchPredictor::default().is_sound());
+    }
+}

@@ -1,0 +1,26 @@
+//! Numbers that rise over restarts and processes of one account.
+
+use serde::Serialize;
+use souk_market::{NONCE_WINDOW, Nonce};
+
+use crate::clock::Micros;
+
+/// The last number that was given.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Nonces {
+    last: u64,
+}
+
+impl Nonces {
+    /// The clock in microseconds, or one more than the last.
+    pub fn next(&mut self, own: Micros) -> u64 {
+        self.last = self.last.saturating_add(1).max(own.0);
+        self.last
+    }
+
+    /// The market has seen numbers up to a window above `oldest`: the next are above it.
+    pub fn rise_above(&mut self, oldest: Nonce) {
+        let highest = oldest.0.saturating_add(NONCE_WINDOW - 1);
+        self.last = self.last.max(highest);
+    }
+}

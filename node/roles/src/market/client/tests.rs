@@ -1,0 +1,237 @@
+//! What a client puts to whom, and what it makes of the answers.
+
+use souk_market::{LeaseId, NONCE_WINDOW, SigningKey};
+
+use super::*;
+
+const ASKED: Asked = Asked(7);
+const OWN: Micros = Micros::seconds(1_700_000_000);
+
+struct Scene {
+    client: MarketClient,
+    key: SigningKey,
+    tick: Micros,
+}
+
+/// A question that was put: its name, whom, and what.
+type Put = (Putting, Seat, Request);
+
+impl Scene {
+    fn new() -> Scene {
+        let key = SigningKey::from_bytes(&[3; 32]);
+        let client = MarketClient::new(AccountKey::from(&key), MarketId([1; 32]), 3);
+        Scene {
+            client,
+            key,
+            tick: Micros(0),
+        }
+    }
+
+    /// What comes of an event once what is to be signed is signed.
+    fn apply(&mut self, event: Event) -> Vec<Action> {
+        let now = Now {
+            tick: self.tick,
+            log: Millis(0),
+        };
+        let mut done = Vec::new();
+        for action in self.client.apply(now, OWN.plus(self.tick), event) {
+            match action {
+                Action::Sign { asked, batch } => {
+                    let batch = Box::new(batch.sign(&self.key));
+                    done.extend(self.apply(Event::Signed { asked, batch }));
+                }
+                other => done.push(other),
+            }
+        }
+        done
+    }
+
+    fn carry(&mut self) -> Put {
+        let commands = vec![Command::GiveUp { lease: LeaseId(1) }];
+        let asked = ASKED;
+        put(self.apply(Event::Carry { asked, commands }))
+    }
+
+    fn hear(&mut self, putting: Putting, answer: Answer) -> Vec<Action> {
+        let time = None;
+        let heard = Ok(Heard { time, answer });
+        self.apply(Event::Heard { putting, heard })
+    }
+
+    fn applied(&mut self, putting: Putting, refusal: Refusal) -> Vec<Action> {
+        self.hear(putting, Answer::Applied(vec![Err(refusal)]))
+    }
+
+    fn silent(&mut self, putting: Putting) -> Vec<Action> {
+        let heard = Err(Silence::Broken);
+        self.apply(Event::Heard { putting, heard })
+    }
+
+    /// Time passes until it is woken.
+    fn wake(&mut self) -> Vec<Action> {
+        self.tick = self.client.wakes_at().expect("it waits for a moment");
+        self.apply(Event::Woke)
+    }
+}
+
+fn put(actions: Vec<Action>) -> Put {
+    let put = actions.into_iter().find_map(|action| match action {
+        Action::Put {
+            putting,
+            validator,
+            question,
+        } => Some((putting, validator, *question)),
+        _ => None,
+    });
+    put.expect("something is put")
+}
+
+fn reply(actions: Vec<Action>) -> Reply {
+    let reply = actions.into_iter().find_map(|action| match action {
+        Action::Reply {
+            asked: ASKED,
+            reply,
+        } => Some(reply),
+        _ => None,
+    });
+    reply.expect("it is answered")
+}
+
+fn batch(request: &Request) -> &SignedBatch {
+    let Request::Submit(batch) = request else {
+        panic!("it is no batch: {request:?}");
+    };
+    batch
+}
+
+#[test]
+fn a_batch_is_signed_once_and_put_to_each_validator_in_turn() {
+    let mut scene = Scene::new();
+    let (first, seat, question) = scene.carry();
+    assert_eq!(seat, Seat(0));
+    let (second, seat, again) = put(scene.silent(first));
+    assert_eq!((seat, batch(&again)), (Seat(1), batch(&question)));
+    // One that says nothing has three seconds.
+    let (third, seat, _) = put(scene.wake());
+    assert_eq!((seat, scene.tick), (Seat(2), ANSWER_PATIENCE));
+    assert!(scene.hear(second, Answer::Done).is_empty(), "too late");
+    let busy = Answer::Busy { retry_after_ms: 1 };
+    assert!(scene.hear(third, busy).is_empty(), "each failed once");
+    let (fourth, seat, again) = put(scene.wake());
+    assert_eq!(seat, Seat(0));
+    assert_eq!(scene.tick, ANSWER_PATIENCE.plus(ROUND_PAUSE));
+    assert_eq!(batch(&again), batch(&question));
+    let carried = reply(scene.hear(fourth, Answer::Applied(Vec::new())));
+    assert!(matches!(carried, Reply::Carried(results) if results.is_empty()));
+    assert_eq!(scene.client.waits(), 0);
+    assert_eq!(scene.client.wakes_at(), None);
+}
+
+#[test]
+fn a_nonce_that_a_repeated_batch_finds_used_says_nothing() {
+    let mut scene = Scene::new();
+    let (first, ..) = scene.carry();
+    let (second, ..) = put(scene.silent(first));
+    let nonce = Nonce(1);
+    let uncertain = reply(scene.applied(second, Refusal::NonceUsed { nonce }));
+    assert!(matches!(uncertain, Reply::Uncertain(Silence::Broken)));
+    // A batch that was put once was never carried out: another one used its nonce.
+    let (first, ..) = scene.carry();
+    let refused = reply(scene.applied(first, Refusal::NonceUsed { nonce }));
+    assert!(matches!(refused, Reply::Carried(results) if results.len() == 1));
+}
+
+#[test]
+fn what_was_signed_below_the_window_is_signed_above_it_four_times() {
+    let mut scene = Scene::new();
+    let (mut putting, _, mut question) = scene.carry();
+    for _ in 1..SIGNED_MAX {
+        let oldest = Nonce(batch(&question).batch.nonce.0 + 3_600_000_000);
+        let nonce = batch(&question).batch.nonce;
+        let old = Refusal::NonceOld { nonce, oldest };
+        (putting, _, question) = put(scene.applied(putting, old));
+        // Restarts before may have used any of the window, however short they ran.
+        assert_eq!(batch(&question).batch.nonce.0, oldest.0 + NONCE_WINDOW);
+    }
+    let (nonce, oldest) = (Nonce(1), Nonce(2));
+    let refused = reply(scene.applied(putting, Refusal::NonceOld { nonce, oldest }));
+    assert!(matches!(refused, Reply::Carried(_)));
+}
+
+#[test]
+fn a_clock_that_is_behind_is_set_right_once() {
+    let mut scene = Scene::new();
+    let (first, _, question) = scene.carry();
+    let expires = batch(&question).batch.expires;
+    let now = Millis(expires.0 + 40_000);
+    let expired = || Refusal::BatchExpired { expires, now };
+    let (second, _, mended) = put(scene.applied(first, expired()));
+    assert_eq!(batch(&mended).batch.expires, Millis(now.0 + EXPIRY.0));
+    let refused = reply(scene.applied(second, expired()));
+    assert!(matches!(refused, Reply::Carried(_)));
+}
+
+#[test]
+fn after_ten_seconds_a_question_is_unreached_and_a_batch_uncertain() {
+    let mut scene = Scene::new();
+    let (asked, question) = (ASKED, Box::new(Request::Totals));
+    scene.apply(Event::Ask { asked, question });
+    let mut actions = Vec::new();
+    while scene.client.waits() > 0 {
+        actions = scene.wake();
+    }
+    let unreached = reply(actions);
+    assert!(matches!(unreached, Reply::Unreached(Silence::Slow)));
+    assert!(scene.tick >= PATIENCE && scene.tick < PATIENCE.plus(ANSWER_PATIENCE));
+    scene.carry();
+    let mut actions = Vec::new();
+    while scene.client.waits() > 0 {
+        actions = scene.wake();
+    }
+    assert!(matches!(reply(actions), Reply::Uncertain(Silence::Slow)));
+}
+
+#[test]
+fn who_answered_last_is_asked_first() {
+    let mut scene = Scene::new();
+    let (first, ..) = scene.carry();
+    let (second, ..) = put(scene.silent(first));
+    reply(scene.hear(second, Answer::Applied(Vec::new())));
+    let (_, seat, _) = scene.carry();
+    assert_eq!(seat, Seat(1));
+}
+
+#[test]
+fn what_is_not_awaited_any_more_is_stopped() {
+    let mut scene = Scene::new();
+    let (first, ..) = scene.carry();
+    let actions = scene.apply(Event::Forget(ASKED));
+    assert!(matches!(actions[..], [Action::Stop(putting)] if putting == first));
+    assert!(scene.hear(first, Answer::Done).is_empty());
+    assert_eq!(scene.client.wakes_at(), None);
+}
+
+#[test]
+fn a_watch_that_broke_is_taken_up_by_the_next_validator() {
+    let mut scene = Scene::new();
+    let account = AccountKey([9; 32]);
+    let watched = |actions: Vec<Action>| match &actions[..] {
+        [
+            Action::Watch {
+                watch, validator, ..
+            },
+        ] => (*watch, *validator),
+        other => panic!("{other:?}"),
+    };
+    let (watch, seat) = watched(scene.apply(Event::Watch(account)));
+    assert_eq!(seat, Seat(0));
+    let goes_on = true;
+    let told = scene.apply(Event::Watched { watch, goes_on });
+    assert!(matches!(told[..], [Action::Changed(changed)] if changed == account));
+    let goes_on = false;
+    assert!(scene.apply(Event::Watched { watch, goes_on }).is_empty());
+    let (again, seat) = watched(scene.wake());
+    assert_eq!(seat, Seat(1));
+    let ended = scene.apply(Event::Unwatch(account));
+    assert!(matches!(ended[..], [Action::Unwatch(watch)] if watch == again));
+}

@@ -1,0 +1,286 @@
+//! What a buyer demands of the asks it will plan over, judged where the book is.
+//!
+//! A book of a hundred thousand asks is not sent to whoever plans a job of two parts. The validator
+//! picks: of each class the cheapest that suit, and for the others a few words why not.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
+
+use super::features;
+
+/// Asks of one class in an answer: more than a plan has parts, so that there is a choice.
+const PER_CLASS: usize = 24;
+
+/// Asks in an answer: what a planner looks through within milliseconds.
+const LISTINGS_MAX: usize = 256;
+
+/// Reasons in an answer; people read the first few.
+const LACKS_MAX: usize = 32;
+
+/// What a buyer demands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Demands {
+    /// Who asks.
+    pub buyer: AccountKey,
+    /// Providers not to buy from.
+    pub excluded: Vec<AccountKey>,
+    /// Whether only devices that are really there will do.
+    pub real_only: bool,
+    /// The most per device-second.
+    pub price_max: Option<Price>,
+    /// The least notice.
+    pub notice_min: Millis,
+    /// Where devices may be; the empty set for anywhere.
+    pub regions: Regions,
+    /// The least reputation.
+    pub reputation_min: Permille,
+    /// Whether the device's power must be stated.
+    pub power_known: bool,
+    /// Kernels of the buyer's own that the device must run, and what it must go through, as
+    /// [`features`] has both.
+    pub features: Features,
+    /// Kinds or models of which the device must be one, by kind or name; none for any.
+    pub devices: Vec<String>,
+}
+
+/// The asks that suit, and why the others do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// How many asks there are.
+    pub seen: u64,
+    /// How many of them suit.
+    pub eligible: u64,
+    /// The cheapest of each class that suit.
+    pub listings: Vec<Listing>,
+    /// Of those that do not: the model, what it lacks, how many are so.
+    pub lacks: Vec<(String, String, u64)>,
+}
+
+impl Demands {
+    /// Picks among the asks of a book, which come in any order.
+    #[must_use]
+    pub fn choose(&self, asks: impl Iterator<Item = Listing>) -> Choice {
+        let mut suiting = BTreeMap::<Class, Vec<Listing>>::new();
+        let mut lacks = BTreeMap::<(String, String), u64>::new();
+        let mut choice = Choice::default();
+        for listing in asks {
+            choice.seen += 1;
+            let Some(lack) = self.lack(&listing) else {
+                choice.eligible += 1;
+                suiting.entry(listing.class).or_default().push(listing);
+                continue;
+            };
+            let model = listing.resources.model.as_str().to_owned();
+            if lacks.len() < LACKS_MAX || lacks.contains_key(&(model.clone(), lack.clone())) {
+                *lacks.entry((model, lack)).or_default() += 1;
+            }
+        }
+        for mut class in suiting.into_values() {
+            class.sort_by_key(|listing| (listing.price, listing.order));
+            class.truncate(PER_CLASS);
+            choice.listings.extend(class);
+        }
+        choice.listings.sort_by_key(|listing| listing.order);
+        choice.listings.truncate(LISTINGS_MAX);
+        let flat = |((model, lack), count)| (model, lack, count);
+        choice.lacks = lacks.into_iter().map(flat).collect();
+        choice
+    }
+
+    /// Whether an ask would do.
+    #[must_use]
+    pub fn suits(&self, listing: &Listing) -> bool {
+        self.lack(listing).is_none()
+    }
+
+    /// What an ask lacks, if anything.
+    fn lack(&self, listing: &Listing) -> Option<String> {
+        let stated = &listing.resources;
+        if listing.provider == self.buyer {
+            return Some("is the buyer's own".to_owned());
+        }
+        if self.excluded.contains(&listing.provider) {
+            return Some("is excluded".to_owned());
+        }
+        let is_it =
+            |word: &String| is_named(word, stated.kind_name.as_str(), stated.model.as_str());
+        if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
+            return Some(format!("is a {} of another name", stated.kind_name));
+        }
+        let mut backends = features::missing(&features::BACKENDS, self.features, stated.features);
+        if let Some(backend) = backends.next() {
+            return Some(format!("runs nothing through {backend}"));
+        }
+        let kernels = features::missing(&features::KERNELS, self.features, stated.features);
+        let kernels: Vec<&str> = kernels.collect();
+        if !kernels.is_empty() {
+            return Some(format!("runs no kernels in {}", kernels.join(" or ")));
+        }
+        if self.real_only && stated.emulated {
+            return Some("is emulated".to_owned());
+        }
+        if self.regions != Regions(0) && !self.regions.hold(stated.region) {
+            return Some(format!("is in region {}", stated.region));
+        }
+        if listing.reputation < self.reputation_min {
+            let (has, least) = (listing.reputation, self.reputation_min);
+            return Some(format!("has reputation {has}, below {least}"));
+        }
+        if listing.notice < self.notice_min {
+            let (has, least) = (listing.notice.0, self.notice_min.0);
+            return Some(format!("gives {has} ms notice, below {least}"));
+        }
+        if self.power_known && stated.power_mw == 0 {
+            return Some("states no power".to_owned());
+        }
+        if let Some(refused) = refuses(listing, self.buyer) {
+            return Some(refused);
+        }
+        self.dear(listing)
+    }
+
+    fn dear(&self, listing: &Listing) -> Option<String> {
+        let limit = self.price_max?;
+        let dear = listing.price > limit;
+        dear.then(|| {
+            let (asked, most) = (credits(listing.price), credits(limit));
+            format!("asks {asked} credits a second, above the limit of {most}")
+        })
+    }
+}
+
+/// A price in credits a second, without zeros at the end.
+fn credits(price: Price) -> String {
+    let (whole, micros) = (price.0 / 1_000_000, price.0 % 1_000_000);
+    let text = format!("{whole}.{micros:06}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Whether a word names a device: its kind, or a part of its model's name, in any case.
+fn is_named(word: &str, kind: &str, model: &str) -> bool {
+    let model = model.to_ascii_lowercase();
+    kind.eq_ignore_ascii_case(word) || model.contains(&word.to_ascii_lowercase())
+}
+
+fn refuses(listing: &Listing, buyer: AccountKey) -> Option<String> {
+    let accepts = &listing.accepts;
+    let named = accepts.excluded.contains(&buyer);
+    let closed = !accepts.only.is_empty() && !accepts.only.contains(&buyer);
+    (named || closed).then(|| "does not sell to this buyer".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Credits, DeviceId, OrderId, Resources, Units};
+
+    use super::*;
+
+    fn listing(order: u64, price: u64) -> Listing {
+        let resources = Resources::default();
+        Listing {
+            order: OrderId(order),
+            provider: AccountKey([order as u8; 32]),
+            reputation: Permille(500),
+            stake: Credits(0),
+            device: DeviceId(1),
+            class: resources.class(),
+            resources,
+            price: Price(price),
+            quantity: Units(1),
+            duration_min: Millis(1),
+            duration_max: Millis(1_000),
+            notice: Millis(0),
+            accepts: souk_market::Accepts::default(),
+            resale: None,
+        }
+    }
+
+    fn demands() -> Demands {
+        Demands {
+            buyer: AccountKey([255; 32]),
+            excluded: Vec::new(),
+            real_only: false,
+            price_max: None,
+            notice_min: Millis(0),
+            regions: Regions(0),
+            reputation_min: Permille(0),
+            power_known: false,
+            features: Features(0),
+            devices: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn of_a_large_book_the_cheapest_of_a_class_are_sent() {
+        let asks = (1..=200).map(|order| listing(order, 1_000 - order));
+        let choice = demands().choose(asks);
+        assert_eq!((choice.seen, choice.eligible), (200, 200));
+        assert_eq!(choice.listings.len(), PER_CLASS);
+        let dearest = choice.listings.iter().map(|listing| listing.price.0).max();
+        assert_eq!(dearest, Some(800 + PER_CLASS as u64 - 1));
+    }
+
+    #[test]
+    fn what_does_not_suit_is_counted_with_its_reason() {
+        let wanted = Demands {
+            reputation_min: Permille(600),
+            ..demands()
+        };
+        let choice = wanted.choose((1..=3).map(|order| listing(order, 5)));
+        assert!(choice.listings.is_empty());
+        assert_eq!(choice.lacks.len(), 1);
+        assert_eq!(choice.lacks[0].2, 3);
+        assert!(choice.lacks[0].1.contains("below"), "{:?}", choice.lacks);
+    }
+
+    #[test]
+    fn a_device_is_named_by_its_kind_or_a_part_of_its_model() {
+        for word in ["gpu", "GPU", "h100", "NVIDIA H100 SXM"] {
+            assert!(is_named(word, "gpu", "NVIDIA H100 SXM"), "{word}");
+        }
+        for word in ["cpu", "gp", "A100"] {
+            assert!(!is_named(word, "gpu", "NVIDIA H100 SXM"), "{word}");
+        }
+    }
+
+    #[test]
+    fn each_demand_rules_out_by_itself() {
+        let ask = listing(7, 5);
+        let rules_out = |demands: Demands| demands.lack(&ask).is_some();
+        assert!(!rules_out(demands()));
+        assert!(rules_out(Demands {
+            excluded: vec![ask.provider],
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            buyer: ask.provider,
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            price_max: Some(Price(4)),
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            notice_min: Millis(1),
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            regions: Regions(0b10),
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            power_known: true,
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            features: Features(1),
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            devices: vec!["gpu".to_owned(), "tpu".to_owned()],
+            ..demands()
+        }));
+    }
+}

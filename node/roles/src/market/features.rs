@@ -1,0 +1,60 @@
+//! What the bits of [`Features`] stand for: languages that a device runs a buyer's own kernels in,
+//! and what it runs operators through. A bit never changes its meaning.
+
+use souk_market::Features;
+
+/// Languages of a buyer's own kernels, as providers' limits call them.
+pub const KERNELS: [(&str, Features); 2] = [("wasm", Features(1)), ("wgsl", Features(1 << 1))];
+
+/// What devices run their operators through.
+pub const BACKENDS: [(&str, Features); 5] = [
+    ("cpu", Features(1 << 2)),
+    ("wgpu", Features(1 << 3)),
+    ("cuda", Features(1 << 4)),
+    ("onnxruntime", Features(1 << 5)),
+    ("emulated", Features(1 << 6)),
+];
+
+/// The bit of a name in one of the tables; none where it has no such name.
+#[must_use]
+pub fn of(table: &[(&str, Features)], name: &str) -> Features {
+    let found = table.iter().find(|(word, _)| *word == name);
+    found.map_or(Features(0), |(_, feature)| *feature)
+}
+
+/// The names of one of the tables that are needed and not there.
+pub fn missing<'a>(
+    table: &'a [(&'static str, Features)],
+    needed: Features,
+    there: Features,
+) -> impl Iterator<Item = &'static str> + 'a {
+    let lacks = move |feature: Features| feature.0 & needed.0 & !there.0 != 0;
+    let missing = table.iter().filter(move |(_, feature)| lacks(*feature));
+    missing.map(|(name, _)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_features_are_one() {
+        let all = KERNELS.iter().chain(&BACKENDS);
+        all.fold(0, |bits, (name, feature)| {
+            assert_eq!((bits & feature.0, feature.0.count_ones()), (0, 1), "{name}");
+            bits | feature.0
+        });
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let of_kernels = |there| missing(&KERNELS, Features(3), Features(there));
+        assert_eq!(of_kernels(0).collect::<Vec<_>>(), ["wasm", "wgsl"]);
+        assert_eq!(of_kernels(1).collect::<Vec<_>>(), ["wgsl"]);
+        let cuda = of(&BACKENDS, "cuda");
+        let of_backends = |there| missing(&BACKENDS, cuda, there).next();
+        assert_eq!(of_backends(cuda), None);
+        assert_eq!(of_backends(Features(0)), Some("cuda"));
+        assert_eq!(of(&BACKENDS, "abacus"), Features(0));
+    }
+}

@@ -1,0 +1,369 @@
+//! Who the validators are: raft ids bound to keys and addresses, as part of the replicated state.
+//!
+//! The market's operator, whose key the genesis names as issuer, signs who joins and who leaves;
+//! each validator signs that it has begun, and where it is reached. What is signed goes through
+//! the log like any command, so that every replica checks it, every restart knows it, and an audit
+//! replays it. The roster says who *should* be a validator; the leader brings raft to it.
+//!
+//! A raft id is given once. Whoever left, or lost its disk, comes back under another.
+
+use std::collections::BTreeMap;
+
+use ed25519_dalek::{Signer, VerifyingKey};
+use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, MarketId, Millis, Signature, SigningKey};
+
+/// What stands before a signed order in the log: no batch of commands begins so, since a batch
+/// begins with the hash that is the market's id.
+const MAGIC: &[u8; 8] = b"soukRST1";
+
+/// What is signed begins with this, so that no other signature of the same key fits.
+const DOMAIN: &[u8] = b"souk roster v1";
+
+/// Validators at a time: each more makes every commit wait for more disks.
+pub const SEATS_MAX: usize = 15;
+
+/// Bytes of an address, its peer id included.
+const ADDRESS_BYTES_MAX: usize = 256;
+
+/// What may be ordered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// A new validator joins. By the operator.
+    Admit {
+        /// Its key.
+        account: AccountKey,
+        /// Its address, ending in its peer id.
+        address: String,
+    },
+    /// A validator leaves for good. By the operator.
+    Remove {
+        /// Its raft id.
+        raft_id: u64,
+    },
+    /// A validator is to lead. By the operator.
+    Lead {
+        /// Its raft id.
+        raft_id: u64,
+    },
+    /// A validator has begun its log, and is reached here. By the validator.
+    Begin {
+        /// Its raft id.
+        raft_id: u64,
+        /// Its address, ending in its peer id.
+        address: String,
+    },
+    /// A copy of the state is wanted. By the operator or the validator asked; never in the log.
+    Backup {
+        /// The raft id of the validator asked.
+        raft_id: u64,
+    },
+}
+
+/// What is signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Body {
+    /// The market it is for.
+    pub market: MarketId,
+    /// Who orders.
+    pub signer: AccountKey,
+    /// Rises with each order of a signer: an order takes effect once.
+    pub number: u64,
+    /// The log time at which it is void.
+    pub expires: Millis,
+    /// What is ordered.
+    pub order: Order,
+}
+
+/// An order with its signature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignedOrder {
+    /// What is signed.
+    pub body: Body,
+    /// The signer's ed25519 signature.
+    pub signature: Signature,
+}
+
+/// A validator that a market begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founder {
+    /// Its id in the replicated log.
+    pub raft_id: u64,
+    /// Its key.
+    pub account: AccountKey,
+    /// Its address, ending in its peer id.
+    pub address: String,
+}
+
+/// A validator's place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seated {
+    /// Its key.
+    pub account: AccountKey,
+    /// Its address, ending in its peer id.
+    pub address: String,
+    /// Whether it has begun its log: from then on an empty disk is a loss.
+    pub begun: bool,
+    /// Whether it is to leave, or has left.
+    pub leaving: bool,
+    /// The number of its last order.
+    number: u64,
+}
+
+/// Why an order has no effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum RosterRefusal {
+    /// The signature is not the signer's.
+    #[error("the signature is not that of {0} over this order")]
+    Signature(AccountKey),
+    /// It is for another market.
+    #[error("the order is for market {0}")]
+    Market(MarketId),
+    /// It came too late.
+    #[error("the order expired at {expires}, it is {now}")]
+    Expired {
+        /// When it did.
+        expires: Millis,
+        /// The log's time.
+        now: Millis,
+    },
+    /// The signer may not.
+    #[error("{signer} may not order this: the market's operator is {operator}")]
+    Operator {
+        /// Who signed.
+        signer: AccountKey,
+        /// Who may.
+        operator: AccountKey,
+    },
+    /// It was carried out, or a later one was.
+    #[error("order {number} is not newer than the last, {last}: it was carried out before")]
+    Number {
+        /// Its number.
+        number: u64,
+        /// The last number of its signer.
+        last: u64,
+    },
+    /// The key has a place.
+    #[error("{account} is validator {raft_id} already")]
+    Known {
+        /// The key.
+        account: AccountKey,
+        /// Its raft id.
+        raft_id: u64,
+    },
+    /// No such validator.
+    #[error("there is no validator {0}")]
+    Unknown(u64),
+    /// It left.
+    #[error("validator {0} was removed, and its id never comes back: add it under a new one")]
+    Removed(u64),
+    /// Nobody would be left.
+    #[error("validator {0} is the last one: a market keeps at least one")]
+    Last(u64),
+    /// All places are taken.
+    #[error("there are {SEATS_MAX} validators already, the most there may be")]
+    Full,
+    /// The address is too long.
+    #[error("an address of {0} bytes; at most {ADDRESS_BYTES_MAX} are taken")]
+    Address(usize),
+    /// It is not for the log.
+    #[error("a backup is asked of one validator, not ordered in the log")]
+    NotForTheLog,
+}
+
+/// The validators, past and present.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
+    market: MarketId,
+    operator: AccountKey,
+    number: u64,
+    next_id: u64,
+    seats: BTreeMap<u64, Seated>,
+}
+
+impl SignedOrder {
+    /// Signs an order with the key of `body.signer`.
+    pub fn sign(body: Body, key: &SigningKey) -> SignedOrder {
+        let signature = Signature(key.sign(&signed_bytes(&body)).to_bytes());
+        SignedOrder { body, signature }
+    }
+
+    /// Whether the signature is the signer's (strictly).
+    pub fn verify(&self) -> Result<(), RosterRefusal> {
+        let holds = || {
+            let key = VerifyingKey::from_bytes(&self.body.signer.0).ok()?;
+            let signature = ed25519_dalek::Signature::from_bytes(&self.signature.0);
+            key.verify_strict(&signed_bytes(&self.body), &signature)
+                .ok()
+        };
+        holds().ok_or(RosterRefusal::Signature(self.body.signer))
+    }
+
+    /// As the log holds it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(postcard::to_allocvec(self).expect("plain data in memory always encodes"));
+        bytes
+    }
+
+    /// Reads a command of the log: none where it is no order at all.
+    pub fn decode(command: &[u8]) -> Option<Result<SignedOrder, postcard::Error>> {
+        let body = command.strip_prefix(MAGIC)?;
+        Some(postcard::from_bytes(body))
+    }
+}
+
+impl Roster {
+    /// The roster of a market that begins with these validators.
+    pub fn new(market: MarketId, operator: AccountKey, founders: &[Founder]) -> Roster {
+        let mut roster = Roster {
+            market,
+            operator,
+            number: 0,
+            next_id: 1,
+            seats: BTreeMap::new(),
+        };
+        for founder in founders {
+            roster.seat(founder.raft_id, founder.account, founder.address.clone());
+        }
+        roster
+    }
+
+    /// Who may admit and remove.
+    pub fn operator(&self) -> AccountKey {
+        self.operator
+    }
+
+    /// Every validator there is or was, by raft id.
+    pub fn seats(&self) -> &BTreeMap<u64, Seated> {
+        &self.seats
+    }
+
+    /// The place of a key that does not leave.
+    pub fn of(&self, account: AccountKey) -> Option<(u64, &Seated)> {
+        let mut seats = self.seats.iter();
+        let found = seats.find(|(_, seat)| seat.account == account && !seat.leaving);
+        found.map(|(raft_id, seat)| (*raft_id, seat))
+    }
+
+    /// Those that are to be validators.
+    pub fn staying(&self) -> impl Iterator<Item = u64> + '_ {
+        let seats = self.seats.iter().filter(|(_, seat)| !seat.leaving);
+        seats.map(|(raft_id, _)| *raft_id)
+    }
+
+    /// Carries out an order; gives the raft id it is about.
+    pub fn apply(&mut self, now: Millis, signed: &SignedOrder) -> Result<u64, RosterRefusal> {
+        let body = &signed.body;
+        signed.verify()?;
+        if body.market != self.market {
+            return Err(RosterRefusal::Market(body.market));
+        }
+        if body.expires <= now {
+            let expires = body.expires;
+            return Err(RosterRefusal::Expired { expires, now });
+        }
+        match &body.order {
+            Order::Begin { raft_id, address } => self.begin(body, *raft_id, address),
+            Order::Backup { .. } => Err(RosterRefusal::NotForTheLog),
+            order => self.operate(body, order),
+        }
+    }
+
+    fn operate(&mut self, body: &Body, order: &Order) -> Result<u64, RosterRefusal> {
+        if body.signer != self.operator {
+            let (signer, operator) = (body.signer, self.operator);
+            return Err(RosterRefusal::Operator { signer, operator });
+        }
+        newer(body.number, self.number)?;
+        let raft_id = match order {
+            Order::Admit { account, address } => self.admit(*account, address)?,
+            Order::Remove { raft_id } => self.remove(*raft_id)?,
+            Order::Lead { raft_id } => self.staying_seat(*raft_id).map(|_| *raft_id)?,
+            Order::Begin { .. } | Order::Backup { .. } => unreachable!("told apart by the caller"),
+        };
+        self.number = body.number;
+        Ok(raft_id)
+    }
+
+    fn admit(&mut self, account: AccountKey, address: &str) -> Result<u64, RosterRefusal> {
+        check_address(address)?;
+        if let Some((raft_id, _)) = self.of(account) {
+            return Err(RosterRefusal::Known { account, raft_id });
+        }
+        if self.staying().count() >= SEATS_MAX {
+            return Err(RosterRefusal::Full);
+        }
+        let raft_id = self.next_id;
+        self.seat(raft_id, account, address.to_owned());
+        Ok(raft_id)
+    }
+
+    fn remove(&mut self, raft_id: u64) -> Result<u64, RosterRefusal> {
+        self.staying_seat(raft_id)?;
+        if self.staying().count() == 1 {
+            return Err(RosterRefusal::Last(raft_id));
+        }
+        self.staying_seat(raft_id)?.leaving = true;
+        Ok(raft_id)
+    }
+
+    fn begin(&mut self, body: &Body, raft_id: u64, address: &str) -> Result<u64, RosterRefusal> {
+        check_address(address)?;
+        let operator = self.operator;
+        let seat = self.staying_seat(raft_id)?;
+        if seat.account != body.signer {
+            let signer = body.signer;
+            return Err(RosterRefusal::Operator { signer, operator });
+        }
+        newer(body.number, seat.number)?;
+        seat.number = body.number;
+        seat.begun = true;
+        seat.address = address.to_owned();
+        Ok(raft_id)
+    }
+
+    fn staying_seat(&mut self, raft_id: u64) -> Result<&mut Seated, RosterRefusal> {
+        match self.seats.get_mut(&raft_id) {
+            None => Err(RosterRefusal::Unknown(raft_id)),
+            Some(seat) if seat.leaving => Err(RosterRefusal::Removed(raft_id)),
+            Some(seat) => Ok(seat),
+        }
+    }
+
+    fn seat(&mut self, raft_id: u64, account: AccountKey, address: String) {
+        let seat = Seated {
+            account,
+            address,
+            begun: false,
+            leaving: false,
+            number: 0,
+        };
+        self.next_id = self.next_id.max(raft_id + 1);
+        let before = self.seats.insert(raft_id, seat);
+        assert!(before.is_none(), "a raft id is given once");
+    }
+}
+
+fn newer(number: u64, last: u64) -> Result<(), RosterRefusal> {
+    match number > last {
+        true => Ok(()),
+        false => Err(RosterRefusal::Number { number, last }),
+    }
+}
+
+fn check_address(address: &str) -> Result<(), RosterRefusal> {
+    match address.len() {
+        0..=ADDRESS_BYTES_MAX => Ok(()),
+        long => Err(RosterRefusal::Address(long)),
+    }
+}
+
+fn signed_bytes(body: &Body) -> Vec<u8> {
+    let mut bytes = DOMAIN.to_vec();
+    bytes.extend(postcard::to_allocvec(body).expect("plain data in memory always encodes"));
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! What the roster takes and what it refuses.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::*;
+
+const MARKET: MarketId = MarketId([7; 32]);
+const NOW: Millis = Millis(1_000);
+
+struct Scene {
+    roster: Roster,
+    operator: SigningKey,
+    founders: Vec<SigningKey>,
+    number: u64,
+}
+
+/// Another key each time.
+fn generate() -> SigningKey {
+    static MADE: AtomicU8 = AtomicU8::new(1);
+    SigningKey::from_bytes(&[MADE.fetch_add(1, Ordering::Relaxed); 32])
+}
+
+fn address(key: &SigningKey) -> String {
+    format!("/ip4/127.0.0.1/tcp/4001/p2p/{}", AccountKey::from(key))
+}
+
+fn scene(founders: u64) -> Scene {
+    let operator = generate();
+    let keys: Vec<SigningKey> = (0..founders).map(|_| generate()).collect();
+    let entry = |(raft_id, key): (u64, &SigningKey)| Founder {
+        raft_id,
+        account: key.into(),
+        address: address(key),
+    };
+    let entries: Vec<Founder> = (1..).zip(&keys).map(entry).collect();
+    Scene {
+        roster: Roster::new(MARKET, AccountKey::from(&operator), &entries),
+        operator,
+        founders: keys,
+        number: 0,
+    }
+}
+
+impl Scene {
+    fn signed(&mut self, key: &SigningKey, order: Order) -> SignedOrder {
+        self.number += 1;
+        let body = Body {
+            market: MARKET,
+            signer: AccountKey::from(key),
+            number: self.number,
+            expires: Millis(NOW.0 + 1),
+            order,
+        };
+        SignedOrder::sign(body, key)
+    }
+
+    fn operate(&mut self, order: Order) -> Result<u64, RosterRefusal> {
+        let signed = self.signed(&self.operator.clone(), order);
+        self.roster.apply(NOW, &signed)
+    }
+
+    fn admit(&mut self, key: &SigningKey) -> Result<u64, RosterRefusal> {
+        self.operate(Order::Admit {
+            account: AccountKey::from(key),
+            address: address(key),
+        })
+    }
+}
+
+#[test]
+fn a_newcomer_gets_the_next_id_and_a_removed_one_never_its_own_again() {
+    let (mut scene, newcomer) = (scene(3), generate());
+    assert_eq!(scene.admit(&newcomer), Ok(4));
+    assert_eq!(scene.operate(Order::Remove { raft_id: 4 }), Ok(4));
+    assert_eq!(scene.admit(&newcomer), Ok(5), "the same key, a new id");
+    assert_eq!(scene.roster.staying().collect::<Vec<_>>(), [1, 2, 3, 5]);
+    assert_eq!(
+        scene.operate(Order::Remove { raft_id: 4 }),
+        Err(RosterRefusal::Removed(4))
+    );
+}
+
+#[test]
+fn a_key_has_one_place() {
+    let mut scene = scene(2);
+    let founder = scene.founders[1].clone();
+    let account = AccountKey::from(&founder);
+    assert_eq!(
+        scene.admit(&founder),
+        Err(RosterRefusal::Known {
+            account,
+            raft_id: 2
+        })
+    );
+}
+
+#[test]
+fn the_last_one_stays() {
+    let mut scene = scene(2);
+    assert_eq!(scene.operate(Order::Remove { raft_id: 1 }), Ok(1));
+    assert_eq!(
+        scene.operate(Order::Remove { raft_id: 2 }),
+        Err(RosterRefusal::Last(2))
+    );
+}
+
+#[test]
+fn only_the_operator_admits_and_removes() {
+    let mut scene = scene(3);
+    let founder = scene.founders[0].clone();
+    let signed = scene.signed(&founder, Order::Remove { raft_id: 2 });
+    let refused = scene.roster.apply(NOW, &signed);
+    assert!(matches!(refused, Err(RosterRefusal::Operator { .. })));
+}
+
+#[test]
+fn a_changed_order_is_not_its_signers() {
+    let mut scene = scene(3);
+    let mut signed = scene.signed(&scene.operator.clone(), Order::Remove { raft_id: 2 });
+    signed.body.order = Order::Remove { raft_id: 3 };
+    let operator = AccountKey::from(&scene.operator);
+    assert_eq!(
+        scene.roster.apply(NOW, &signed),
+        Err(RosterRefusal::Signature(operator))
+    );
+}
+
+#[test]
+fn an_order_takes_effect_once_and_in_time() {
+    let mut scene = scene(3);
+    let operator = scene.operator.clone();
+    let signed = scene.signed(&operator, Order::Lead { raft_id: 2 });
+    assert_eq!(scene.roster.apply(NOW, &signed), Ok(2));
+    let again = scene.roster.apply(NOW, &signed);
+    assert!(matches!(again, Err(RosterRefusal::Number { .. })));
+    let late = scene.signed(&operator, Order::Lead { raft_id: 2 });
+    let refused = scene.roster.apply(Millis(NOW.0 + 1), &late);
+    assert!(matches!(refused, Err(RosterRefusal::Expired { .. })));
+}
+
+#[test]
+fn a_validator_begins_for_itself_alone() {
+    let mut scene = scene(2);
+    let (first, second) = (scene.founders[0].clone(), scene.founders[1].clone());
+    let begin = |key: &SigningKey| Order::Begin {
+        raft_id: 1,
+        address: address(key),
+    };
+    let signed = scene.signed(&second, begin(&second));
+    let refused = scene.roster.apply(NOW, &signed);
+    assert!(matches!(refused, Err(RosterRefusal::Operator { .. })));
+    assert!(!scene.roster.seats()[&1].begun);
+    let signed = scene.signed(&first, begin(&first));
+    assert_eq!(scene.roster.apply(NOW, &signed), Ok(1));
+    assert!(scene.roster.seats()[&1].begun);
+}
+
+#[test]
+fn there_are_never_more_than_the_most_there_may_be() {
+    let mut scene = scene(1);
+    for raft_id in 2..=SEATS_MAX as u64 {
+        assert_eq!(scene.admit(&generate()), Ok(raft_id));
+    }
+    assert_eq!(scene.admit(&generate()), Err(RosterRefusal::Full));
+}
+
+#[test]
+fn an_order_is_read_back_and_nothing_else_is_one() {
+    let mut scene = scene(1);
+    let signed = scene.signed(&scene.operator.clone(), Order::Backup { raft_id: 1 });
+    assert_eq!(
+        SignedOrder::decode(&signed.encode()),
+        Some(Ok(signed.clone()))
+    );
+    assert_eq!(SignedOrder::decode(b"a batch of commands"), None);
+    let cut = &signed.encode()[..20];
+    assert!(matches!(SignedOrder::decode(cut), Some(Err(_))));
+    assert_eq!(
+        scene.roster.apply(NOW, &signed),
+        Err(RosterRefusal::NotForTheLog)
+    );
+}

@@ -1,0 +1,223 @@
+//! The ask: in the book while the device is free, out of it while it is leased or stopping.
+//!
+//! It goes by what the log says and does what is missing, rather than remembering what it did:
+//! after a crash, a lost answer or a lease that ended by itself that is still the right step.
+
+use serde::Serialize;
+use souk_market::{
+    Acceptance, Accepts, Ask, Command, DeviceId, Limit, Millis, OrderId, Refusal, Resources,
+    TimeInForce, Units,
+};
+
+use super::action::{Action, Report};
+use super::event::{MarketView, NotDone, Terms};
+use super::shared::{Shared, Wait};
+
+/// Leases are for at least this long.
+const DURATION_MIN: Millis = Millis(1);
+
+/// An ask stays where it is in the book until its price is off by more than this many per mille.
+const PRICE_SLACK: u64 = 10;
+
+/// Each provider sells one device.
+pub const DEVICE: DeviceId = DeviceId(1);
+
+/// What of a provider is in the book.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Shelf {
+    placed: Option<(OrderId, Terms)>,
+    /// The figures of the next ask, if they are not those of the last one.
+    due: Option<Box<Resources>>,
+    /// The asks in the book are to be named, since they are to go.
+    pub(super) clears: bool,
+}
+
+impl Terms {
+    /// Whether an ask with these terms may stay where others are due.
+    fn stand_for(&self, due: &Terms, price_min: u64) -> bool {
+        let slack = due.price.0 / 1_000 * PRICE_SLACK;
+        let off = self.price.0.abs_diff(due.price.0);
+        let alike = self.duration_max == due.duration_max && self.notice == due.notice;
+        off <= slack && self.price.0 >= price_min && alike
+    }
+
+    /// The ask with these terms, for `free` leases of `leases` like it.
+    #[must_use]
+    pub fn ask(&self, resources: &Resources, leases: Units, free: Units) -> Ask {
+        Ask {
+            device: DEVICE,
+            capacity: leases,
+            resources: resources.clone(),
+            limit: Limit::Price(self.price),
+            quantity: free,
+            duration_min: DURATION_MIN,
+            duration_max: self.duration_max,
+            notice: self.notice,
+            accepts: Accepts::default(),
+            tif: TimeInForce::Gtc,
+        }
+    }
+}
+
+impl Shelf {
+    /// The device is to be sold by these figures from now on.
+    pub(super) fn on_speed(&mut self, shared: &Shared, resources: Box<Resources>) {
+        self.due = (*resources != shared.resources).then_some(resources);
+    }
+
+    /// Puts the ask right, by what the log has.
+    pub(super) fn put_right(&mut self, shared: &mut Shared, view: &MarketView) {
+        let is_at_it = |wait: &Wait| matches!(wait, Wait::Place(..) | Wait::Cancel(_));
+        if shared.waits.iter().any(is_at_it) {
+            return;
+        }
+        if self.clears {
+            self.clears = false;
+            self.placed = None;
+            for order in &view.asks {
+                cancel(shared, *order);
+            }
+            if !view.asks.is_empty() {
+                return;
+            }
+        }
+        let mine = view.leases.iter();
+        let mine = mine.filter(|lease| lease.provider == shared.config.account);
+        let sold = mine.filter(|lease| lease.is_running());
+        let sold: u32 = sold.map(|lease| lease.quantity.0).sum();
+        let free = Units(shared.config.capacity.0.saturating_sub(sold));
+        if free == Units(0) {
+            return;
+        }
+        // What was sold goes by the figures it was sold with: they change when nothing is.
+        let is_other_speed = sold == 0 && self.due.is_some();
+        let price_min = shared.config.price_min.0;
+        match (view.open_orders, view.due, self.placed) {
+            (0, None, _) => {}
+            (0, Some(due), _) => self.place(shared, due, (sold, free)),
+            (_, Some(due), Some((_, placed)))
+                if view.offered == free && placed.stand_for(&due, price_min) && !is_other_speed => {
+            }
+            (_, _, Some((order, _))) => cancel(shared, order),
+            // Those of a former life.
+            (_, _, None) => {
+                self.clears = true;
+                shared.ask(Wait::Market, Action::LookAtMarket { asks: true });
+            }
+        }
+    }
+
+    fn place(&self, shared: &mut Shared, terms: Terms, (sold, free): (u32, Units)) {
+        let due = self.due.as_deref().filter(|_| sold == 0);
+        let resources = due.unwrap_or(&shared.resources).clone();
+        let ask = terms.ask(&resources, shared.config.capacity, free);
+        assert!(ask.quantity > Units(0) && ask.quantity <= ask.capacity);
+        let command = Command::PlaceAsk(Box::new(ask));
+        let wait = Wait::Place(terms, Box::new(resources));
+        shared.ask(wait, Action::Command(Box::new(command)));
+    }
+
+    /// What became of an ask that was placed; whether the market is to be looked at again.
+    pub(super) fn on_placed(
+        &mut self,
+        shared: &mut Shared,
+        (terms, resources): (Terms, Box<Resources>),
+        placed: Result<Acceptance, NotDone>,
+    ) {
+        match placed {
+            Ok(Acceptance::Placed { order, resting, .. }) => {
+                if self.due.as_ref() == Some(&resources) {
+                    self.due = None;
+                }
+                // Jobs are judged by it from now on. What the book refused is not: the ask before
+                // it may have been bought at that moment.
+                shared.resources = (*resources).clone();
+                self.placed = Some((order, terms));
+                shared.act(Action::Tell(Report::Placed {
+                    order,
+                    resources,
+                    price: terms.price,
+                    quantity: resting,
+                }));
+            }
+            // It was sold between the look at the log and the new ask: that is what it is for.
+            Err(NotDone::Refused(Refusal::DeviceBusy { .. })) | Ok(_) => {}
+            Err(why) => {
+                let ask = terms.ask(&resources, shared.config.capacity, Units(1));
+                let command = Box::new(Command::PlaceAsk(Box::new(ask)));
+                let why = why.to_string();
+                shared.act(Action::Tell(Report::NotCommanded { command, why }));
+                // It may be in the book all the same.
+                self.placed = None;
+            }
+        }
+    }
+
+    /// An ask is out of the book, or was not in it.
+    pub(super) fn on_cancelled(
+        &mut self,
+        order: OrderId,
+        cancelled: &Result<Acceptance, NotDone>,
+    ) -> bool {
+        let is_out = match cancelled {
+            Ok(_) | Err(NotDone::Refused(_)) => true,
+            Err(NotDone::Uncertain(_)) => false,
+        };
+        if is_out && self.placed.is_some_and(|(placed, _)| placed == order) {
+            self.placed = None;
+        }
+        is_out
+    }
+
+    /// Takes the ask out of the book, since the provider stops.
+    pub(super) fn withdraw(&self, shared: &mut Shared) {
+        let is_at_it = |wait: &Wait| matches!(wait, Wait::Cancel(_));
+        if let Some((order, _)) = self.placed
+            && !shared.waits.iter().any(is_at_it)
+        {
+            cancel(shared, order);
+        }
+    }
+}
+
+fn cancel(shared: &mut Shared, order: OrderId) {
+    let command = Box::new(Command::Cancel { order });
+    shared.ask(Wait::Cancel(order), Action::Command(command));
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::Price;
+
+    use super::*;
+
+    const DUE: Terms = Terms {
+        price: Price(1_000),
+        duration_max: Millis(3_600_000),
+        notice: Millis(5_000),
+    };
+
+    #[test]
+    fn an_ask_is_for_the_leases_that_are_free_of_those_there_are() {
+        let ask = DUE.ask(&Resources::default(), Units(3), Units(2));
+        assert_eq!((ask.capacity, ask.quantity), (Units(3), Units(2)));
+    }
+
+    #[test]
+    fn an_ask_stays_until_its_terms_are_off() {
+        let priced = |price| Terms {
+            price: Price(price),
+            ..DUE
+        };
+        assert!(priced(1_010).stand_for(&DUE, 900) && !priced(1_011).stand_for(&DUE, 900));
+        assert!(
+            !priced(995).stand_for(&DUE, 999),
+            "never below the least price"
+        );
+        let shorter = Terms {
+            duration_max: Millis(1),
+            ..DUE
+        };
+        assert!(!shorter.stand_for(&DUE, 900));
+    }
+}

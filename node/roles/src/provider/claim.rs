@@ -1,0 +1,484 @@
+//! What a lease that is not at work any more is owed, until the log has closed it.
+//!
+//! ```text
+//! Recording ─Ran on the disk─> Signing ─> Told ─both signed─> Keeping ─on the disk─> Settling
+//!   Told ─refused, 30 s, end, gone─> Noting          Settling ─2 s or stop─> Closing
+//!   nothing ran: GivingUp for an own fault, else Closing (the log ends it)
+//! ```
+//! A buyer that comes back is told the result in every one of these, and may still sign.
+
+use serde::Serialize;
+use souk_market::{
+    Acceptance, AccountKey, Command, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt,
+    Refusal,
+};
+
+use super::StreamId;
+use super::action::{Action, Report};
+use super::event::NotDone;
+use super::facts::{Fact, PastLease, PastState, Work};
+use super::shared::{Follows, RETRY, Shared, Stage, Timer, Wait};
+use crate::clock::Micros;
+use crate::lease::{BuyerWord, Failure, Finished, ProviderWord, cut};
+
+/// How long the buyer may take to fetch the outputs and sign.
+const SIGN_WAIT: Micros = Micros::seconds(30);
+
+/// The buyer settles as soon as it has signed; if it has not within this, the provider does.
+const SETTLE_WAIT: Micros = Micros::seconds(2);
+
+/// Where a lease has ended before its result was told, its buyer has this much of the grace.
+const LATE_WAIT: Millis = Millis(1_000);
+
+/// Where a claim stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum ClaimStage {
+    /// It is of an earlier life: the log is asked how it stands.
+    Recovering,
+    /// That the work is done is being put down.
+    Recording,
+    /// The receipt is being signed.
+    Signing,
+    /// The buyer knows the result, and its signature is waited for.
+    Told,
+    /// That both have signed is being put down.
+    Keeping,
+    /// Both have signed: the buyer may settle.
+    Settling,
+    /// The usage is noted.
+    Noting,
+    /// The lease is given up.
+    GivingUp,
+    /// Nothing is left to do but to see how the log closes it.
+    Closing,
+    /// How the log closed it is being put down.
+    Closed,
+}
+
+/// What a lease is owed.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Claim {
+    pub(super) lease: LeaseId,
+    pub(super) buyer: AccountKey,
+    pub(super) stage: ClaimStage,
+    pub(super) stream: Option<StreamId>,
+    /// When the lease ends.
+    ends_at: Millis,
+    usage: Option<DeviceMicros>,
+    work: Option<Box<Work>>,
+    /// The receipt that both have signed.
+    receipt: Option<Box<Receipt>>,
+}
+
+impl Claim {
+    /// What a lease whose work was done is owed.
+    pub(super) fn of_work(
+        shared: &mut Shared,
+        work: Work,
+        ends_at: Millis,
+        stream: Option<StreamId>,
+    ) -> Claim {
+        let (lease, usage) = (work.body.lease, work.body.usage);
+        let ran = Fact::Ran {
+            lease,
+            usage,
+            work: Some(Box::new(work.clone())),
+        };
+        shared.record(vec![ran], Follows::Told(lease));
+        let mut claim = Claim {
+            lease,
+            buyer: work.body.buyer,
+            stage: ClaimStage::Recording,
+            stream,
+            ends_at,
+            usage: Some(usage),
+            work: Some(Box::new(work)),
+            receipt: None,
+        };
+        claim.await_signature(shared);
+        claim
+    }
+
+    /// A lease that nothing is owed for.
+    pub(super) fn of_nothing(
+        shared: &mut Shared,
+        (lease, buyer, ends_at): (LeaseId, AccountKey, Millis),
+        is_own_fault: bool,
+    ) -> Claim {
+        let mut claim = Claim {
+            lease,
+            buyer,
+            stage: ClaimStage::Closing,
+            stream: None,
+            ends_at,
+            usage: None,
+            work: None,
+            receipt: None,
+        };
+        if is_own_fault {
+            claim.give_up(shared);
+        }
+        claim
+    }
+
+    /// A lease of an earlier life; none where the log closed it then.
+    pub(super) fn of_past(shared: &mut Shared, lease: LeaseId, past: PastLease) -> Option<Claim> {
+        let mut claim = Claim {
+            lease,
+            buyer: past.buyer,
+            stage: ClaimStage::Recovering,
+            stream: None,
+            ends_at: Millis(0),
+            usage: None,
+            work: None,
+            receipt: None,
+        };
+        match past.state {
+            PastState::Began => {}
+            PastState::Ran { usage, work } => {
+                (claim.usage, claim.work) = (Some(usage), work);
+            }
+            PastState::Signed { receipt } => claim.receipt = Some(receipt),
+            PastState::Closed => return None,
+        }
+        if let Some(work) = &claim.work {
+            let body = Box::new(work.body.clone());
+            shared.ask(Wait::Sign(lease), Action::Sign(body));
+        }
+        shared.look_at(lease);
+        Some(claim)
+    }
+
+    /// Whether it is to be waited for before the provider ends.
+    pub(super) fn is_busy(&self) -> bool {
+        !matches!(self.stage, ClaimStage::Closing)
+    }
+
+    /// A signature is waited for until then; after the end of the lease for a moment at most.
+    fn await_signature(&mut self, shared: &mut Shared) {
+        let late = Millis(shared.now.log.0.saturating_add(LATE_WAIT.0));
+        let until = shared.moment(self.ends_at.max(late));
+        let until = until.min(shared.now.tick.plus(SIGN_WAIT));
+        shared.timers.set(Timer::Signature(self.lease), until);
+    }
+
+    /// That the work is done is on the disk.
+    pub(super) fn on_work_recorded(&mut self, shared: &mut Shared) {
+        if self.stage != ClaimStage::Recording {
+            return;
+        }
+        self.stage = ClaimStage::Signing;
+        let work = self.work.as_ref().expect("what was recorded is known");
+        let body = Box::new(work.body.clone());
+        shared.ask(Wait::Sign(self.lease), Action::Sign(body));
+    }
+
+    /// The receipt with this provider's signature.
+    pub(super) fn on_signed(&mut self, shared: &mut Shared, receipt: Receipt) {
+        let Some(work) = &self.work else {
+            return;
+        };
+        assert_eq!(receipt.body, work.body, "what is signed is what was asked");
+        let finished = Finished {
+            receipt,
+            outputs: work.outputs.clone(),
+            shown: Vec::new(),
+        };
+        shared.remember(&finished);
+        if self.stage != ClaimStage::Signing {
+            return;
+        }
+        self.stage = ClaimStage::Told;
+        shared.send(self.stream, ProviderWord::Finished(Box::new(finished)));
+        match self.stream.is_none() || shared.stage >= Stage::Leaving {
+            true => self.note(shared, None),
+            false => self.await_signature(shared),
+        }
+    }
+
+    /// The buyer is back; whether there is something for it.
+    pub(super) fn on_resumed(&mut self, shared: &mut Shared, stream: StreamId) -> bool {
+        if self.stage < ClaimStage::Told && self.stage != ClaimStage::Recovering {
+            shared.hang(&mut self.stream);
+            shared.send(Some(stream), ProviderWord::Accepted);
+            self.stream = Some(stream);
+            return true;
+        }
+        let Some(finished) = shared.result(self.lease, self.buyer).cloned() else {
+            return false;
+        };
+        shared.hang(&mut self.stream);
+        let word = ProviderWord::Finished(Box::new(finished));
+        shared.send(Some(stream), word);
+        self.stream = Some(stream);
+        true
+    }
+
+    /// What the buyer says.
+    pub(super) fn on_word(&mut self, shared: &mut Shared, word: BuyerWord) {
+        match word {
+            BuyerWord::Signed(receipt) => self.on_receipt(shared, receipt),
+            BuyerWord::Refused { reason } => {
+                shared.hang(&mut self.stream);
+                self.unsigned(shared, Some(cut(reason)));
+            }
+            // All was done when it came.
+            BuyerWord::Go | BuyerWord::Next(_) | BuyerWord::NoMore | BuyerWord::Limit { .. } => {}
+        }
+    }
+
+    fn on_receipt(&mut self, shared: &mut Shared, receipt: Box<Receipt>) {
+        shared.hang(&mut self.stream);
+        let is_told = matches!(
+            self.stage,
+            ClaimStage::Told | ClaimStage::Noting | ClaimStage::Closing
+        );
+        let is_ours = self.work.as_ref().is_some_and(|w| w.body == receipt.body);
+        if !is_told || !is_ours || receipt.verify().is_err() {
+            return self.unsigned(shared, None);
+        }
+        self.stage = ClaimStage::Keeping;
+        shared.timers.stop(Timer::Signature(self.lease));
+        shared.timers.stop(Timer::Retry(self.lease));
+        self.receipt = Some(receipt.clone());
+        let signed = Fact::Signed { receipt };
+        shared.record(vec![signed], Follows::Settled(self.lease));
+    }
+
+    /// That both have signed is on the disk.
+    pub(super) fn on_receipt_recorded(&mut self, shared: &mut Shared) {
+        if self.stage != ClaimStage::Keeping {
+            return;
+        }
+        self.stage = ClaimStage::Settling;
+        let receipt = self.receipt.as_ref().expect("it was recorded");
+        shared.act(Action::Tell(Report::Settled(receipt.clone())));
+        // Who stops does not wait for the buyer: to settle twice does nothing.
+        match shared.stage >= Stage::Draining {
+            true => shared.look_at(self.lease),
+            false => shared.wake_in(Timer::Settle(self.lease), SETTLE_WAIT),
+        }
+    }
+
+    /// The provider stops: it settles what it would have left to the buyer.
+    pub(super) fn on_stopping(&mut self, shared: &mut Shared) {
+        if self.stage == ClaimStage::Settling && shared.timers.is_set(Timer::Settle(self.lease)) {
+            shared.timers.stop(Timer::Settle(self.lease));
+            shared.look_at(self.lease);
+        }
+    }
+
+    /// The buyer's stream is over.
+    pub(super) fn on_lost(&mut self, shared: &mut Shared) {
+        self.stream = None;
+        if self.stage == ClaimStage::Told {
+            self.note(shared, None);
+        }
+    }
+
+    fn unsigned(&mut self, shared: &mut Shared, reason: Option<String>) {
+        if self.stage == ClaimStage::Told {
+            self.note(shared, reason);
+        }
+    }
+
+    /// The buyer's time to sign is over.
+    pub(super) fn on_unsigned(&mut self, shared: &mut Shared) {
+        if matches!(
+            self.stage,
+            ClaimStage::Told | ClaimStage::Recording | ClaimStage::Signing
+        ) {
+            self.note(shared, None);
+        }
+    }
+
+    /// States what was used where the buyer does not sign: it counts unless the buyer disputes it.
+    fn note(&mut self, shared: &mut Shared, reason: Option<String>) {
+        self.stage = ClaimStage::Noting;
+        shared.timers.stop(Timer::Signature(self.lease));
+        let lease = self.lease;
+        shared.act(Action::Tell(Report::Unsigned { lease, reason }));
+        self.command(shared);
+    }
+
+    /// Gives the lease back: nothing is owed for it.
+    pub(super) fn give_up(&mut self, shared: &mut Shared) {
+        self.stage = ClaimStage::GivingUp;
+        self.command(shared);
+    }
+
+    /// What the market is told of it now.
+    fn command(&self, shared: &mut Shared) {
+        let lease = self.lease;
+        let command = match self.stage {
+            ClaimStage::Noting => Command::NoteUsage {
+                lease,
+                usage: self.usage.expect("what was done was measured"),
+            },
+            ClaimStage::GivingUp => Command::GiveUp { lease },
+            ClaimStage::Settling => {
+                let receipt = self.receipt.clone().expect("both have signed");
+                Command::Settle(receipt)
+            }
+            stage => unreachable!("nothing is commanded while {stage:?}"),
+        };
+        shared.ask(Wait::Command(lease), Action::Command(Box::new(command)));
+    }
+
+    /// A moment to try again is here.
+    pub(super) fn on_retry(&mut self, shared: &mut Shared) {
+        match self.stage {
+            ClaimStage::Noting | ClaimStage::GivingUp => self.command(shared),
+            ClaimStage::Settling | ClaimStage::Recovering | ClaimStage::Closing => {
+                shared.look_at(self.lease);
+            }
+            _ => {}
+        }
+    }
+
+    /// What the market made of the command.
+    pub(super) fn on_commanded(
+        &mut self,
+        shared: &mut Shared,
+        commanded: Result<Acceptance, NotDone>,
+    ) {
+        let is_awaited = matches!(
+            self.stage,
+            ClaimStage::Noting | ClaimStage::GivingUp | ClaimStage::Settling
+        );
+        if !is_awaited {
+            return;
+        }
+        match commanded {
+            Err(NotDone::Uncertain(_)) => return shared.wake_in(Timer::Retry(self.lease), RETRY),
+            Err(NotDone::Refused(refusal)) if !is_harmless(&refusal) => {
+                let why = refusal.to_string();
+                let lease = self.lease;
+                let command = match self.stage {
+                    ClaimStage::Settling => {
+                        // What cannot be settled is noted: that is what is left of it.
+                        let receipt = self.receipt.clone().expect("both have signed");
+                        self.usage = Some(receipt.body.usage);
+                        self.stage = ClaimStage::Noting;
+                        self.command(shared);
+                        return;
+                    }
+                    ClaimStage::GivingUp => Command::GiveUp { lease },
+                    _ => Command::NoteUsage {
+                        lease,
+                        usage: self.usage.unwrap_or_default(),
+                    },
+                };
+                let command = Box::new(command);
+                shared.act(Action::Tell(Report::NotCommanded { command, why }));
+            }
+            Err(NotDone::Refused(_)) | Ok(_) => {}
+        }
+        self.stage = ClaimStage::Closing;
+        shared.look_at(self.lease);
+    }
+
+    /// How the log has the lease; none where it does not know it any more.
+    pub(super) fn on_seen(&mut self, shared: &mut Shared, lease: Option<&Lease>) {
+        let (paid, reason) = match lease.map(|lease| lease.state) {
+            None => (None, None),
+            Some(LeaseState::Closed { paid, reason, .. }) => (Some(paid), Some(reason)),
+            Some(_) => return self.on_open(shared, lease),
+        };
+        if self.stage == ClaimStage::Closed {
+            return;
+        }
+        self.stage = ClaimStage::Closed;
+        let id = self.lease;
+        shared.timers.stop_all(|timer| timer.lease() == Some(id));
+        shared.stop(|wait| matches!(wait, Wait::Command(of) | Wait::Look(of) if *of == id));
+        shared.hang(&mut self.stream);
+        let closed = Fact::Closed {
+            lease: id,
+            paid,
+            reason,
+            at: shared.now.log,
+        };
+        shared.record(vec![closed], Follows::Nothing);
+    }
+
+    /// The log has the lease open.
+    fn on_open(&mut self, shared: &mut Shared, lease: Option<&Lease>) {
+        let lease = lease.expect("it was looked at");
+        match self.stage {
+            ClaimStage::Recovering => {
+                self.ends_at = lease.ends();
+                let report = Report::Recovered { lease: self.lease };
+                shared.act(Action::Tell(report));
+                if self.receipt.is_some() {
+                    self.stage = ClaimStage::Settling;
+                    self.command(shared);
+                } else if self.usage.is_some() {
+                    self.stage = ClaimStage::Noting;
+                    self.command(shared);
+                } else {
+                    self.give_up(shared);
+                }
+            }
+            ClaimStage::Settling if !shared.timers.is_set(Timer::Settle(self.lease)) => {
+                let is_asked = |w: &Wait| matches!(w, Wait::Command(of) if *of == self.lease);
+                if !shared.waits.iter().any(is_asked) {
+                    self.command(shared);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The log could not be asked.
+    pub(super) fn on_not_seen(&self, shared: &mut Shared) {
+        if matches!(self.stage, ClaimStage::Recovering | ClaimStage::Settling) {
+            shared.wake_in(Timer::Retry(self.lease), RETRY);
+        }
+    }
+
+    /// What holds of it after each step.
+    pub(super) fn audit(&self, shared: &Shared) {
+        use ClaimStage::{Closing, GivingUp, Keeping, Settling};
+        assert!(shared.begun.has(self.lease), "it was begun");
+        if matches!(self.stage, Keeping | Settling) {
+            let receipt = self.receipt.as_ref().expect("both have signed");
+            assert!(receipt.verify().is_ok(), "both have signed");
+        }
+        let is_given_up = self.stage == GivingUp;
+        assert!(!is_given_up || self.usage.is_none(), "what is owed is kept");
+        let moves = shared
+            .timers
+            .iter()
+            .any(|(t, _)| t.lease() == Some(self.lease));
+        let waits = shared.waits.iter().any(|wait| match wait {
+            Wait::Command(of) | Wait::Look(of) | Wait::Sign(of) => *of == self.lease,
+            Wait::Record(facts, _) => !facts.is_empty(),
+            _ => false,
+        });
+        let is_at_rest =
+            matches!(self.stage, Closing | ClaimStage::Closed) || shared.stage == Stage::Stopped;
+        assert!(
+            is_at_rest || moves || waits || shared.unwritten() > 0,
+            "{:?} of {} waits for nothing",
+            self.stage,
+            self.lease
+        );
+    }
+}
+
+/// A refusal that says no more than that it is over, or was said before.
+fn is_harmless(refusal: &Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::LeaseClosed { .. }
+            | Refusal::LeaseEnded { .. }
+            | Refusal::NoteOpen { .. }
+            | Refusal::UsageStale { .. }
+    )
+}
+
+/// The failure that ends a lease which the disk does not let begin.
+pub(super) fn not_written(why: String) -> Failure {
+    Failure::Journal(cut(why))
+}

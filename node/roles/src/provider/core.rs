@@ -1,0 +1,220 @@
+//! The provider: which leases it takes, and what lies between them.
+
+mod answers;
+mod log;
+mod stopping;
+mod streams;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use souk_market::{AccountKey, Command, Lease, LeaseId, LeaseState, Term};
+
+use super::action::{Action, Report};
+use super::ask::Shelf;
+use super::claim::{Claim, ClaimStage, not_written};
+use super::config::Config;
+use super::event::{Answer, Event, MarketView, StreamId};
+use super::facts::{Fact, Past, Work};
+use super::lease::{End, LeaseCore, WorkStage, is_own};
+use super::requests::without_source;
+use super::shared::{Begun, Follows, RUNNING_MAX, STREAMS_MAX, Shared, Stage, Timer, Wait};
+use crate::clock::{Micros, Now};
+use crate::effect::Effect;
+use crate::lease::{Failure, Offer, Opening, ProviderWord, Start, Taken};
+
+/// The market is looked at this often even if no word of a change came.
+const LOOK_PERIOD: Micros = Micros::seconds(2);
+
+/// How long leases that are to end with what is done have for it: the run of one request, and its
+/// way to the buyer.
+const LAST_CALL: Micros = Micros::seconds(5);
+
+/// How long what is left to put down may hold up the end.
+const LEAVE_WAIT: Micros = Micros::seconds(2);
+
+/// What a stream is about.
+#[derive(Clone, Debug, Serialize)]
+enum Use {
+    /// Its lease is looked for in the log.
+    Opening { peer: AccountKey, start: Box<Start> },
+    /// A lease: at work, or owed.
+    Lease(LeaseId),
+}
+
+/// A provider.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProviderCore {
+    shared: Shared,
+    shelf: Shelf,
+    /// Leases at work.
+    leases: BTreeMap<LeaseId, LeaseCore>,
+    /// Leases whose money is open.
+    claims: BTreeMap<LeaseId, Claim>,
+    streams: BTreeMap<StreamId, Use>,
+    /// What changed while the market was looked at is looked at again.
+    looks_again: bool,
+    /// What was not begun is given back once it is known what there is.
+    gives_back: bool,
+    counts: Counts,
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Leases that were begun.
+    pub begun: u64,
+    /// Leases whose work was done.
+    pub done: u64,
+    /// Leases whose work was not.
+    pub failed: u64,
+    /// Receipts that both signed.
+    pub signed: u64,
+    /// Buyers that came back.
+    pub resumed: u64,
+    /// Leases whose end in the log was seen.
+    pub closed: u64,
+}
+
+/// What people see of a provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProviderStatus {
+    /// How far it is with selling and stopping.
+    pub stage: Stage,
+    /// Leases at work, and how far each is.
+    pub at_work: Vec<(LeaseId, WorkStage)>,
+    /// Leases whose money is open, and where it stands.
+    pub owed: Vec<(LeaseId, ClaimStage)>,
+    /// Whether the disk takes what is put down.
+    pub is_writable: bool,
+    /// How often what happened.
+    pub counts: Counts,
+}
+
+impl ProviderCore {
+    /// A provider that begins where its earlier lives left off.
+    #[must_use]
+    pub fn resume(config: Config, past: Past, now: Now) -> (ProviderCore, Vec<Effect<Action>>) {
+        let begun = Begun::new(past.up_to, past.leases.keys().copied());
+        let mut core = ProviderCore {
+            shared: Shared::new(config, begun, now),
+            shelf: Shelf::default(),
+            leases: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            looks_again: false,
+            gives_back: false,
+            counts: Counts::default(),
+        };
+        for (lease, past) in past.leases {
+            if let Some(claim) = Claim::of_past(&mut core.shared, lease, past) {
+                core.claims.insert(lease, claim);
+            }
+        }
+        core.settle_down();
+        let effects = core.shared.take_effects();
+        (core, effects)
+    }
+
+    /// Takes in what happened; says what is to be done.
+    pub fn apply(&mut self, now: Now, event: Event) -> Vec<Effect<Action>> {
+        if self.shared.stage == Stage::Stopped {
+            return Vec::new();
+        }
+        assert!(now.tick >= self.shared.now.tick, "time does not go back");
+        self.shared.now = now;
+        match event {
+            Event::Opened {
+                stream,
+                peer,
+                opening,
+            } => self.on_opened(stream, peer, opening),
+            Event::Said { stream, word } => self.on_said(stream, word),
+            Event::Hung { stream } => self.on_hung(stream),
+            Event::Changed => self.look_at_market(),
+            Event::SpeedDue(resources) => self.shelf.on_speed(&self.shared, resources),
+            Event::SandboxLost { lease, fault } => {
+                let has_place = |lease: &&LeaseCore| lease.stage >= WorkStage::Preparing;
+                if self.leases.get(&lease).filter(has_place).is_some() {
+                    self.end(lease, End::Failed(fault));
+                }
+            }
+            Event::Stop => self.on_stop(),
+            Event::Hurry => self.on_last_call(),
+            Event::Woke => {}
+            Event::Answer { ticket, answer } => {
+                if let Some(wait) = self.shared.waits.take(ticket) {
+                    self.on_answer(wait, answer);
+                }
+            }
+        }
+        while let Some(timer) = self.shared.timers.pop(now.tick) {
+            self.on_timer(timer);
+        }
+        self.settle_down();
+        self.shared.take_effects()
+    }
+
+    /// When it wants to be woken.
+    #[must_use]
+    pub fn wakes_at(&self) -> Option<Micros> {
+        self.shared.timers.wakes_at()
+    }
+
+    /// What people see of it.
+    #[must_use]
+    pub fn status(&self) -> ProviderStatus {
+        let at_work = self.leases.iter();
+        let owed = self.claims.iter();
+        ProviderStatus {
+            stage: self.shared.stage,
+            at_work: at_work.map(|(id, lease)| (*id, lease.stage)).collect(),
+            owed: owed.map(|(id, claim)| (*id, claim.stage)).collect(),
+            is_writable: !self.shared.journal.is_broken,
+            counts: self.counts,
+        }
+    }
+
+    /// Asserts all that holds of it.
+    pub fn audit(&self) {
+        assert!(self.leases.len() <= RUNNING_MAX, "so many at work at most");
+        assert!(self.streams.len() <= STREAMS_MAX, "so many streams at most");
+        self.leases.values().for_each(|l| l.audit(&self.shared));
+        self.claims.values().for_each(|c| c.audit(&self.shared));
+        let both = self.leases.keys().find(|l| self.claims.contains_key(l));
+        assert_eq!(both, None, "a lease is at work or owed");
+        let runs: usize = self.leases.values().map(LeaseCore::at_work).sum();
+        assert_eq!(self.shared.turns.at_work() as usize, runs, "turns are had");
+        for (stream, user) in &self.streams {
+            let Use::Lease(lease) = user else { continue };
+            let at_work = self.leases.get(lease).and_then(|l| l.stream);
+            let owed = self.claims.get(lease).and_then(|c| c.stream);
+            assert_eq!(at_work.or(owed), Some(*stream), "a stream has its lease");
+        }
+        for (timer, _) in self.shared.timers.iter() {
+            let Some(lease) = timer.lease() else { continue };
+            let is_known = self.leases.contains_key(&lease) || self.claims.contains_key(&lease);
+            assert!(is_known, "a timer has an owner");
+        }
+        if self.shared.stage == Stage::Stopped {
+            assert!(
+                self.shared.waits.is_empty(),
+                "who has stopped waits for nothing"
+            );
+            assert_eq!(self.wakes_at(), None);
+        }
+    }
+
+    /// BLAKE3 of all it knows: two with the same do the same from now on.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        let bytes = postcard::to_allocvec(self).expect("plain data in memory always encodes");
+        *blake3::hash(&bytes).as_bytes()
+    }
+
+    /// How many answers came that nobody awaited.
+    #[must_use]
+    pub fn strays(&self) -> u64 {
+        self.shared.waits.strays
+    }
+}

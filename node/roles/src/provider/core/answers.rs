@@ -1,0 +1,149 @@
+//! What effects came to, and what time brings.
+
+use super::*;
+
+impl ProviderCore {
+    pub(super) fn on_answer(&mut self, wait: Wait, answer: Answer) {
+        match (wait, answer) {
+            (Wait::Market, Answer::MarketSeen(view)) => self.on_market(&view),
+            (Wait::Market, Answer::NotSeen(_)) => {
+                self.shelf.clears = false;
+                self.look_again();
+            }
+            (Wait::Place(terms, resources), Answer::Commanded(placed)) => {
+                let what = (terms, resources);
+                self.shelf.on_placed(&mut self.shared, what, placed);
+                if self.shared.stage >= Stage::Draining {
+                    self.shelf.withdraw(&mut self.shared);
+                }
+            }
+            (Wait::Cancel(order), Answer::Commanded(cancelled)) => {
+                let is_out = self.shelf.on_cancelled(order, &cancelled);
+                if self.shared.stage >= Stage::Draining {
+                    if is_out {
+                        let report = Report::Withdrawn { order };
+                        self.shared.act(Action::Tell(report));
+                    }
+                } else if is_out {
+                    self.look_at_market();
+                }
+            }
+            (Wait::GiveBack(lease), Answer::Commanded(Ok(_))) => {
+                let report = Report::GivenBack { lease };
+                self.shared.act(Action::Tell(report));
+            }
+            (Wait::GiveBack(_), Answer::Commanded(Err(_))) => {}
+            (Wait::Opening(stream), Answer::LeaseSeen(lease)) => {
+                self.on_looked_up(stream, Ok(lease));
+            }
+            (Wait::Opening(stream), Answer::NotSeen(why)) => {
+                self.on_looked_up(stream, Err(crate::lease::cut(why)));
+            }
+            (Wait::Look(id), Answer::LeaseSeen(lease)) => self.on_seen(id, lease.as_deref()),
+            (Wait::Look(id), Answer::NotSeen(_)) => {
+                if let Some(claim) = self.claims.get(&id) {
+                    claim.on_not_seen(&mut self.shared);
+                }
+            }
+            (Wait::Record(facts, follows), Answer::Recorded) => {
+                self.shared.on_recorded(&facts);
+                self.on_recorded(&facts, follows);
+            }
+            (Wait::Record(facts, follows), Answer::NotWritten(why)) => {
+                self.on_not_written(facts, follows, why);
+            }
+            (Wait::Work(id, effort), answer) => {
+                let lease = self.leases.get_mut(&id);
+                let lease = lease.expect("what is done for a lease ends with it");
+                let end = lease.on_answer(&mut self.shared, effort, answer);
+                self.on_end(id, end);
+            }
+            (Wait::Sign(id), Answer::Signed(receipt)) => {
+                if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_signed(&mut self.shared, *receipt);
+                }
+            }
+            (Wait::Command(id), Answer::Commanded(commanded)) => {
+                if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_commanded(&mut self.shared, commanded);
+                }
+            }
+            (wait, answer) => panic!("{wait:?} is not answered by {answer:?}"),
+        }
+    }
+
+    pub(super) fn on_recorded(&mut self, facts: &[Fact], follows: Follows) {
+        for fact in facts {
+            if let Fact::Closed { lease, .. } = fact {
+                self.claims.remove(lease);
+                self.counts.closed += 1;
+                self.drop_hung(*lease);
+            }
+        }
+        match follows {
+            Follows::Accepted(id) => {
+                if let Some(lease) = self.leases.get_mut(&id) {
+                    let end = lease.on_began(&mut self.shared);
+                    self.on_end(id, end);
+                }
+            }
+            Follows::Told(id) => {
+                if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_work_recorded(&mut self.shared);
+                }
+            }
+            Follows::Settled(id) => {
+                if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_receipt_recorded(&mut self.shared);
+                }
+            }
+            Follows::Nothing => {}
+        }
+    }
+
+    pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: Follows, why: String) {
+        let report = Report::NotWritable { why: why.clone() };
+        self.shared.act(Action::Tell(report));
+        match follows {
+            Follows::Accepted(id) => {
+                self.shared.on_not_written(facts, Follows::Nothing);
+                if self.leases.contains_key(&id) {
+                    self.end(id, End::Failed(not_written(why)));
+                }
+            }
+            follows => self.shared.on_not_written(facts, follows),
+        }
+    }
+
+    pub(super) fn on_timer(&mut self, timer: Timer) {
+        let end = |lease: Option<&mut LeaseCore>, shared: &mut Shared| {
+            let lease = lease?;
+            match timer {
+                Timer::Patience(_) => lease.on_impatient(shared),
+                _ => lease.on_time(shared),
+            }
+        };
+        match timer {
+            Timer::Ends(id) | Timer::Nears(id) | Timer::Patience(id) => {
+                let end = end(self.leases.get_mut(&id), &mut self.shared);
+                self.on_end(id, end);
+            }
+            Timer::Signature(id) => {
+                if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_unsigned(&mut self.shared);
+                }
+            }
+            Timer::Settle(id) => self.shared.look_at(id),
+            Timer::Retry(id) => {
+                if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_retry(&mut self.shared);
+                }
+            }
+            Timer::Look => self.look_at_market(),
+            Timer::Write => self.shared.write_again(),
+            Timer::Drain => self.on_last_call(),
+            Timer::LastCall => self.on_patience_over(),
+            Timer::Leaving => self.leave(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What the log has, and what the work of a lease comes to by it.
+
+use super::*;
+
+impl ProviderCore {
+    pub(super) fn look_at_market(&mut self) {
+        let is_asked = |wait: &Wait| matches!(wait, Wait::Market);
+        if self.shared.waits.iter().any(is_asked) {
+            self.looks_again = true;
+            return;
+        }
+        self.looks_again = false;
+        let asks = self.shelf.clears;
+        self.shared.ask(Wait::Market, Action::LookAtMarket { asks });
+    }
+
+    pub(super) fn look_again(&mut self) {
+        if std::mem::take(&mut self.looks_again) {
+            self.look_at_market();
+        }
+        self.shared.wake_in(Timer::Look, LOOK_PERIOD);
+    }
+
+    pub(super) fn on_market(&mut self, view: &MarketView) {
+        let known = self.leases.keys().chain(self.claims.keys());
+        let known: Vec<LeaseId> = known.copied().collect();
+        for id in known {
+            match view.leases.iter().find(|lease| lease.id == id) {
+                Some(lease) => self.on_seen(id, Some(lease)),
+                // How it was closed is in the log for a while.
+                None => self.shared.look_at(id),
+            }
+        }
+        if self.shared.stage == Stage::Selling && !self.shared.journal.is_broken {
+            self.shelf.put_right(&mut self.shared, view);
+        }
+        if std::mem::take(&mut self.gives_back) {
+            self.give_back(view);
+        }
+        self.look_again();
+    }
+
+    /// A lease as the log has it; none where the log does not know it any more.
+    pub(super) fn on_seen(&mut self, id: LeaseId, lease: Option<&Lease>) {
+        if let Some(core) = self.leases.get_mut(&id) {
+            let end = match lease {
+                Some(lease) => core.on_seen(&mut self.shared, lease),
+                None => Some(End::Failed(Failure::Expired)),
+            };
+            let is_closed = lease.is_none_or(Lease::is_closed);
+            self.on_end(id, end);
+            if !is_closed {
+                return;
+            }
+        }
+        if let Some(claim) = self.claims.get_mut(&id) {
+            claim.on_seen(&mut self.shared, lease);
+            self.drop_hung(id);
+        }
+    }
+
+    pub(super) fn on_end(&mut self, id: LeaseId, end: Option<End>) {
+        if let Some(end) = end {
+            self.end(id, end);
+        }
+    }
+
+    /// The work of a lease has ended: what it is owed is all that is left of it.
+    pub(super) fn end(&mut self, id: LeaseId, end: End) {
+        let lease = self.leases.remove(&id);
+        let mut lease = lease.expect("what has ended was at work");
+        lease.close(&mut self.shared);
+        let end = match end {
+            End::Done => {
+                let of = (&*lease.lease, &*lease.start);
+                match lease.bill.body(&self.shared, of, lease.started) {
+                    Some(body) => Ok(body),
+                    None => Err(Failure::Run("its price overflows".to_owned())),
+                }
+            }
+            End::Failed(failure) => Err(failure),
+        };
+        let claim = match end {
+            Ok(body) => {
+                self.counts.done += 1;
+                let report = Report::Done {
+                    body: Box::new(body.clone()),
+                    judged: lease.bill.judged(),
+                };
+                self.shared.act(Action::Tell(report));
+                let outputs = lease.bill.outputs();
+                let work = Work { body, outputs };
+                Claim::of_work(&mut self.shared, work, lease.ends_at, lease.stream)
+            }
+            Err(failure) => {
+                self.counts.failed += 1;
+                let is_own = is_own(&failure);
+                let report = Report::Failed {
+                    lease: id,
+                    failure: failure.clone(),
+                };
+                self.shared.act(Action::Tell(report));
+                self.shared
+                    .send(lease.stream, ProviderWord::Failed(failure));
+                self.shared.hang(&mut lease.stream);
+                let of = (id, lease.buyer(), lease.ends_at);
+                Claim::of_nothing(&mut self.shared, of, is_own)
+            }
+        };
+        self.claims.insert(id, claim);
+        self.drop_hung(id);
+    }
+}

@@ -1,0 +1,158 @@
+//! How a provider stops, and what follows from each of its steps.
+
+use super::*;
+
+impl ProviderCore {
+    pub(super) fn on_stop(&mut self) {
+        if self.shared.stage >= Stage::Draining {
+            return;
+        }
+        self.shared.stage = Stage::Draining;
+        self.shared
+            .wake_in(Timer::Drain, self.shared.config.patience);
+        self.shelf.withdraw(&mut self.shared);
+        self.gives_back = true;
+        self.look_at_market();
+        let openings = self.streams.iter();
+        let openings = openings.filter_map(|(stream, user)| match user {
+            Use::Opening { start, .. } => Some((*stream, start.lease)),
+            Use::Lease(_) => None,
+        });
+        let openings: Vec<(StreamId, LeaseId)> = openings.collect();
+        for (stream, lease) in openings {
+            self.forget_opening(stream);
+            self.refuse(stream, lease, Failure::Stopping);
+        }
+        for claim in self.claims.values_mut() {
+            claim.on_stopping(&mut self.shared);
+        }
+        self.pump_all();
+    }
+
+    /// Gives back what was not begun, and gives notice where that may be.
+    pub(super) fn give_back(&mut self, view: &MarketView) {
+        let account = self.shared.config.account;
+        let mine = view.leases.iter();
+        let mine = mine.filter(|lease| lease.provider == account && lease.is_running());
+        for lease in mine {
+            let id = lease.id;
+            let command = match lease.term {
+                _ if !self.shared.begun.has(id) => Command::GiveUp { lease: id },
+                Term::Spot if lease.state == LeaseState::Active => Command::Reclaim { lease: id },
+                _ => continue,
+            };
+            let action = Action::Command(Box::new(command));
+            self.shared.ask(Wait::GiveBack(id), action);
+        }
+    }
+
+    /// What is at work ends with what is done.
+    pub(super) fn on_last_call(&mut self) {
+        if self.shared.stage != Stage::Draining {
+            return;
+        }
+        self.shared.stage = Stage::LastCall;
+        self.shared.timers.stop(Timer::Drain);
+        self.shared.wake_in(Timer::LastCall, LAST_CALL);
+        self.pump_all();
+    }
+
+    /// What is at work all the same is given up, and what is not signed is noted.
+    pub(super) fn on_patience_over(&mut self) {
+        let at_work: Vec<LeaseId> = self.leases.keys().copied().collect();
+        for id in at_work {
+            match self.leases[&id].bill.has_run() {
+                true => self.end(id, End::Done),
+                false => self.give_back_at_work(id),
+            }
+        }
+        for claim in self.claims.values_mut() {
+            if claim.stage == ClaimStage::Told {
+                claim.on_unsigned(&mut self.shared);
+            }
+        }
+        self.begin_leaving();
+    }
+
+    pub(super) fn give_back_at_work(&mut self, id: LeaseId) {
+        self.end(id, End::Failed(Failure::Stopping));
+        let claim = self.claims.get_mut(&id);
+        let claim = claim.expect("what has ended is owed");
+        claim.give_up(&mut self.shared);
+        let report = Report::GivenBack { lease: id };
+        self.shared.act(Action::Tell(report));
+    }
+
+    pub(super) fn begin_leaving(&mut self) {
+        if self.shared.stage >= Stage::Leaving {
+            return;
+        }
+        self.shared.stage = Stage::Leaving;
+        self.shared.timers.stop(Timer::Drain);
+        self.shared.timers.stop(Timer::LastCall);
+        self.shared.timers.stop(Timer::Look);
+        self.shared.wake_in(Timer::Leaving, LEAVE_WAIT);
+        for id in self.claims.keys() {
+            self.shared.look_at(*id);
+        }
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.shared.stage = Stage::Stopped;
+        let streams = std::mem::take(&mut self.streams);
+        for stream in streams.into_keys() {
+            self.shared.act(Action::Hang { stream });
+        }
+        self.shared.stop(|_| true);
+        self.shared.forget_all();
+        self.shared.act(Action::Over);
+    }
+
+    pub(super) fn pump_all(&mut self) {
+        let at_work: Vec<LeaseId> = self.leases.keys().copied().collect();
+        for id in at_work {
+            let end = match self.leases.get_mut(&id) {
+                Some(lease) => lease.pump(&mut self.shared),
+                None => None,
+            };
+            self.on_end(id, end);
+        }
+    }
+
+    /// What follows from a step as a whole.
+    pub(super) fn settle_down(&mut self) {
+        loop {
+            let buyers = self.shared.turns.take_ended();
+            if buyers.is_empty() {
+                break;
+            }
+            let theirs = self.leases.values();
+            let theirs = theirs.filter(|lease| buyers.contains(&lease.buyer()));
+            let theirs: Vec<LeaseId> = theirs.map(LeaseCore::id).collect();
+            for id in theirs {
+                let lease = self.leases.get_mut(&id);
+                let end = lease.and_then(|lease| lease.pump(&mut self.shared));
+                self.on_end(id, end);
+            }
+        }
+        let is_recovering = |claim: &Claim| claim.stage == ClaimStage::Recovering;
+        if self.shared.stage == Stage::Recovering && !self.claims.values().any(is_recovering) {
+            self.shared.stage = Stage::Selling;
+            self.look_at_market();
+        }
+        let is_draining = matches!(self.shared.stage, Stage::Draining | Stage::LastCall);
+        let is_at_work = !self.leases.is_empty() || self.claims.values().any(Claim::is_busy);
+        let is_giving_back =
+            self.gives_back
+                || self.shared.waits.iter().any(|wait| {
+                    matches!(wait, Wait::GiveBack(_) | Wait::Place(..) | Wait::Cancel(_))
+                });
+        if is_draining && !is_at_work && !is_giving_back {
+            self.begin_leaving();
+        }
+        let is_written = self.shared.waits.is_empty() && self.shared.unwritten() == 0;
+        if self.shared.stage == Stage::Leaving && self.leases.is_empty() && is_written {
+            self.leave();
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What peers say to a provider.
+
+use super::*;
+
+impl ProviderCore {
+    pub(super) fn on_opened(&mut self, stream: StreamId, peer: AccountKey, opening: Opening) {
+        assert!(!self.streams.contains_key(&stream), "streams have numbers");
+        match opening {
+            Opening::Offer(offer) => {
+                let taken = self.on_offer(peer, &offer);
+                self.shared.act(Action::Reply { stream, taken });
+                self.shared.act(Action::Hang { stream });
+            }
+            Opening::Resume(lease) => self.on_resumed(stream, peer, lease),
+            Opening::Start(start) => self.on_start(stream, peer, start),
+        }
+    }
+
+    pub(super) fn on_offer(&mut self, peer: AccountKey, offer: &Offer) -> Taken {
+        let Some(lease) = self.leases.get_mut(&offer.to) else {
+            return Taken::No;
+        };
+        lease.on_offer(&mut self.shared, peer, offer)
+    }
+
+    pub(super) fn on_resumed(&mut self, stream: StreamId, peer: AccountKey, id: LeaseId) {
+        let mine = |buyer: AccountKey| buyer == peer;
+        if let Some(lease) = self.leases.get_mut(&id).filter(|l| mine(l.buyer())) {
+            let old = lease.stream;
+            lease.on_resumed(&mut self.shared, stream);
+            return self.on_back(old, stream, id);
+        }
+        if let Some(claim) = self.claims.get_mut(&id).filter(|c| mine(c.buyer)) {
+            let old = claim.stream;
+            if claim.on_resumed(&mut self.shared, stream) {
+                return self.on_back(old, stream, id);
+            }
+        }
+        // The log has closed it: there is nothing to sign.
+        let word = match self.shared.result(id, peer) {
+            Some(finished) => ProviderWord::Finished(Box::new(finished.clone())),
+            None => ProviderWord::Failed(Failure::Forgotten),
+        };
+        self.shared.send(Some(stream), word);
+        self.shared.act(Action::Hang { stream });
+    }
+
+    pub(super) fn on_back(&mut self, old: Option<StreamId>, stream: StreamId, lease: LeaseId) {
+        if let Some(old) = old {
+            self.streams.remove(&old);
+        }
+        self.counts.resumed += 1;
+        self.streams.insert(stream, Use::Lease(lease));
+    }
+
+    pub(super) fn on_start(&mut self, stream: StreamId, peer: AccountKey, start: Box<Start>) {
+        let lease = start.lease;
+        let refused = if self.shared.stage >= Stage::Draining {
+            Some(Failure::Stopping)
+        } else if self.streams.len() >= STREAMS_MAX {
+            Some(Failure::Full)
+        } else if self.shared.journal.is_broken {
+            Some(not_written("it takes nothing at the moment".to_owned()))
+        } else if !start.is_bounded() {
+            let why = "the work has no parts, too many, or other inputs than it names";
+            Some(Failure::Limit(why.to_owned()))
+        } else {
+            without_source(&start).map(|name| Failure::Input(format!("{name} has no source")))
+        };
+        if let Some(failure) = refused {
+            return self.refuse(stream, lease, failure);
+        }
+        self.streams.insert(stream, Use::Opening { peer, start });
+        let wait = Wait::Opening(stream);
+        self.shared.ask(wait, Action::LookAt { lease });
+    }
+
+    pub(super) fn refuse(&mut self, stream: StreamId, lease: LeaseId, failure: Failure) {
+        self.streams.remove(&stream);
+        let report = Report::Failed {
+            lease,
+            failure: failure.clone(),
+        };
+        self.shared.act(Action::Tell(report));
+        self.shared
+            .send(Some(stream), ProviderWord::Failed(failure));
+        self.shared.act(Action::Hang { stream });
+    }
+
+    /// The log was asked for the lease that a stream wants to start.
+    pub(super) fn on_looked_up(
+        &mut self,
+        stream: StreamId,
+        seen: Result<Option<Box<Lease>>, String>,
+    ) {
+        let Some(Use::Opening { peer, start }) = self.streams.get(&stream).cloned() else {
+            return;
+        };
+        let id = start.lease;
+        let lease = match seen {
+            Ok(Some(lease)) => match self.refusal(&lease, peer, &start) {
+                None => lease,
+                Some(failure) => return self.refuse(stream, id, failure),
+            },
+            Ok(None) => {
+                let why = "no such lease is in the log".to_owned();
+                return self.refuse(stream, id, Failure::Lease(why));
+            }
+            Err(why) => return self.refuse(stream, id, Failure::Lease(why)),
+        };
+        self.counts.begun += 1;
+        let core = LeaseCore::begin(&mut self.shared, lease, start, stream);
+        self.leases.insert(id, core);
+        self.streams.insert(stream, Use::Lease(id));
+    }
+
+    /// Why a lease as the log has it is not taken.
+    pub(super) fn refusal(
+        &self,
+        lease: &Lease,
+        peer: AccountKey,
+        start: &Start,
+    ) -> Option<Failure> {
+        let why = if lease.provider != self.shared.config.account {
+            "it is another provider's"
+        } else if lease.buyer != peer {
+            "it is another buyer's"
+        } else if lease.job != start.job {
+            "it is for another job"
+        } else if lease.state != LeaseState::Active || lease.ends() <= self.shared.now.log {
+            "it has ended"
+        } else if self.shared.begun.has(lease.id) {
+            return Some(Failure::Started);
+        } else if self.shared.stage >= Stage::Draining {
+            return Some(Failure::Stopping);
+        } else if self.leases.len() >= RUNNING_MAX {
+            return Some(Failure::Full);
+        } else {
+            return None;
+        };
+        Some(Failure::Lease(why.to_owned()))
+    }
+
+    pub(super) fn on_said(&mut self, stream: StreamId, word: crate::lease::BuyerWord) {
+        match self.streams.get(&stream) {
+            None => {}
+            Some(Use::Opening { start, .. }) => {
+                // It is told to begin first.
+                let why = "the buyer wants nothing of it any more".to_owned();
+                let lease = start.lease;
+                self.forget_opening(stream);
+                self.refuse(stream, lease, Failure::Input(why));
+            }
+            Some(Use::Lease(id)) => {
+                let id = *id;
+                if let Some(lease) = self.leases.get_mut(&id) {
+                    let end = lease.on_word(&mut self.shared, word);
+                    let is_hung = lease.stream.is_none();
+                    if is_hung {
+                        self.streams.remove(&stream);
+                    }
+                    self.on_end(id, end);
+                } else if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_word(&mut self.shared, word);
+                    if claim.stage == ClaimStage::Keeping {
+                        self.counts.signed += 1;
+                    }
+                    self.drop_hung(id);
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_hung(&mut self, stream: StreamId) {
+        match self.streams.remove(&stream) {
+            None => {}
+            Some(Use::Opening { .. }) => self.forget_opening(stream),
+            Some(Use::Lease(id)) => {
+                if let Some(lease) = self.leases.get_mut(&id) {
+                    let end = lease.on_lost(&mut self.shared);
+                    self.on_end(id, end);
+                } else if let Some(claim) = self.claims.get_mut(&id) {
+                    claim.on_lost(&mut self.shared);
+                }
+            }
+        }
+    }
+
+    pub(super) fn forget_opening(&mut self, stream: StreamId) {
+        self.shared
+            .stop(|wait| matches!(wait, Wait::Opening(of) if *of == stream));
+    }
+
+    /// Forgets the streams of a lease that were hung.
+    pub(super) fn drop_hung(&mut self, id: LeaseId) {
+        let at_work = self.leases.get(&id).and_then(|lease| lease.stream);
+        let owed = self.claims.get(&id).and_then(|claim| claim.stream);
+        let kept = at_work.or(owed);
+        self.streams.retain(|stream, user| match user {
+            Use::Lease(lease) if *lease == id => kept == Some(*stream),
+            _ => true,
+        });
+    }
+}

@@ -1,0 +1,185 @@
+//! How a lease ends, and what ends with it.
+
+use super::*;
+
+impl LeaseCore {
+    /// The lease as the log has it now.
+    pub(in crate::provider) fn on_seen(
+        &mut self,
+        shared: &mut Shared,
+        lease: &Lease,
+    ) -> Option<End> {
+        assert_eq!(lease.id, self.id());
+        if lease.is_closed() {
+            return Some(End::Failed(Failure::Expired));
+        }
+        *self.lease = lease.clone();
+        self.ends_at = lease.ends();
+        self.set_timers(shared);
+        self.pump(shared)
+    }
+
+    /// A moment of its end is here; clocks may differ.
+    pub(in crate::provider) fn on_time(&mut self, shared: &mut Shared) -> Option<End> {
+        if shared.now.log >= self.ends_at {
+            self.stop_runs(shared);
+            return Some(match self.bill.has_run() {
+                true => End::Done,
+                false => End::Failed(Failure::Expired),
+            });
+        }
+        if self.bill.has_run() && !self.is_in_time(shared) {
+            self.stall(shared, Failure::Expired);
+        }
+        self.set_timers(shared);
+        self.pump(shared)
+    }
+
+    /// Whether a further run would be over in time for the buyer to sign.
+    pub(super) fn is_in_time(&self, shared: &Shared) -> bool {
+        shared.now.log < self.last_begin()
+    }
+
+    /// When no further run would be over in time, those before it included that are at work still
+    /// when it begins.
+    pub(super) fn last_begin(&self) -> Millis {
+        let runs = self.start.parts.iter().map(|part| part.expected.0);
+        let longest = runs.max().unwrap_or(0).div_ceil(1_000);
+        let is_noticed = self.ends_at < self.lease.deadline;
+        let handover = match is_noticed {
+            true => HANDOVER,
+            false => {
+                let whole = self.lease.deadline.since(self.lease.start).0;
+                HANDOVER.min(Millis(whole / HANDOVER_SHARE))
+            }
+        };
+        let needed = longest.saturating_mul(u64::from(self.slots));
+        Millis(
+            self.ends_at
+                .0
+                .saturating_sub(needed.saturating_add(handover.0)),
+        )
+    }
+
+    pub(super) fn set_timers(&self, shared: &mut Shared) {
+        let ends = shared.moment(self.ends_at);
+        shared.timers.set(Timer::Ends(self.id()), ends);
+        let last = self.last_begin();
+        if self.bill.has_run() && last > shared.now.log && self.over.is_none() {
+            let nears = shared.moment(last);
+            shared.timers.set(Timer::Nears(self.id()), nears);
+        }
+    }
+
+    /// Whether the provider is to stop, and this lease with it.
+    pub(super) fn is_to_end(&self, shared: &Shared) -> bool {
+        let due = match self.lease.term {
+            Term::Spot => Stage::Draining,
+            // It was sold for its whole time: as long as there is any, it goes on.
+            Term::Firm => Stage::LastCall,
+        };
+        shared.stage >= due
+    }
+
+    /// Begins nothing more, and tells the buyer why.
+    pub(super) fn stall(&mut self, shared: &mut Shared, why: Failure) {
+        if self.over.is_none() {
+            self.over = Some(why.clone());
+            shared.send(self.stream, ProviderWord::Stalled(why));
+        }
+    }
+
+    /// How it ended, if it did: what was promised to others is told before.
+    pub(super) fn end(&self, shared: &Shared) -> Option<End> {
+        let is_offering = |effort: &Effort| matches!(effort, Effort::Offer(..));
+        let parts = self.limit;
+        let mut open = self.requests.open.values();
+        let is_done = self.no_more && open.all(|open| open.part >= parts);
+        let is_over = self.over.is_some() || is_done;
+        if !is_over || !self.runs.is_empty() || shared.efforts(self.id()).any(is_offering) {
+            return None;
+        }
+        Some(match self.bill.has_run() {
+            true => End::Done,
+            false => End::Failed(self.over.clone().unwrap_or_else(unwanted)),
+        })
+    }
+
+    pub(super) fn stop_runs(&mut self, shared: &mut Shared) {
+        let id = self.id();
+        shared.stop(|wait| matches!(wait, Wait::Work(of, Effort::Run(..)) if *of == id));
+        for run in std::mem::take(&mut self.runs) {
+            shared.turns.end(self.rank());
+            if let Some(open) = self.requests.open.get_mut(&run.request) {
+                open.at_work = false;
+            }
+        }
+    }
+
+    /// A request is over: what it held is let go.
+    pub(super) fn drop_request(&mut self, shared: &mut Shared, number: u32) {
+        let Some(open) = self.requests.remove(number) else {
+            return;
+        };
+        let lease = self.id();
+        let of = |effort: &Effort| matches!(effort, Effort::Input(of, ..) if *of == number);
+        shared.stop(|wait| matches!(wait, Wait::Work(id, effort) if *id == lease && of(effort)));
+        let contents = open.pins;
+        if !contents.is_empty() {
+            shared.act(Action::Release { contents });
+        }
+    }
+
+    /// Ends all that goes on for it. Its process ends before anybody is told.
+    pub(in crate::provider) fn close(&mut self, shared: &mut Shared) {
+        let id = self.id();
+        self.stop_runs(shared);
+        shared.stop(|wait| matches!(wait, Wait::Work(of, _) if *of == id));
+        if std::mem::take(&mut self.has_place) {
+            shared.act(Action::EndSandbox { lease: id });
+        }
+        let open: Vec<u32> = self.requests.open.keys().copied().collect();
+        for number in open {
+            self.drop_request(shared, number);
+        }
+        let contents = std::mem::take(&mut self.pins);
+        if !contents.is_empty() {
+            shared.act(Action::Release { contents });
+        }
+        shared.timers.stop_all(|timer| timer.lease() == Some(id));
+        assert_eq!(shared.efforts(id).count(), 0, "nothing goes on for it");
+    }
+
+    /// What holds of a lease after each of its steps.
+    pub(super) fn check(&self) {
+        let parts = self.start.parts.len();
+        assert!(self.runs.len() <= self.slots as usize, "runs have slots");
+        assert!(self.prepared <= self.here && self.here as usize <= parts);
+        assert!(
+            self.runs.is_empty() || self.stage == WorkStage::Serving,
+            "nothing runs before the buyer's word"
+        );
+    }
+
+    /// All of that, and what takes longer to see.
+    pub(in crate::provider) fn audit(&self, shared: &Shared) {
+        self.check();
+        let efforts = shared.efforts(self.id());
+        let running = efforts.filter(|effort| matches!(effort, Effort::Run(..)));
+        let unended = self.runs.iter().filter(|run| run.ended.is_none());
+        assert_eq!(running.count(), unended.count(), "runs are awaited");
+        let at_work = self.requests.open.values().filter(|open| open.at_work);
+        assert_eq!(at_work.count(), self.runs.len());
+        for run in &self.runs {
+            let open = &self.requests.open[&run.request];
+            assert!(open.at_work && open.part == run.part, "part by part");
+        }
+        assert!(shared.timers.is_set(Timer::Ends(self.id())), "it ends");
+        assert!(shared.begun.has(self.id()), "it was begun");
+    }
+
+    /// How many of its runs are at work.
+    pub(in crate::provider) fn at_work(&self) -> usize {
+        self.runs.len()
+    }
+}

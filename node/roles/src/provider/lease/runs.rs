@@ -1,0 +1,354 @@
+//! What the device does for a lease: parts are compiled and run, and what they give is offered.
+
+use super::*;
+
+impl LeaseCore {
+    /// What something that was done for it came to.
+    pub(in crate::provider) fn on_answer(
+        &mut self,
+        shared: &mut Shared,
+        effort: Effort,
+        answer: Answer,
+    ) -> Option<End> {
+        let failed = |why: String| Failure::Input(why);
+        let end = match (effort, answer) {
+            (Effort::Contents(part, contents), Answer::Came(arrivals)) => {
+                self.on_contents(shared, (part, &contents), &arrivals)
+            }
+            (Effort::Contents(..), Answer::NotCome(why)) => match self.stage {
+                WorkStage::Serving => {
+                    self.stall(shared, failed(why));
+                    self.pump(shared)
+                }
+                _ => Some(End::Failed(failed(why))),
+            },
+            (Effort::Input(number, name, id), Answer::Came(mut arrivals)) => {
+                let came = arrivals.pop().expect("one was asked for");
+                self.on_input(shared, (number, name, id), Ok(came))
+            }
+            (Effort::Input(number, name, id), Answer::NotCome(why)) => {
+                self.on_input(shared, (number, name, id), Err(failed(why)))
+            }
+            (Effort::Check, Answer::Checked(checked)) => self.on_checked(shared, checked),
+            (Effort::Sandbox, Answer::Sandboxed { slots }) => self.on_place(shared, slots),
+            (Effort::Sandbox, Answer::NoSandbox(fault)) => {
+                self.has_place = false;
+                Some(End::Failed(fault))
+            }
+            (Effort::Prepare(part), Answer::Prepared(prepared)) => {
+                self.on_prepared(shared, part, prepared)
+            }
+            (Effort::Run(request, part), Answer::Ran(ran)) => {
+                self.on_ran(shared, (request, part), ran)
+            }
+            (Effort::Offer(consumer, offer), Answer::Offered(taken)) => {
+                self.on_offered(shared, consumer, offer, taken)
+            }
+            (effort, answer) => panic!("{effort:?} is not answered by {answer:?}"),
+        };
+        if end.is_none() {
+            self.check();
+        }
+        end
+    }
+
+    pub(super) fn on_checked(
+        &mut self,
+        shared: &mut Shared,
+        checked: Result<(), Failure>,
+    ) -> Option<End> {
+        assert_eq!(self.stage, WorkStage::Checking, "it is asked once");
+        if let Err(failure) = checked {
+            return Some(End::Failed(failure));
+        }
+        (self.stage, self.has_place) = (WorkStage::Placing, true);
+        let action = Action::Sandbox {
+            lease: self.id(),
+            price: self.lease.price,
+            deadline: self.lease.deadline,
+            alone: self.start.last,
+        };
+        shared.ask(Wait::Work(self.id(), Effort::Sandbox), action);
+        None
+    }
+
+    pub(super) fn on_place(&mut self, shared: &mut Shared, slots: u32) -> Option<End> {
+        assert_eq!(self.stage, WorkStage::Placing, "it is asked once");
+        (self.stage, self.slots) = (WorkStage::Preparing, slots.max(1));
+        self.prepare(shared);
+        None
+    }
+
+    /// Has the next part compiled.
+    pub(super) fn prepare(&mut self, shared: &mut Shared) {
+        assert!(!self.is_preparing && self.prepared < self.here);
+        self.is_preparing = true;
+        let part = &self.start.parts[self.prepared as usize];
+        let action = Action::Prepare {
+            lease: self.id(),
+            part: self.prepared,
+            graph: part.graph,
+            weights: part.weights.clone(),
+        };
+        let effort = Effort::Prepare(self.prepared);
+        shared.ask(Wait::Work(self.id(), effort), action);
+    }
+
+    pub(super) fn on_prepared(
+        &mut self,
+        shared: &mut Shared,
+        part: u32,
+        prepared: Result<(), Failure>,
+    ) -> Option<End> {
+        assert!(self.is_preparing && part == self.prepared, "one at a time");
+        self.is_preparing = false;
+        if let Err(failure) = prepared {
+            return Some(End::Failed(failure));
+        }
+        self.prepared += 1;
+        if self.stage == WorkStage::Preparing {
+            shared.send(self.stream, ProviderWord::Ready);
+            self.stage = WorkStage::Ready;
+            if self.may_run {
+                return self.serve(shared);
+            }
+        }
+        self.pump(shared)
+    }
+
+    pub(super) fn serve(&mut self, shared: &mut Shared) -> Option<End> {
+        assert!(self.stage == WorkStage::Ready && self.may_run);
+        (self.stage, self.started) = (WorkStage::Serving, shared.now.log);
+        if let Some(first) = self.requests.open.get_mut(&self.start.first.number) {
+            first.has_begun = true;
+        }
+        self.pump(shared)
+    }
+
+    /// Begins what can be begun; says how it ended, once nothing more can be.
+    pub(in crate::provider) fn pump(&mut self, shared: &mut Shared) -> Option<End> {
+        if self.stage < WorkStage::Serving {
+            return None;
+        }
+        if self.bill.has_run() && self.is_to_end(shared) {
+            self.stall(shared, Failure::Stopping);
+        }
+        while self.has_slot() && self.over.is_none() && self.begin_next(shared) {}
+        let end = self.end(shared);
+        if end.is_none() {
+            self.check();
+        }
+        end
+    }
+
+    pub(super) fn has_slot(&self) -> bool {
+        self.runs.len() + usize::from(self.is_preparing) < self.slots as usize
+    }
+
+    /// Compiles the next of the later parts, or runs the oldest request that can be; whether there
+    /// was something.
+    pub(super) fn begin_next(&mut self, shared: &mut Shared) -> bool {
+        let is_wanted = self.prepared < self.limit;
+        if self.prepared < self.here && !self.is_preparing && is_wanted {
+            self.prepare(shared);
+            return true;
+        }
+        let parts = &self.start.parts;
+        let mut chosen = None;
+        for (number, open) in &self.requests.open {
+            if open.at_work || open.part >= self.limit.min(self.prepared) {
+                continue;
+            }
+            let part = &parts[open.part as usize];
+            if let Some(failure) = open.failure(part) {
+                let failure = failure.clone();
+                self.stall(shared, failure);
+                return false;
+            }
+            if open.is_ready(part) {
+                chosen = Some((*number, open.part));
+                break;
+            }
+        }
+        let Some((number, part)) = chosen else {
+            self.hurry(shared);
+            return false;
+        };
+        if self.bill.has_run() && !self.is_in_time(shared) {
+            self.stall(shared, Failure::Expired);
+            return false;
+        }
+        // A more urgent lease of the same buyer's is at work: its end is heard of.
+        if !shared.turns.take(self.rank()) {
+            return false;
+        }
+        self.run(shared, number, part);
+        true
+    }
+
+    pub(super) fn run(&mut self, shared: &mut Shared, number: u32, index: u32) {
+        let part = &self.start.parts[index as usize];
+        let open = self.requests.open.get_mut(&number);
+        let open = open.expect("it was chosen");
+        assert!(!open.at_work && open.part == index, "part by part");
+        (open.at_work, open.has_begun) = (true, true);
+        let inputs = open.inputs(part);
+        let word = ProviderWord::Running {
+            request: number,
+            part: index,
+        };
+        let action = Action::Run {
+            lease: self.lease.id,
+            request: number,
+            part: index,
+            work: Box::new(part.clone()),
+            inputs,
+            price: self.lease.price,
+            deadline: self.lease.deadline,
+        };
+        shared.send(self.stream, word);
+        shared.ask(Wait::Work(self.id(), Effort::Run(number, index)), action);
+        self.runs.push_back(Run {
+            request: number,
+            part: index,
+            ended: None,
+        });
+    }
+
+    /// The device has nothing to do before what the oldest request wants is here: that goes first.
+    pub(super) fn hurry(&mut self, shared: &mut Shared) {
+        let mut waiting = self.requests.open.iter();
+        let Some((number, open)) = waiting.find(|(_, open)| !open.at_work) else {
+            return;
+        };
+        let (number, index) = (*number, open.part);
+        if self.awaited == Some((number, index)) {
+            return;
+        }
+        let Some(part) = self.start.parts.get(index as usize) else {
+            return;
+        };
+        let coming = part.inputs.iter();
+        let coming = coming.filter_map(|input| open.coming.get(&input.name));
+        let mut contents: Vec<ContentId> = coming.copied().collect();
+        if index >= self.prepared {
+            contents.extend(shared.efforts(self.lease.id).flat_map(|effort| {
+                let contents: &[Content] = match effort {
+                    Effort::Contents(_, contents) => contents,
+                    _ => &[],
+                };
+                contents.iter().map(|content| content.id)
+            }));
+        }
+        self.awaited = Some((number, index));
+        if !contents.is_empty() {
+            shared.act(Action::Hurry { contents });
+        }
+    }
+
+    pub(super) fn on_ran(
+        &mut self,
+        shared: &mut Shared,
+        (request, part): (u32, u32),
+        ran: Result<RunResult, Failure>,
+    ) -> Option<End> {
+        let of = |run: &&mut Run| (run.request, run.part) == (request, part);
+        let run = self.runs.iter_mut().find(of);
+        let run = run.expect("what has ended was begun");
+        assert!(run.ended.is_none(), "a run ends once");
+        run.ended = Some(ran);
+        while self.runs.front().is_some_and(|run| run.ended.is_some()) {
+            let run = self.runs.pop_front().expect("it is there");
+            shared.turns.end(self.rank());
+            let ended = run.ended.expect("it has ended");
+            if let Some(end) = self.on_ended(shared, (run.request, run.part), ended) {
+                return Some(end);
+            }
+        }
+        self.pump(shared)
+    }
+
+    pub(super) fn on_ended(
+        &mut self,
+        shared: &mut Shared,
+        (number, index): (u32, u32),
+        ended: Result<RunResult, Failure>,
+    ) -> Option<End> {
+        let part = &self.start.parts[index as usize];
+        let made = match ended {
+            Ok(ran) => ran,
+            // Its time is over: what others gave is owed.
+            Err(Failure::Expired) if self.bill.has_run() => {
+                if let Some(open) = self.requests.open.get_mut(&number) {
+                    open.at_work = false;
+                }
+                self.stall(shared, Failure::Expired);
+                return None;
+            }
+            Err(failure) => return Some(End::Failed(failure)),
+        };
+        let names = part.outputs.iter().map(|output| &output.name);
+        if !names.eq(made.outputs.iter().map(|(name, _)| name)) {
+            let why = "it gave other outputs than its graph".to_owned();
+            return Some(End::Failed(Failure::Run(why)));
+        }
+        let is_first = !self.bill.has_run();
+        self.bill.ran(number, index, part, &made);
+        let word = ProviderWord::Made {
+            request: number,
+            part: index,
+            outputs: made.outputs.clone(),
+        };
+        shared.send(self.stream, word);
+        for (output, (name, tensor)) in part.outputs.iter().zip(&made.outputs) {
+            for (to, consumer) in &output.consumers {
+                let offer = Offer {
+                    from: self.lease.id,
+                    to: *to,
+                    request: number,
+                    name: name.clone(),
+                    tensor: *tensor,
+                };
+                let effort = Effort::Offer(*consumer, offer.clone());
+                let action = Action::Offer {
+                    to: *consumer,
+                    offer,
+                };
+                shared.ask(Wait::Work(self.lease.id, effort), action);
+            }
+        }
+        let open = self.requests.open.get_mut(&number);
+        let open = open.expect("a request stays open while it is run");
+        (open.at_work, open.part) = (false, index + 1);
+        open.values.extend(made.outputs);
+        if open.part as usize == self.start.parts.len() {
+            self.drop_request(shared, number);
+        }
+        if is_first {
+            self.set_timers(shared);
+        }
+        None
+    }
+
+    pub(super) fn on_offered(
+        &mut self,
+        shared: &mut Shared,
+        consumer: AccountKey,
+        offer: Offer,
+        taken: Result<Taken, String>,
+    ) -> Option<End> {
+        // Whoever does not take it has failed, not this provider: the buyer hands it on.
+        let why = match taken {
+            Ok(Taken::Yes) => return self.pump(shared),
+            Ok(Taken::No) => "it does not wait for it".to_owned(),
+            Err(why) => crate::lease::cut(why),
+        };
+        let untaken = crate::lease::Untaken {
+            consumer,
+            offer,
+            why,
+        };
+        shared.send(self.stream, ProviderWord::Untaken(Box::new(untaken)));
+        self.pump(shared)
+    }
+}

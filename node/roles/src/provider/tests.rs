@@ -1,0 +1,7 @@
+//! A provider's core against a real exchange, a disk and a device that are played.
+
+mod money;
+mod random;
+mod scripts;
+mod stops;
+mod world;

@@ -1,0 +1,262 @@
+//! What a lease is owed, whatever becomes of its buyer, the market and this provider.
+
+use souk_market::{Command, Term};
+
+use super::world::*;
+use crate::lease::{BuyerWord, Failure, Opening, Taken};
+use crate::provider::{Action, ClaimStage, Fact, StreamId};
+
+/// A lease whose result was told.
+fn told(world: &mut World, start: crate::lease::Start) -> StreamId {
+    let stream = world.open(Opening::Start(Box::new(start)));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    world.settle();
+    assert_eq!(world.words(stream).last().unwrap(), "finished");
+    stream
+}
+
+fn notes(world: &World) -> usize {
+    let notes = world.commands.iter();
+    notes
+        .filter(|command| matches!(command, Command::NoteUsage { .. }))
+        .count()
+}
+
+#[test]
+fn a_buyer_that_does_not_sign_is_waited_for_and_then_the_usage_is_noted() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    told(&mut world, start(&lease, true));
+    world.live(29_000);
+    assert_eq!(notes(&world), 0);
+    world.live(2_000);
+    assert_eq!(notes(&world), 1);
+    world.live(300_000);
+    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_signature_is_not_awaited_beyond_the_lease() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 10_000);
+    told(&mut world, start(&lease, true));
+    world.live(9_000);
+    assert_eq!(notes(&world), 0);
+    world.live(1_500);
+    assert_eq!(notes(&world), 1);
+}
+
+#[test]
+fn a_buyer_that_refuses_or_goes_is_noted_at_once() {
+    for goes in [false, true] {
+        let mut world = World::selling();
+        let lease = world.buy(Term::Firm, 100_000);
+        let stream = told(&mut world, start(&lease, true));
+        match goes {
+            true => world.hang(stream),
+            false => world.say(
+                stream,
+                BuyerWord::Refused {
+                    reason: "no".repeat(1_000),
+                },
+            ),
+        }
+        world.settle();
+        assert_eq!(notes(&world), 1);
+    }
+}
+
+#[test]
+fn a_signature_under_another_receipt_is_none() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    let mut receipt = world.finished(stream).receipt;
+    receipt.body.usage.0 -= 1;
+    let receipt = receipt.sign_as_buyer(&world.buyer);
+    world.say(stream, BuyerWord::Signed(Box::new(receipt)));
+    world.settle();
+    assert_eq!(notes(&world), 1);
+    let signed = |fact: &Fact| matches!(fact, Fact::Signed { .. });
+    assert!(!world.journal.iter().any(signed));
+}
+
+#[test]
+fn a_buyer_that_comes_back_is_told_the_result_and_may_still_sign() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    world.hang(stream);
+    world.settle();
+    assert_eq!(notes(&world), 1);
+    let stranger = account(&key(8));
+    let asked = world.open_as(stranger, Opening::Resume(lease.id));
+    assert_eq!(
+        world.words(asked),
+        [format!("failed: {}", Failure::Forgotten)]
+    );
+    let back = world.open(Opening::Resume(lease.id));
+    assert_eq!(world.words(back), ["finished"]);
+    world.sign(back);
+    world.live(5_000);
+    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_buyer_that_is_lost_has_what_it_began_finished_and_nothing_else() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = world.open(Opening::Start(Box::new(start(&lease, false))));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    for number in 1..4 {
+        world.say(stream, BuyerWord::Next(request(number)));
+    }
+    world.settle_but(is_run);
+    world.hang(stream);
+    world.settle();
+    let back = world.open(Opening::Resume(lease.id));
+    assert_eq!(world.finished(back).outputs.len(), 1, "the first was begun");
+}
+
+#[test]
+fn a_tensor_that_nobody_offers_is_not_awaited_for_a_buyer_that_is_lost() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = world.open(Opening::Start(Box::new(start_of_two(&lease, true))));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    world.settle();
+    world.hang(stream);
+    world.live(5_000);
+    assert_eq!(world.core.status().at_work.len(), 1);
+    world.live(1_000);
+    assert_eq!(world.core.status().at_work.len(), 0);
+    assert_eq!(notes(&world), 1, "its first part was run");
+}
+
+#[test]
+fn a_buyer_that_is_back_while_it_is_at_work_is_told_the_rest_there() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = world.open(Opening::Start(Box::new(start_of_two(&lease, true))));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    world.settle();
+    world.hang(stream);
+    let back = world.open(Opening::Resume(lease.id));
+    world.live(20_000);
+    world.open_as(account(&key(3)), Opening::Offer(offer(&lease, 0)));
+    assert_eq!(world.replies, [Taken::Yes]);
+    world.settle();
+    assert_eq!(
+        world.words(back),
+        ["accepted", "running 0.1", "made 0.1", "finished"]
+    );
+}
+
+#[test]
+fn a_command_that_the_market_does_not_answer_is_given_again() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    world.hang(stream);
+    let is_note = |action: &Action| matches!(action, Action::Command(_));
+    for _ in 0..3 {
+        let place = world.wanted(is_note).expect("it is noted again");
+        world.carry_out(place, false);
+        world.pass(2_000);
+    }
+    world.live(300_000);
+    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+}
+
+#[test]
+fn a_provider_that_dies_gives_back_what_it_only_began() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let work = start(&lease, true);
+    let stream = world.open(Opening::Start(Box::new(work.clone())));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    world.settle_but(is_run);
+    world.restart();
+    world.settle();
+    assert!(
+        world
+            .commands
+            .contains(&Command::GiveUp { lease: lease.id })
+    );
+    let again = world.open(Opening::Start(Box::new(work)));
+    world.settle();
+    assert!(world.words(again)[0].starts_with("failed"), "never again");
+    world.live(5_000);
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_provider_that_dies_after_the_work_is_paid_and_can_still_hand_it_over() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    told(&mut world, start(&lease, true));
+    world.restart();
+    world.settle();
+    assert_eq!(notes(&world), 1);
+    let back = world.open(Opening::Resume(lease.id));
+    assert_eq!(world.words(back), ["finished"]);
+    world.sign(back);
+    world.live(5_000);
+    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_provider_that_dies_after_both_signed_settles() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    world.sign(stream);
+    world.settle();
+    world.restart();
+    world.settle();
+    let settles = |command: &Command| matches!(command, Command::Settle(_));
+    assert!(world.commands.iter().any(settles));
+    world.live(3_000);
+    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_provider_that_starts_while_nobody_answers_asks_until_somebody_does() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    told(&mut world, start(&lease, true));
+    world.restart();
+    for _ in 0..3 {
+        while let Some(place) = world.wanted(|action| matches!(action, Action::LookAt { .. })) {
+            world.carry_out(place, false);
+        }
+        let owed = world.core.status().owed;
+        assert_eq!(owed, [(lease.id, ClaimStage::Recovering)]);
+        world.pass(2_000);
+    }
+    world.settle();
+    assert_eq!(notes(&world), 1);
+}
+
+#[test]
+fn what_the_market_has_forgotten_is_closed_and_nobody_knows_what_it_was_paid() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    told(&mut world, start(&lease, true));
+    world.restart();
+    let is_look = |action: &Action| matches!(action, Action::LookAt { .. });
+    world.answer_with(is_look, crate::provider::Answer::LeaseSeen(None));
+    world.settle();
+    let forgotten = |fact: &Fact| matches!(fact, Fact::Closed { paid: None, .. });
+    assert!(world.journal.iter().any(forgotten));
+    world.assert_at_rest();
+}

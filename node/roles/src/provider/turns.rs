@@ -1,0 +1,91 @@
+//! Whose turn it is among the leases of one buyer that are at work here at once.
+//!
+//! Between buyers the price decides what each has of the devices. A buyer's priority says only
+//! which of its own leases goes first: a part of a lower one is not begun while one of a higher is
+//! at work, and nobody else notices ([0017]).
+//!
+//! [0017]: ../../../../docs/decisions/0017-a-priority-orders-a-buyers-own-jobs.md
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use souk_market::AccountKey;
+
+/// A lease's place among those of its buyer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Rank {
+    pub(super) buyer: AccountKey,
+    /// More goes first.
+    pub(super) priority: u8,
+}
+
+/// The runs that are at work, by rank.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Turns {
+    at_work: BTreeMap<Rank, u32>,
+    /// Buyers of whom a run has ended: others of theirs may have waited for it.
+    ended: BTreeSet<AccountKey>,
+}
+
+impl Turns {
+    /// Begins a run of this rank, unless one of its buyer's goes first.
+    pub(super) fn take(&mut self, rank: Rank) -> bool {
+        let highest = Rank {
+            priority: u8::MAX,
+            ..rank
+        };
+        // Its own rank does not hold it up.
+        let first = self.at_work.range(rank..=highest).next_back();
+        let may = first.is_none_or(|(first, _)| *first == rank);
+        if may {
+            *self.at_work.entry(rank).or_default() += 1;
+        }
+        may
+    }
+
+    /// A run of this rank has ended.
+    pub(super) fn end(&mut self, rank: Rank) {
+        let count = self.at_work.get_mut(&rank);
+        let count = count.expect("a run at work is counted");
+        *count -= 1;
+        if *count == 0 {
+            self.at_work.remove(&rank);
+        }
+        self.ended.insert(rank.buyer);
+    }
+
+    /// Buyers of whom runs have ended since this was asked.
+    pub(super) fn take_ended(&mut self) -> BTreeSet<AccountKey> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// How many runs are at work.
+    pub(super) fn at_work(&self) -> u32 {
+        self.at_work.values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(buyer: u8, priority: u8) -> Rank {
+        let buyer = AccountKey([buyer; 32]);
+        Rank { buyer, priority }
+    }
+
+    #[test]
+    fn a_buyers_lower_lease_waits_for_its_higher_one_and_for_nobody_elses() {
+        let mut turns = Turns::default();
+        assert!(turns.take(rank(1, 2)) && turns.take(rank(1, 2)), "equals");
+        assert!(turns.take(rank(2, 0)), "another buyer's high is nothing");
+        assert!(!turns.take(rank(1, 1)));
+        turns.end(rank(1, 2));
+        assert!(!turns.take(rank(1, 1)), "one is still at it");
+        turns.end(rank(1, 2));
+        assert_eq!(turns.take_ended(), [AccountKey([1; 32])].into());
+        assert!(turns.take(rank(1, 1)));
+        assert!(turns.take(rank(1, 2)), "who goes first waits for no lower");
+        assert_eq!(turns.at_work(), 3);
+    }
+}

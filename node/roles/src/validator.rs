@@ -1,0 +1,4 @@
+//! What a validator decides.
+
+pub mod exchange;
+pub mod questions;

@@ -1,0 +1,156 @@
+//! What a provider's file says of limits, hours and prices: what its ask says now.
+
+use souk_market::{Millis, Price, Resources, Units};
+use souk_roles::provider::Terms;
+
+use crate::client::broker::{Broker, BrokerError};
+use crate::clock::unix_ms;
+use crate::folder::config::ProviderFile;
+use crate::folder::limits::{Limits, NOTICE_SECONDS};
+use crate::folder::pricing::{Moment, Pricing, paid};
+
+/// Leases are for at most an hour.
+const DURATION_MAX: Millis = Millis(3_600_000);
+
+/// Towards the end of its hours a device is leased for whole steps of so many minutes, and for one
+/// step less than are left: the ask is placed anew once a step, and no lease outlasts the hours.
+const STEP_MINUTES: u64 = 5;
+
+/// What a provider's file says of limits and prices.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    pub(super) limits: Limits,
+    pricing: Pricing,
+    price: u64,
+    tick: Price,
+}
+
+impl Conditions {
+    /// The conditions of a provider in a market with this tick.
+    pub fn new(file: ProviderFile, tick: Price) -> Conditions {
+        Conditions {
+            limits: file.limits,
+            pricing: file.pricing,
+            price: file.price,
+            tick,
+        }
+    }
+
+    /// The terms at a minute of the day, where the market paid so much lately; none outside hours.
+    pub fn terms(&self, minute: u16, paid: Option<Price>) -> Option<Terms> {
+        let duration_max = match self.limits.minutes_left(minute)? {
+            u64::MAX => DURATION_MAX,
+            left => {
+                let steps = (left / STEP_MINUTES)
+                    .checked_sub(1)
+                    .filter(|steps| *steps > 0)?;
+                DURATION_MAX.min(Millis(steps * STEP_MINUTES * 60_000))
+            }
+        };
+        let price = self.pricing.price(Moment {
+            minute,
+            paid,
+            price: self.price,
+            price_min: self.limits.price_min,
+            tick: self.tick.0,
+        });
+        let notice_seconds = self.limits.notice_seconds.unwrap_or(NOTICE_SECONDS);
+        Some(Terms {
+            price,
+            duration_max,
+            notice: Millis(u64::from(notice_seconds) * 1_000),
+        })
+    }
+
+    /// What a lease costs where nothing of the pricing changes it.
+    pub(super) fn price(&self) -> u64 {
+        self.price
+    }
+
+    /// Leases that are sold at once.
+    pub(super) fn leases(&self) -> Units {
+        Units(self.limits.leases)
+    }
+
+    /// The lowest price at which its ask may stay in the book.
+    pub(super) fn price_min(&self) -> Price {
+        Price(self.limits.price_min)
+    }
+
+    /// The terms now, by this machine's clock and the market's last trades.
+    pub async fn now(
+        &self,
+        broker: &Broker,
+        resources: &Resources,
+    ) -> Result<Option<Terms>, BrokerError> {
+        let minute = minute_now();
+        let paid = match self.pricing.follows() {
+            true => broker
+                .quotes(resources.class())
+                .await?
+                .as_ref()
+                .and_then(paid),
+            false => None,
+        };
+        Ok(self.terms(minute, paid))
+    }
+}
+
+/// The minute of the day, in UTC, by this machine's clock.
+pub fn minute_now() -> u16 {
+    u16::try_from(unix_ms() / 60_000 % 1_440).expect("a day has 1,440 minutes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::config::{DeviceChoice, FORMAT};
+
+    fn conditions(hours: &[&str]) -> Conditions {
+        let file = ProviderFile {
+            isolation: crate::folder::config::Isolation::default(),
+            format: FORMAT,
+            name: "p".to_owned(),
+            listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
+            device: DeviceChoice::Cpu { threads: 0 },
+            onnxruntime: None,
+            prefer: Default::default(),
+            price: 1_000,
+            limits: Limits {
+                hours: hours.iter().map(|text| text.parse().unwrap()).collect(),
+                price_min: 900,
+                ..Limits::default()
+            },
+            pricing: Pricing::default(),
+            traffic: Default::default(),
+            fault: None,
+            fault_after: 0,
+        };
+        Conditions::new(file, Price(1))
+    }
+
+    #[test]
+    fn no_lease_outlasts_the_hours() {
+        let day = conditions(&["08:00-18:00"]);
+        for minute in 0..1_440 {
+            let Some(terms) = day.terms(minute, None) else {
+                continue;
+            };
+            // The ask is placed anew within a step at the latest.
+            let bought = u64::from(minute) + STEP_MINUTES;
+            let ends = bought + terms.duration_max.0 / 60_000;
+            assert!(
+                (8 * 60..18 * 60).contains(&minute) && ends <= 18 * 60,
+                "{minute}"
+            );
+        }
+        assert_eq!(day.terms(9 * 60, None).unwrap().duration_max, DURATION_MAX);
+        assert!(day.terms(18 * 60 - 10, None).is_some());
+        assert!(day.terms(18 * 60 - 9, None).is_none());
+    }
+
+    #[test]
+    fn a_provider_sells_one_lease_at_a_time_unless_its_owner_says() {
+        assert_eq!(conditions(&[]).leases(), Units(1));
+    }
+}

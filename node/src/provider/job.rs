@@ -1,0 +1,221 @@
+//! What a lease's work has moved, taken and told so far: what people are shown of it, and what its
+//! speed is judged by.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_market::Resources;
+use souk_memory::ContentId;
+use souk_roles::lease::Start;
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
+
+use super::words::Shown;
+use crate::clock::unix_us;
+use crate::device::stated::{self, Shape};
+use crate::executor::LeaseExecutor;
+use crate::folder::contact::Contact;
+use crate::protocols::lease::Moved;
+
+/// The share by which the buyer's figure may be off what the graph says.
+const DOUBT: f64 = 0.05;
+
+/// A lease at work, as its provider's shell has it.
+pub(super) struct Job {
+    /// Whether it is about one request alone.
+    pub(super) alone: bool,
+    /// Its place, while there is one.
+    pub(super) executor: Option<Arc<LeaseExecutor>>,
+    /// Where the others are, until that is learned.
+    pub(super) contacts: Vec<Contact>,
+    pub(super) judged: Judged,
+    /// Device time of one run of each graph, by the figures of the ask.
+    pub(super) promised: BTreeMap<ContentId, Option<Duration>>,
+    /// Runs at work, and since when there is none.
+    at_work: u32,
+    idle_since: Option<u64>,
+    moved: Vec<Moved>,
+    report: Option<Report>,
+    timeline: Timeline,
+    made_bytes: u64,
+}
+
+impl Job {
+    pub(super) fn new(start: &Start, contacts: Vec<Contact>) -> Job {
+        Job {
+            alone: start.last,
+            executor: None,
+            contacts,
+            judged: Judged::default(),
+            promised: BTreeMap::new(),
+            at_work: 0,
+            idle_since: None,
+            moved: Vec::new(),
+            report: None,
+            timeline: Timeline::default(),
+            made_bytes: 0,
+        }
+    }
+
+    /// What is behind a name in a trace, to tell requests apart.
+    pub(super) fn title(&self, request: Option<u32>) -> String {
+        match request.filter(|_| !self.alone) {
+            Some(request) => format!(", request {request}"),
+            None => String::new(),
+        }
+    }
+
+    /// Everything is here that the first run waits for, but its inputs.
+    pub(super) fn is_ready(&mut self) {
+        self.idle_since = Some(unix_us());
+    }
+
+    /// A run begins: the device waited for its inputs.
+    pub(super) fn begins(&mut self, label: &str, request: u32) {
+        self.at_work += 1;
+        if let Some(since) = self.idle_since.take() {
+            let name = format!("inputs{}", self.title(Some(request)));
+            self.timeline
+                .push(span(label, name, SpanKind::Wait, (since, unix_us())));
+        }
+    }
+
+    /// A run has ended, with what it told if it went well.
+    pub(super) fn ended(&mut self, ran: Option<(Report, Timeline, u64)>) {
+        self.at_work = self.at_work.saturating_sub(1);
+        if self.at_work == 0 {
+            self.idle_since = Some(unix_us());
+        }
+        let Some((told, timeline, bytes)) = ran else {
+            return;
+        };
+        self.made_bytes += bytes;
+        self.timeline.merge(timeline);
+        self.report = match self.report.take() {
+            None => Some(told),
+            Some(mut report) => {
+                report.merge(told, &self.timeline);
+                Some(report)
+            }
+        };
+    }
+
+    /// Something came over the network.
+    pub(super) fn came(&mut self, moved: Moved) {
+        let same = |known: &&mut Moved| known.from == moved.from && known.what == moved.what;
+        match self.moved.iter_mut().find(same) {
+            Some(known) => {
+                known.bytes += moved.bytes;
+                let links = known.link.into_iter().chain(moved.link);
+                known.link = links.max_by_key(|sample| sample.bytes);
+            }
+            None => self.moved.push(moved),
+        }
+    }
+
+    pub(super) fn push(&mut self, span: Span) {
+        self.timeline.push(span);
+    }
+
+    /// All of it, and the bytes of what was made.
+    pub(super) fn shown(self) -> (Shown, u64) {
+        let mut report = self.report.unwrap_or_default();
+        // With what came and went over the network.
+        report.read_times(&self.timeline);
+        let shown = Shown {
+            moved: self.moved,
+            report,
+            timeline: self.timeline,
+        };
+        (shown, self.made_bytes)
+    }
+}
+
+/// Something that the network did.
+pub(super) fn span(label: &str, name: String, kind: SpanKind, (start, end): (u64, u64)) -> Span {
+    Span {
+        device: label.to_owned(),
+        lane: "network".to_owned(),
+        name,
+        kind,
+        start: UnixMicros(start),
+        end: UnixMicros(end),
+    }
+}
+
+/// Runs whose work is known before they are run.
+#[derive(Default)]
+pub(super) struct Judged {
+    /// Time the device computed.
+    pub(super) busy: Duration,
+    runs: BTreeMap<ContentId, Runs>,
+}
+
+/// Runs of one graph.
+struct Runs {
+    count: u32,
+    /// Of the inputs of the first.
+    shapes: Vec<Shape>,
+}
+
+impl Judged {
+    /// A graph was run with inputs of these shapes, and took so long.
+    pub(super) fn ran(&mut self, graph: ContentId, shapes: Vec<Shape>, busy: Duration) {
+        let runs = self.runs.entry(graph);
+        runs.or_insert(Runs { count: 0, shapes }).count += 1;
+        self.busy += busy;
+    }
+
+    /// Device time of all of it by other figures; none where a graph does not say.
+    pub(super) fn promised(
+        &self,
+        stated: &Resources,
+        model: impl Fn(&ContentId) -> Option<Bytes>,
+    ) -> Option<Duration> {
+        let runs = self.runs.iter();
+        runs.map(|(graph, runs)| {
+            let one = stated::expected(stated, model(graph)?, &runs.shapes)?;
+            Some(one.saturating_mul(runs.count))
+        })
+        .sum()
+    }
+}
+
+/// Device time of one run by the figures of an ask: what the buyer says, unless the graph says
+/// otherwise. A buyer that names less than there was would have an honest provider sign that it is
+/// slow.
+pub(super) fn believed(own: Duration, told: Duration) -> Duration {
+    let near = own.mul_f64(1.0 - DOUBT)..=own.mul_f64(1.0 + DOUBT);
+    if near.contains(&told) { told } else { own }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_memory::npy;
+
+    use super::*;
+
+    const MODEL: &[u8] = include_bytes!("../../../testnet/models/digits/digits.onnx");
+    const IMAGES: &[u8] = include_bytes!("../../../testnet/models/digits/images.npy");
+
+    #[test]
+    fn a_buyer_that_names_another_time_than_the_graph_is_not_believed() {
+        let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
+        let shape = ("images".to_owned(), images.dtype(), images.dims().to_vec());
+        let stated = crate::provider::tests::resources();
+        let graph = ContentId::of(MODEL);
+        let mut judged = Judged::default();
+        for _ in 0..3 {
+            judged.ran(graph, vec![shape.clone()], Duration::from_millis(10));
+        }
+        let all = judged.promised(&stated, |_| Some(Bytes::from_static(MODEL)));
+        let own = all.unwrap() / 3;
+        assert!(own > Duration::from_micros(100), "{own:?}");
+        assert_eq!(believed(own, own.mul_f64(1.02)), own.mul_f64(1.02));
+        for wrong in [Duration::ZERO, own / 1_000, own.mul_f64(0.8), own * 2] {
+            assert_eq!(believed(own, wrong), own);
+        }
+    }
+}

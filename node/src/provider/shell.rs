@@ -1,0 +1,239 @@
+//! The one task of a provider: it takes in what happens, has the core decide, and carries out what
+//! follows.
+//!
+//! Nothing else is awaited here. What takes time is an effect of its own, whose answer comes back
+//! as an event; what is said on one stream, and what is put down, keeps its order in a queue of its
+//! own.
+
+mod effects;
+mod outcomes;
+mod streams;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use souk_market::{LeaseId, Millis, Resources};
+use souk_roles::clock::{Micros, Now};
+use souk_roles::effect::{Effect, Ticket};
+use souk_roles::lease as words;
+use souk_roles::provider::{
+    Action, Answer, Config, Event, Fact, Past, ProviderCore, ProviderStatus, StreamId,
+};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::Provider;
+use super::job::Job;
+use super::journal::{Writer, Written};
+use super::pace::Speed;
+use super::words::{self as table, Shown, Table, micros};
+use crate::clock::unix_ms;
+use outcomes::Outcome;
+pub(super) use streams::{Frame, Incoming};
+
+/// What peers said and the core has not heard yet. Who reads a stream waits for a place, which
+/// holds up that peer and nobody else.
+pub(super) const INBOX: usize = 4_096;
+
+/// Transfers of content at a time.
+const TRANSFERS_MAX: usize = 256;
+
+/// What is shown of the work of so many leases is kept for buyers that come back.
+const SHOWN_MAX: usize = 256;
+
+/// What the owner says to a provider that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    Stop,
+    Hurry,
+}
+
+/// A stream that is open.
+struct Peer {
+    say: mpsc::Sender<Frame>,
+    table: Table,
+}
+
+/// The state of the task.
+pub(super) struct Shell {
+    provider: Arc<Provider>,
+    core: ProviderCore,
+    began: Instant,
+    inbox: mpsc::Receiver<Incoming>,
+    /// Answers that are there already.
+    ready: VecDeque<Event>,
+    peers: BTreeMap<StreamId, Peer>,
+    jobs: BTreeMap<LeaseId, Job>,
+    shown: BTreeMap<LeaseId, Shown>,
+    effects: JoinSet<(Ticket, Outcome)>,
+    handles: BTreeMap<Ticket, AbortHandle>,
+    transfers: Arc<Semaphore>,
+    journal: mpsc::Sender<(Ticket, Vec<Fact>)>,
+    written: mpsc::Receiver<Written>,
+    /// The figures that the core was last told, and the speed that they are of.
+    speed: (Resources, Speed),
+    status: watch::Sender<ProviderStatus>,
+    is_over: bool,
+}
+
+impl Shell {
+    /// A provider that goes on from its past; leases at work have this much patience once it is to
+    /// stop.
+    pub(super) fn new(
+        provider: Arc<Provider>,
+        inbox: mpsc::Receiver<Incoming>,
+        ((journal, written), past): (Writer, Past),
+        patience: Duration,
+    ) -> (Shell, watch::Receiver<ProviderStatus>) {
+        let speed = provider.pace.due(provider.known_times());
+        let resources = speed.of(&provider.peak);
+        let config = Config {
+            account: provider.trader.account(),
+            market: provider.trader.market(),
+            resources: resources.clone(),
+            capacity: provider.terms.leases(),
+            price_min: provider.terms.price_min(),
+            memory_bytes_max: provider.terms.limits.memory_bytes_each(),
+            patience: micros(patience),
+        };
+        let began = Instant::now();
+        let (core, effects) = ProviderCore::resume(config, past, now(began));
+        let (status, told) = watch::channel(core.status());
+        let mut shell = Shell {
+            provider,
+            core,
+            began,
+            inbox,
+            ready: VecDeque::new(),
+            peers: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            effects: JoinSet::new(),
+            handles: BTreeMap::new(),
+            transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
+            journal,
+            written,
+            speed: (resources, speed),
+            status,
+            is_over: false,
+        };
+        shell.carry_out(effects);
+        (shell, told)
+    }
+
+    /// Goes on until the core has stopped.
+    pub(super) async fn run(mut self, mut signals: mpsc::Receiver<Signal>) {
+        let account = self.provider.trader.account();
+        let mut changes = self.provider.trader.broker().watch(account);
+        while !self.is_over {
+            let event = match self.ready.pop_front() {
+                Some(event) => event,
+                None => self.next(&mut signals, &mut changes).await,
+            };
+            let effects = self.core.apply(now(self.began), event);
+            self.carry_out(effects);
+            if self.ready.is_empty() {
+                self.status.send_replace(self.core.status());
+            }
+        }
+        self.status.send_replace(self.core.status());
+    }
+
+    /// Waits for something to happen.
+    async fn next<T>(
+        &mut self,
+        signals: &mut mpsc::Receiver<Signal>,
+        changes: &mut watch::Receiver<T>,
+    ) -> Event {
+        loop {
+            let wakes_at = self.core.wakes_at();
+            let wakes_in = wakes_at.map(|at| at.since(now(self.began).tick));
+            let sleep = async {
+                match wakes_in {
+                    Some(wait) => tokio::time::sleep(Duration::from_micros(wait.0)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(done) = self.effects.join_next() => {
+                    match done {
+                        Ok((ticket, outcome)) => {
+                            self.handles.remove(&ticket);
+                            let answer = self.take(outcome);
+                            return Event::Answer { ticket, answer };
+                        }
+                        // One that was stopped is answered no more.
+                        Err(error) if error.is_cancelled() => {}
+                        // Its lease ends when its time is over.
+                        Err(error) => tracing::error!(%error, "an effect came to grief"),
+                    }
+                }
+                Some(Written { ticket, written }) = self.written.recv() => {
+                    let answer = match written {
+                        Ok(()) => Answer::Recorded,
+                        Err(why) => Answer::NotWritten(why),
+                    };
+                    return Event::Answer { ticket, answer };
+                }
+                Some(incoming) = self.inbox.recv() => {
+                    if let Some(event) = self.on_incoming(incoming) {
+                        return event;
+                    }
+                }
+                Ok(()) = changes.changed() => return Event::Changed,
+                Some(signal) = signals.recv() => return match signal {
+                    Signal::Stop => Event::Stop,
+                    Signal::Hurry => Event::Hurry,
+                },
+                () = sleep => return Event::Woke,
+            }
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect<Action>>) {
+        for Effect { ticket, action } in effects {
+            self.begin(ticket, action);
+        }
+    }
+
+    /// Begins an effect whose answer takes time.
+    fn spawn(&mut self, ticket: Ticket, effect: impl Future<Output = Outcome> + Send + 'static) {
+        let begun = self.effects.spawn(async move { (ticket, effect.await) });
+        self.handles.insert(ticket, begun);
+    }
+
+    /// An answer that is there at once.
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        self.ready.push_back(Event::Answer { ticket, answer });
+    }
+
+    fn record(&mut self, ticket: Ticket, facts: Vec<Fact>) {
+        if self.journal.try_send((ticket, facts)).is_err() {
+            let why = "its writer has ended or is far behind".to_owned();
+            self.answer(ticket, Answer::NotWritten(why));
+        }
+    }
+
+    /// The figures that are due have changed enough to be told.
+    fn look_at_speed(&mut self) {
+        let known = self.provider.known_times();
+        if !self.provider.pace.has_changed(known) {
+            return;
+        }
+        let speed = self.provider.pace.due(known);
+        let resources = speed.of(&self.provider.peak);
+        if resources != self.speed.0 {
+            self.speed = (resources.clone(), speed);
+            self.ready.push_back(Event::SpeedDue(Box::new(resources)));
+        }
+    }
+}
+
+/// The moment by this machine's clocks.
+fn now(began: Instant) -> Now {
+    Now {
+        tick: Micros(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)),
+        log: Millis(unix_ms()),
+    }
+}

@@ -1,0 +1,470 @@
+//! What the core wants, carried out.
+
+use std::sync::Arc;
+
+use libp2p::PeerId;
+use souk_market::{AccountKey, Command, LeaseId, Price, Receipt};
+use souk_memory::transfers::Urgency as Wanted;
+use souk_memory::{ContentId, Tensor};
+use souk_onnx as onnx;
+use souk_onnx::custom::Custom;
+use souk_roles::lease::{Failure, Offer, Taken};
+use souk_roles::provider::{Content, DEVICE, MarketView, NotDone, Report, Urgency};
+use souk_scheduler::execution::{Moment, Precedence, Task};
+
+use super::outcomes::{Came, Outcome, Ran, RunBegun};
+use super::*;
+use crate::client::trader::TradeError;
+use crate::clock::unix_us;
+use crate::executor::LeaseExecutor;
+use crate::folder::contact::Contact;
+use crate::folder::key;
+use crate::folder::limits::{LimitRefusal, Limits};
+use crate::network::wire;
+use crate::protocols::lease::PROTOCOL;
+use crate::provider::fault;
+
+/// How long another provider may take to answer an offer.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Shell {
+    /// Begins what is wanted.
+    pub(super) fn begin(&mut self, ticket: Ticket, action: Action) {
+        let provider = self.provider.clone();
+        match action {
+            Action::Send { stream, word } => self.send(stream, word),
+            Action::Reply { stream, taken } => {
+                self.put(stream, Frame::Taken(table::to_taken(taken)));
+            }
+            Action::Hang { stream } => drop(self.peers.remove(&stream)),
+            Action::Offer { to, offer } => {
+                let alone = self.jobs.get(&offer.from).is_none_or(|job| job.alone);
+                self.spawn(ticket, offer_to(provider, to, offer, alone));
+            }
+            Action::LookAt { lease } => self.spawn(ticket, look_at(provider, lease)),
+            Action::LookAtMarket { asks } => {
+                self.look_at_speed();
+                self.spawn(ticket, look_at_market(provider, asks));
+            }
+            Action::Command(command) => self.spawn(ticket, carry(provider, *command)),
+            action @ Action::Bring { .. } => self.begin_bringing(ticket, action),
+            Action::Hurry { contents } => {
+                contents.iter().for_each(|id| provider.tensors.hurry(id));
+            }
+            Action::Release { contents } => {
+                let store = provider.tensors.store();
+                contents.iter().for_each(|id| store.unpin(id));
+            }
+            Action::Learn { peers, start } => {
+                let contacts = peers.iter().map(table::contact).collect();
+                self.jobs.insert(start.lease, Job::new(&start, contacts));
+                let weights = start.parts.iter().flat_map(|part| &part.weights);
+                let graphs = start.parts.iter().map(|part| part.graph);
+                let contents = graphs.chain(weights.copied()).collect();
+                let graph = start.graph_of(start.parts.len());
+                provider.outlook.on_lease(graph, contents);
+            }
+            Action::Check { graphs, .. } => self.spawn(ticket, check(provider, graphs)),
+            action @ (Action::Sandbox { .. } | Action::Prepare { .. } | Action::Run { .. }) => {
+                self.begin_computing(ticket, action);
+            }
+            Action::EndSandbox { lease } => {
+                if let Some(job) = self.jobs.get_mut(&lease) {
+                    job.executor = None;
+                }
+            }
+            Action::Record(facts) => self.record(ticket, facts),
+            Action::Sign(body) => {
+                let receipt = Receipt::new(*body);
+                let signed = receipt.sign_as_provider(provider.trader.key().signing());
+                self.answer(ticket, Answer::Signed(Box::new(signed)));
+            }
+            Action::Tell(report) => self.tell(report),
+            Action::Stop(stopped) => {
+                if let Some(handle) = self.handles.remove(&stopped) {
+                    handle.abort();
+                }
+            }
+            Action::Over => self.is_over = true,
+        }
+    }
+
+    fn begin_bringing(&mut self, ticket: Ticket, action: Action) {
+        let Action::Bring {
+            lease,
+            request,
+            contents,
+            holders,
+            urgency,
+        } = action
+        else {
+            unreachable!("it was looked at");
+        };
+        let store = self.provider.tensors.store();
+        // Before it comes, so that nothing that comes meanwhile pushes it out again.
+        contents.iter().for_each(|content| store.pin(content.id));
+        let contacts = self.jobs.get_mut(&lease);
+        let contacts = contacts.map(|job| std::mem::take(&mut job.contacts));
+        let wanted = Bringing {
+            contacts: contacts.unwrap_or_default(),
+            contents,
+            holders,
+            urgency,
+        };
+        let (provider, room) = (self.provider.clone(), self.transfers.clone());
+        self.spawn(ticket, async move {
+            // Whoever closes it is no one.
+            let _room = room.acquire_owned().await;
+            match bring(provider, wanted).await {
+                Ok(came) => Outcome::Came {
+                    lease,
+                    request,
+                    came,
+                },
+                Err(why) => Outcome::Is(Answer::NotCome(why)),
+            }
+        });
+    }
+
+    fn begin_computing(&mut self, ticket: Ticket, action: Action) {
+        let provider = self.provider.clone();
+        match action {
+            Action::Sandbox {
+                lease,
+                price,
+                deadline,
+                alone,
+            } => self.spawn(ticket, async move {
+                let own = provider.terms.price();
+                let place = provider.executor.for_lease((price, deadline), own).await;
+                match place {
+                    Ok(executor) => Outcome::Sandboxed {
+                        lease,
+                        executor: if alone {
+                            executor
+                        } else {
+                            executor.of_stream()
+                        },
+                    },
+                    Err(fault) => Outcome::Is(Answer::NoSandbox(table::of_failure(fault))),
+                }
+            }),
+            Action::Prepare {
+                lease,
+                graph,
+                weights,
+                ..
+            } => {
+                let executor = self.executor(lease);
+                self.spawn(ticket, async move {
+                    let store = provider.tensors.store();
+                    let prepared = executor.prepare(store, graph, &weights).await;
+                    let prepared = prepared.map_err(table::of_failure);
+                    Outcome::Prepared { lease, prepared }
+                });
+            }
+            Action::Run {
+                lease,
+                request,
+                work,
+                inputs,
+                price,
+                deadline,
+                ..
+            } => {
+                let executor = self.executor(lease);
+                let label = provider.label.clone();
+                let job = self.jobs.get_mut(&lease).expect("it was learned");
+                job.begins(&label, request);
+                let begun = RunBegun {
+                    title: job.title(Some(request)),
+                    promised: job.promised.get(&work.graph).copied(),
+                    work,
+                    inputs,
+                };
+                let precedence = precedence((lease, price), deadline);
+                self.spawn(ticket, async move {
+                    let ran = run(provider, executor, begun, precedence).await;
+                    Outcome::Ran {
+                        lease,
+                        ran: Box::new(ran),
+                    }
+                });
+            }
+            action => unreachable!("{action:?} is none of them"),
+        }
+    }
+
+    /// The place of a lease that has one.
+    fn executor(&self, lease: LeaseId) -> Arc<LeaseExecutor> {
+        let job = self.jobs.get(&lease);
+        let executor = job.and_then(|job| job.executor.clone());
+        executor.expect("a place is found before anything is run in it")
+    }
+
+    /// What people see.
+    fn tell(&mut self, report: Report) {
+        match report {
+            Report::Failed { lease, failure } => {
+                self.jobs.remove(&lease);
+                tracing::warn!(%lease, %failure, "the work was not done");
+            }
+            Report::Done { body, .. } => self.on_done(body.lease),
+            Report::Settled(receipt) => self.provider.keep_receipt(*receipt),
+            Report::Unsigned { lease, reason } => {
+                tracing::warn!(%lease, ?reason, "the buyer did not sign; the usage is noted");
+            }
+            Report::NotCommanded { command, why } => {
+                tracing::error!(?command, why, "the market did not do it");
+            }
+            Report::Placed {
+                order,
+                resources,
+                price,
+                quantity,
+            } => {
+                tracing::info!(%order, %price, leases = quantity.0, "placed the ask");
+                let speed = match *resources == self.speed.0 {
+                    true => self.speed.1,
+                    false => self.provider.pace.advertised(),
+                };
+                self.provider.pace.advertise(speed);
+            }
+            Report::Withdrawn { order } => tracing::info!(%order, "withdrew the ask"),
+            Report::Recovered { lease } => tracing::warn!(%lease, "a lease of an earlier run"),
+            Report::GivenBack { lease } => tracing::info!(%lease, "gave a lease back"),
+            Report::NotWritable { why } => {
+                tracing::error!(why, "the journal is not written, and nothing new is taken");
+            }
+        }
+    }
+}
+
+/// Leases share the devices by what they pay, and end when the market ends them. None goes before
+/// another buyer's: what its own buyer says of it orders that buyer's own leases.
+fn precedence((lease, price): (LeaseId, Price), deadline: Millis) -> Precedence {
+    let left = Duration::from_millis(deadline.since(Millis(unix_ms())).0);
+    Precedence {
+        priority: 0,
+        weight: (price.0 as f64).max(1.0),
+        owner: Some(lease.0),
+        deadline: Some(Moment::now().after(left)),
+    }
+}
+
+/// Tells a provider that waits for an output where it is.
+async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer, alone: bool) -> Outcome {
+    let asking = async {
+        let peer = key::peer_of(&to.0).map_err(|error| error.to_string())?;
+        let opened = provider.network.open(peer, PROTOCOL).await;
+        let mut stream = opened.map_err(|error| error.to_string())?;
+        let opening = table::offering(&offer, alone);
+        let sent = wire::send(&mut stream, &opening).await;
+        sent.map_err(|error| error.to_string())?;
+        let taken = wire::receive(&mut stream).await;
+        taken.map_err(|error| error.to_string())
+    };
+    let taken = match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
+        Ok(taken) => taken.map(table::of_taken),
+        Err(_) => Err(format!("no answer within {} s", OFFER_TIMEOUT.as_secs())),
+    };
+    if taken != Ok(Taken::Yes) {
+        tracing::warn!(lease = %offer.from, name = offer.name, consumer = %to, ?taken, "not taken");
+    }
+    Outcome::Is(Answer::Offered(taken))
+}
+
+async fn look_at(provider: Arc<Provider>, lease: LeaseId) -> Outcome {
+    Outcome::Is(match provider.trader.broker().lease(lease).await {
+        Ok(lease) => Answer::LeaseSeen(lease.map(Box::new)),
+        Err(error) => Answer::NotSeen(error.to_string()),
+    })
+}
+
+async fn look_at_market(provider: Arc<Provider>, asks: bool) -> Outcome {
+    let (broker, me) = (provider.trader.broker(), provider.trader.account());
+    let looking = async {
+        let leases = broker.leases(me).await?;
+        let account = broker.account(me).await?;
+        let resources = provider.resources();
+        let due = provider.terms.now(broker, &resources).await?;
+        let listed = match asks {
+            true => broker.book().await?,
+            false => Vec::new(),
+        };
+        let mine = listed.into_iter().filter(|listing| listing.provider == me);
+        Ok::<_, crate::client::broker::BrokerError>(MarketView {
+            leases,
+            offered: account
+                .as_ref()
+                .map(|account| account.offered(DEVICE))
+                .unwrap_or_default(),
+            open_orders: account.map_or(0, |account| account.open_orders),
+            asks: mine.map(|listing| listing.order).collect(),
+            due,
+        })
+    };
+    Outcome::Is(match looking.await {
+        Ok(view) => Answer::MarketSeen(Box::new(view)),
+        Err(error) => {
+            tracing::warn!(%error, "the ask could not be looked after");
+            Answer::NotSeen(error.to_string())
+        }
+    })
+}
+
+async fn carry(provider: Arc<Provider>, command: Command) -> Outcome {
+    let done = provider.trader.submit_one(command).await;
+    Outcome::Is(Answer::Commanded(done.map_err(|error| match error {
+        TradeError::Refused(refusal) => NotDone::Refused(refusal),
+        error => NotDone::Uncertain(error.to_string()),
+    })))
+}
+
+/// What is to come, and from whom.
+struct Bringing {
+    contacts: Vec<Contact>,
+    contents: Vec<Content>,
+    holders: Vec<AccountKey>,
+    urgency: Urgency,
+}
+
+/// Brings contents in their order: what is short together, then the rest one by one.
+async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<Came>, String> {
+    for contact in &wanted.contacts {
+        if let Err(error) = provider.network.learn(contact).await {
+            tracing::debug!(%error, "where another provider of the job is stays unknown");
+        }
+    }
+    let urgency = match wanted.urgency {
+        Urgency::Planned => Wanted::Planned,
+        Urgency::Awaited => Wanted::Awaited,
+    };
+    let peers = wanted.holders.iter();
+    let peers: Vec<PeerId> = peers.filter_map(|it| key::peer_of(&it.0).ok()).collect();
+    let first = peers.first().ok_or("nobody is said to have it")?;
+    let ids: Vec<ContentId> = wanted.contents.iter().map(|content| content.id).collect();
+    let (tensors, begin) = (&provider.tensors, unix_us());
+    let mut short = match ids.len() {
+        0 | 1 => BTreeMap::new(),
+        _ => tensors.fetch_short(urgency, *first, &ids).await,
+    };
+    let together = (begin, unix_us());
+    let mut shown = short.len();
+    let mut came = Vec::with_capacity(ids.len());
+    for content in &wanted.contents {
+        let begin = unix_us();
+        let (fetched, span) = match short.remove(&content.id) {
+            Some(fetched) => (fetched, std::mem::take(&mut shown)),
+            None => {
+                let fetched = tensors.fetch_as(urgency, &peers, content.id).await;
+                let failed = |error| format!("{}: {error}", content.what);
+                (fetched.map_err(failed)?, 1)
+            }
+        };
+        if content.is_tensor {
+            let read = Tensor::from_blob(&fetched.bytes);
+            read.map_err(|error| format!("{}: {error}", content.what))?;
+        }
+        came.push(Came {
+            content: content.clone(),
+            fetched,
+            from: wanted.holders[0],
+            span: match span {
+                0 => None,
+                1 => Some((content.what.clone(), (begin, unix_us()))),
+                count => Some((format!("{count} short contents"), together)),
+            },
+        });
+    }
+    Ok(came)
+}
+
+/// Whether what graphs do is within what this provider does.
+async fn check(provider: Arc<Provider>, graphs: Vec<ContentId>) -> Outcome {
+    if provider.terms.limits.allows_all_operators() {
+        return Outcome::Is(Answer::Checked(Ok(())));
+    }
+    let checking = tokio::task::spawn_blocking(move || {
+        let limits = &provider.terms.limits;
+        graphs.iter().try_for_each(|graph| {
+            // A graph that is not one is named as such when it is compiled.
+            let Ok(Some(model)) = provider.tensors.store().get(graph) else {
+                return Ok(());
+            };
+            let model = onnx::decode(model).ok();
+            let graph = model.and_then(|model| model.graph);
+            let mut nodes = graph.iter().flat_map(|graph| &graph.node);
+            nodes.try_for_each(|node| check_node(limits, node))
+        })
+    });
+    let checked = checking.await.expect("looking at a graph does not panic");
+    let checked = checked.map_err(|refusal| Failure::Limit(refusal.to_string()));
+    Outcome::Is(Answer::Checked(checked))
+}
+
+/// Whether a node, and those of its bodies, are within what this provider does.
+fn check_node(limits: &Limits, node: &onnx::NodeProto) -> Result<(), LimitRefusal> {
+    if let Some(kernel) = Custom::of(node) {
+        limits.check_kernel(kernel)?;
+    }
+    limits.check_operator(node.op_type())?;
+    let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
+    inner.try_for_each(|node| check_node(limits, node))
+}
+
+/// Has the device run a part, and puts what it gives into the store.
+async fn run(
+    provider: Arc<Provider>,
+    executor: Arc<LeaseExecutor>,
+    begun: RunBegun,
+    precedence: Precedence,
+) -> Result<Ran, Failure> {
+    let RunBegun {
+        work,
+        title,
+        inputs,
+        promised,
+    } = begun;
+    let inputs = provider.inputs(inputs).await?;
+    let shape =
+        |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.dtype(), tensor.dims().to_vec());
+    let shapes: Vec<_> = inputs.iter().map(shape).collect();
+    let fault = provider.fault.next();
+    fault::before_run(fault).await;
+    let task = Task {
+        name: format!("{}{title}", work.name),
+        model: work.graph,
+        inputs,
+    };
+    let known = provider.promised(&work, promised, &shapes);
+    let at_work = provider.energy.begin(&executor);
+    let (ran, promised) = tokio::join!(executor.run(task, precedence, fault), known);
+    let mut ran = ran.map_err(table::of_failure)?;
+    if let Some(at_work) = at_work {
+        at_work.write(&mut ran.report);
+    }
+    provider.seen.learn(&ran.learned);
+    fault::after_run(fault, &mut ran.outputs);
+    let store = provider.tensors.store();
+    let (mut outputs, mut bytes) = (Vec::with_capacity(work.outputs.len()), 0);
+    for output in &work.outputs {
+        let tensor = ran.outputs.remove(&output.name);
+        let missing = || Failure::Run(format!("it gave no {}", output.name));
+        let tensor = tensor.ok_or_else(missing)?;
+        let kept = store.put_tensor(&tensor);
+        let id = kept.map_err(|error| Failure::Run(error.to_string()))?;
+        bytes += tensor.blob_length() as u64;
+        outputs.push((output.name.clone(), id));
+    }
+    Ok(Ran {
+        work,
+        shapes,
+        promised,
+        outputs,
+        bytes,
+        busy: ran.busy,
+        report: ran.report,
+        timeline: ran.timeline,
+    })
+}

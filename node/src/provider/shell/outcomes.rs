@@ -1,0 +1,250 @@
+//! What effects came to: what people are shown of it is kept here, the rest is the core's.
+
+use std::sync::Arc;
+
+use souk_market::AccountKey;
+use souk_memory::{ContentId, Tensor};
+use souk_roles::lease::{Failure, Part};
+use souk_roles::provider::{Arrival, Content, RunResult};
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::{SpanKind, Timeline};
+
+use super::*;
+use crate::content::transfers::Fetched;
+use crate::device::stated::{self, Shape};
+use crate::executor::LeaseExecutor;
+use crate::folder::key;
+use crate::protocols::lease::{Moved, TELLING_RUN};
+use crate::provider::job::{Judged, believed, span};
+use crate::provider::statistics::{self, DoneLease};
+
+/// What an effect came to.
+pub(super) enum Outcome {
+    /// What the core is told.
+    Is(Answer),
+    Came {
+        lease: LeaseId,
+        request: Option<u32>,
+        came: Vec<Came>,
+    },
+    Sandboxed {
+        lease: LeaseId,
+        executor: LeaseExecutor,
+    },
+    Prepared {
+        lease: LeaseId,
+        prepared: Result<(), Failure>,
+    },
+    Ran {
+        lease: LeaseId,
+        ran: Box<Result<Ran, Failure>>,
+    },
+}
+
+/// A content that came.
+pub(super) struct Came {
+    pub(super) content: Content,
+    pub(super) fetched: Fetched,
+    /// Who was to have it.
+    pub(super) from: AccountKey,
+    /// What a trace shows of it.
+    pub(super) span: Option<(String, (u64, u64))>,
+}
+
+/// A run that begins.
+pub(super) struct RunBegun {
+    pub(super) work: Box<Part>,
+    /// What is behind its name in a trace.
+    pub(super) title: String,
+    pub(super) inputs: Vec<(String, ContentId)>,
+    /// Device time by the figures of the ask, where it was looked at before.
+    pub(super) promised: Option<Option<Duration>>,
+}
+
+/// A run that went well.
+pub(super) struct Ran {
+    pub(super) work: Box<Part>,
+    pub(super) shapes: Vec<Shape>,
+    pub(super) promised: Option<Duration>,
+    pub(super) outputs: Vec<(String, ContentId)>,
+    pub(super) bytes: u64,
+    pub(super) busy: Duration,
+    pub(super) report: Report,
+    pub(super) timeline: Timeline,
+}
+
+impl Shell {
+    /// Keeps what people are shown; says what the core is told.
+    pub(super) fn take(&mut self, outcome: Outcome) -> Answer {
+        match outcome {
+            Outcome::Is(answer) => answer,
+            Outcome::Came {
+                lease,
+                request,
+                came,
+            } => self.on_came(lease, request, came),
+            Outcome::Sandboxed { lease, executor } => {
+                let slots = u32::try_from(executor.ahead()).unwrap_or(u32::MAX);
+                if let Some(job) = self.jobs.get_mut(&lease) {
+                    job.executor = Some(Arc::new(executor));
+                }
+                Answer::Sandboxed { slots }
+            }
+            Outcome::Prepared { lease, prepared } => {
+                if let Some(job) = self.jobs.get_mut(&lease) {
+                    job.is_ready();
+                }
+                Answer::Prepared(prepared)
+            }
+            Outcome::Ran { lease, ran } => Answer::Ran(self.on_ran(lease, *ran)),
+        }
+    }
+
+    fn on_came(&mut self, lease: LeaseId, request: Option<u32>, came: Vec<Came>) -> Answer {
+        let label = self.provider.label.clone();
+        let mut job = self.jobs.get_mut(&lease);
+        let arrivals = came.into_iter().map(|came| {
+            let Came {
+                content,
+                fetched,
+                from,
+                span: shown,
+            } = came;
+            let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
+            if let Some(job) = &mut job {
+                job.came(Moved {
+                    from: sender.map_or(from, AccountKey),
+                    what: content.what,
+                    bytes: fetched.moved,
+                    link: fetched.took,
+                });
+                if let Some((name, times)) = shown.filter(|_| fetched.moved > 0) {
+                    let name = format!("{name}{}", job.title(request));
+                    job.push(span(&label, name, SpanKind::TransferIn, times));
+                }
+            }
+            Arrival {
+                id: content.id,
+                bytes: fetched.bytes.len() as u64,
+                moved: fetched.moved,
+            }
+        });
+        Answer::Came(arrivals.collect())
+    }
+
+    fn on_ran(&mut self, lease: LeaseId, ran: Result<Ran, Failure>) -> Result<RunResult, Failure> {
+        let job = self.jobs.get_mut(&lease);
+        let ran = match ran {
+            Ok(ran) => ran,
+            Err(failure) => {
+                if let Some(job) = job {
+                    job.ended(None);
+                }
+                return Err(failure);
+            }
+        };
+        if let Some(job) = job {
+            job.ended(Some((ran.report, ran.timeline, ran.bytes)));
+            if ran.work.flops > 0 {
+                job.judged.ran(ran.work.graph, ran.shapes, ran.busy);
+                job.promised.insert(ran.work.graph, ran.promised);
+            }
+        }
+        let told = Duration::from_micros(ran.work.expected.0);
+        let believed = match self.provider.pace.is_placed() {
+            true => ran.promised.map(|own| believed(own, told)),
+            // A lease that was bought of the run before this one was bought by other figures.
+            false => Some(told),
+        };
+        Ok(RunResult {
+            outputs: ran.outputs,
+            bytes: ran.bytes,
+            busy: micros(ran.busy),
+            promised: believed.map(micros),
+        })
+    }
+
+    /// The work of a lease is done: it is counted, and its speed looked at.
+    pub(super) fn on_done(&mut self, lease: LeaseId) {
+        let Some(mut job) = self.jobs.remove(&lease) else {
+            return;
+        };
+        let judged = std::mem::take(&mut job.judged);
+        let (shown, made_bytes) = job.shown();
+        let counted = DoneLease {
+            received_bytes: shown.moved.iter().map(|moved| moved.bytes).sum(),
+            made_bytes,
+            report: shown.report.clone(),
+        };
+        statistics::count_aside(&self.provider.home, counted);
+        self.shown.insert(lease, shown);
+        if self.shown.len() > SHOWN_MAX {
+            self.shown.pop_first();
+        }
+        self.provider.clone().note_pace(judged);
+    }
+}
+
+impl Provider {
+    /// Looks, aside, at what a lease took beyond what its kinds of work are known to.
+    fn note_pace(self: Arc<Self>, judged: Judged) {
+        if !self.is_paced() || judged.busy < TELLING_RUN {
+            return;
+        }
+        tokio::task::spawn_blocking(move || {
+            // What its own operators just told is known.
+            let usual = Speed::usual(self.known_times()).of(&self.peak);
+            let store = self.tensors.store();
+            let usual = judged.promised(&usual, |graph| store.get(graph).ok().flatten());
+            if let Some(usual) = usual.filter(|usual| !usual.is_zero()) {
+                self.pace.note(usual, judged.busy);
+            }
+        });
+    }
+
+    /// The tensors of these names.
+    pub(super) async fn inputs(
+        self: &Arc<Self>,
+        inputs: Vec<(String, ContentId)>,
+    ) -> Result<BTreeMap<String, Tensor>, Failure> {
+        let read = |provider: &Provider, inputs: Vec<(String, ContentId)>| {
+            let store = provider.tensors.store();
+            let each = inputs
+                .into_iter()
+                .map(|(name, id)| match store.tensor(&id) {
+                    Ok(Some(tensor)) => Ok((name, tensor)),
+                    Ok(None) => Err(Failure::Input(format!("{name} is not here any more"))),
+                    Err(error) => Err(Failure::Input(format!("{name}: {error}"))),
+                });
+            each.collect()
+        };
+        let store = self.tensors.store();
+        if inputs.iter().all(|(_, id)| store.in_reach(id).is_some()) {
+            return read(self, inputs);
+        }
+        let provider = self.clone();
+        let reading = tokio::task::spawn_blocking(move || read(&provider, inputs));
+        reading.await.expect("reading a store does not panic")
+    }
+
+    /// Device time of one run by the figures of the ask; none where the graph does not say.
+    pub(super) async fn promised(
+        self: &Arc<Self>,
+        work: &Part,
+        known: Option<Option<Duration>>,
+        shapes: &[Shape],
+    ) -> Option<Duration> {
+        if let Some(known) = known {
+            return known;
+        }
+        if work.flops == 0 {
+            return None;
+        }
+        let (provider, graph, shapes) = (self.clone(), work.graph, shapes.to_vec());
+        let looking = tokio::task::spawn_blocking(move || {
+            let model = provider.tensors.store().get(&graph).ok().flatten()?;
+            stated::expected(&provider.resources(), model, &shapes)
+        });
+        looking.await.expect("looking at a graph does not panic")
+    }
+}

@@ -1,0 +1,183 @@
+//! The streams of peers: each is read and written by a task of its own, in order.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::AsyncReadExt;
+use libp2p::PeerId;
+use libp2p::swarm::Stream;
+use souk_market::AccountKey;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::folder::key;
+use crate::network::wire::{self, WireError};
+use crate::protocols::lease::{Closing, Event as OldEvent, Go, Opening, Taken, WORD_BYTES_MAX};
+
+/// What may wait to be sent on one stream: what is said of a window of requests, and the rest.
+const FRAMES_MAX: usize = 4 * crate::protocols::lease::WINDOW_MAX as usize + 16;
+
+/// What peers say.
+pub(in crate::provider) enum Incoming {
+    Opened {
+        stream: StreamId,
+        peer: AccountKey,
+        opening: Box<Opening>,
+        say: mpsc::Sender<Frame>,
+    },
+    Said {
+        stream: StreamId,
+        word: words::BuyerWord,
+    },
+    Hung {
+        stream: StreamId,
+    },
+}
+
+/// What is sent on a stream.
+pub(in crate::provider) enum Frame {
+    Event(Box<OldEvent>),
+    Taken(Taken),
+}
+
+impl Provider {
+    /// Serves one stream for as long as it is open.
+    pub(in crate::provider) async fn on_stream(
+        self: Arc<Self>,
+        peer: PeerId,
+        mut stream: Stream,
+    ) -> Result<(), WireError> {
+        let opening: Opening = match self.intake.receive(&mut stream).await {
+            Ok(Some(opening)) => opening,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a stream without an opening");
+                return Err(error);
+            }
+        };
+        let Some(account) = key::account_of(&peer).map(AccountKey) else {
+            return Ok(());
+        };
+        if matches!(opening, Opening::Offer(_) | Opening::Hand { .. }) && !self.fault.takes() {
+            return wire::send(&mut stream, &Taken::No).await;
+        }
+        let id = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
+        let has_go = matches!(opening, Opening::Start(_) | Opening::Stream(_));
+        let (say, frames) = mpsc::channel(FRAMES_MAX);
+        let opened = Incoming::Opened {
+            stream: id,
+            peer: account,
+            opening: Box::new(opening),
+            say,
+        };
+        if self.inbox.send(opened).await.is_err() {
+            return Ok(());
+        }
+        let (reader, writer) = stream.split();
+        tokio::select! {
+            // Whoever is read to its end may still be written to.
+            () = read(reader, (id, has_go), &self.inbox) => unreachable!("it is read for ever"),
+            () = write(writer, frames, (id, &self.inbox)) => {}
+        }
+        Ok(())
+    }
+}
+
+/// Hears a peer out: a buyer says first that its work may begin.
+async fn read(
+    mut reader: impl futures::AsyncRead + Unpin,
+    (stream, has_go): (StreamId, bool),
+    inbox: &mpsc::Sender<Incoming>,
+) {
+    let hears = async {
+        if has_go {
+            let Go::Ahead = wire::receive_short(&mut reader, WORD_BYTES_MAX)
+                .await
+                .ok()?;
+            let word = words::BuyerWord::Go;
+            inbox.send(Incoming::Said { stream, word }).await.ok()?;
+        }
+        loop {
+            let said = wire::receive_short::<Closing>(&mut reader, WORD_BYTES_MAX).await;
+            let word = table::of_closing(said.ok()?);
+            inbox.send(Incoming::Said { stream, word }).await.ok()?;
+        }
+    };
+    let _ended: Option<()> = hears.await;
+    let _ = inbox.send(Incoming::Hung { stream }).await;
+    std::future::pending().await
+}
+
+/// Says what is to be said, until nothing is any more.
+async fn write(
+    mut writer: impl futures::AsyncWrite + Unpin,
+    mut frames: mpsc::Receiver<Frame>,
+    (stream, inbox): (StreamId, &mpsc::Sender<Incoming>),
+) {
+    while let Some(frame) = frames.recv().await {
+        let sent = match frame {
+            Frame::Event(event) => wire::send(&mut writer, &*event).await,
+            Frame::Taken(taken) => wire::send(&mut writer, &taken).await,
+        };
+        if let Err(error) = sent {
+            tracing::debug!(%error, "a peer does not listen");
+            let _ = inbox.send(Incoming::Hung { stream }).await;
+            return;
+        }
+    }
+}
+
+impl Shell {
+    /// What a peer said, as the core has it.
+    pub(super) fn on_incoming(&mut self, incoming: Incoming) -> Option<Event> {
+        match incoming {
+            Incoming::Opened {
+                stream,
+                peer,
+                opening,
+                say,
+            } => {
+                let (opening, table) = table::opening(*opening);
+                self.peers.insert(stream, Peer { say, table });
+                Some(Event::Opened {
+                    stream,
+                    peer,
+                    opening,
+                })
+            }
+            Incoming::Said { stream, word } => Some(Event::Said { stream, word }),
+            Incoming::Hung { stream } => {
+                self.peers.remove(&stream)?;
+                Some(Event::Hung { stream })
+            }
+        }
+    }
+
+    /// Says something to a peer.
+    pub(super) fn send(&mut self, stream: StreamId, word: words::ProviderWord) {
+        let shown = match &word {
+            words::ProviderWord::Finished(finished) => {
+                let shown = self.shown.get(&finished.receipt.body.lease);
+                shown.cloned().unwrap_or_default()
+            }
+            _ => Shown::default(),
+        };
+        let Some(peer) = self.peers.get_mut(&stream) else {
+            return;
+        };
+        if let Some(event) = peer.table.event(word, shown) {
+            self.put(stream, Frame::Event(Box::new(event)));
+        }
+    }
+
+    /// Puts a frame into a stream's queue. A peer that has not taken so many is gone.
+    pub(super) fn put(&mut self, stream: StreamId, frame: Frame) {
+        let Some(peer) = self.peers.get(&stream) else {
+            return;
+        };
+        if peer.say.try_send(frame).is_err() {
+            self.peers.remove(&stream);
+            self.ready.push_back(Event::Hung { stream });
+        }
+    }
+}

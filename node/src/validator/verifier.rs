@@ -1,0 +1,109 @@
+//! The thread that verifies what other validators took in, beside the disk's.
+//!
+//! Checks go in by the order of the log and their verdicts come back in it. The task never waits
+//! to hand one over: what the thread has no room for yet waits here, and is bounded by the log.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use souk_consensus::{Check, ReplicaId, StateMachine, Verdict};
+use tokio::sync::mpsc;
+
+use super::ValidatorFailure;
+
+/// Checks and verdicts on their way: as many entries as come in a round.
+const ON_THE_WAY_MAX: usize = 256;
+
+/// Commands that the task verifies itself while it waits for the disk, in less time than a sync
+/// takes and another thread takes to wake.
+const AT_HAND_MAX: usize = 4;
+
+/// The task's end.
+pub(super) struct Verifier<C> {
+    waiting: VecDeque<Check>,
+    checks: SyncSender<Check>,
+    verdicts: mpsc::Receiver<Verdict<C>>,
+}
+
+impl<C: Send + 'static> Verifier<C> {
+    /// Starts the thread.
+    pub(super) fn start<M>(id: ReplicaId) -> std::io::Result<Self>
+    where
+        M: StateMachine<Command = C>,
+    {
+        let (checks, inbox) = sync_channel(ON_THE_WAY_MAX);
+        let (outbox, verdicts) = mpsc::channel(ON_THE_WAY_MAX);
+        std::thread::Builder::new()
+            .name(format!("verify-{id}"))
+            .spawn(move || follow::<M>(&inbox, &outbox))?;
+        Ok(Self {
+            waiting: VecDeque::new(),
+            checks,
+            verdicts,
+        })
+    }
+
+    /// Hands over what a round brought, except for a little that is done at hand meanwhile.
+    pub(super) fn begin(&mut self, checks: Vec<Check>) -> Vec<Check> {
+        let commands: usize = checks.iter().map(|check| check.commands.len()).sum();
+        if commands <= AT_HAND_MAX {
+            return checks;
+        }
+        self.waiting.extend(checks);
+        self.hand_over();
+        Vec::new()
+    }
+
+    fn hand_over(&mut self) {
+        while let Some(check) = self.waiting.pop_front() {
+            match self.checks.try_send(check) {
+                Ok(()) => {}
+                Err(TrySendError::Full(check)) => return self.waiting.push_front(check),
+                // Whoever waits for its verdict learns that the thread has ended.
+                Err(TrySendError::Disconnected(_)) => return,
+            }
+        }
+    }
+
+    /// The next verdict.
+    pub(super) async fn next(&mut self) -> Result<Verdict<C>, ValidatorFailure> {
+        let verdict = self.verdicts.recv().await;
+        self.hand_over();
+        verdict.ok_or(ValidatorFailure::Panicked)
+    }
+
+    /// The next verdict, if it is there.
+    pub(super) fn try_next(&mut self) -> Option<Verdict<C>> {
+        let verdict = self.verdicts.try_recv().ok();
+        self.hand_over();
+        verdict
+    }
+}
+
+fn follow<M: StateMachine>(inbox: &Receiver<Check>, outbox: &mpsc::Sender<Verdict<M::Command>>) {
+    while let Ok(check) = inbox.recv() {
+        if outbox.blocking_send(check.run::<M>()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Verifies what was found on disk, on all cores: nothing rests on it before.
+pub(super) fn verify_all<M>(checks: &[Check]) -> Vec<Verdict<M::Command>>
+where
+    M: StateMachine<Command: Send>,
+{
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = checks.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let run = |part: &'_ [Check]| part.iter().map(Check::run::<M>).collect::<Vec<_>>();
+        let parts: Vec<_> = checks
+            .chunks(share)
+            .map(|part| scope.spawn(move || run(part)))
+            .collect();
+        let verdicts = parts.into_iter().map(|part| part.join());
+        verdicts
+            .flat_map(|part| part.expect("a check does not panic"))
+            .collect()
+    })
+}

@@ -1,0 +1,318 @@
+//! Faults begin and end, and machines with a lost disk are replaced as an operator would do it.
+
+use souk_consensus::ReplicaId;
+use souk_consensus::replica::MemberChange;
+
+use super::bugs::Bug;
+use super::faults::{Boundary, Fault};
+use super::network::Storm;
+use super::world::{Event, World};
+
+impl World {
+    /// A fault of the schedule begins.
+    pub(super) fn begin_fault(&mut self, number: usize) {
+        if self.healed {
+            return;
+        }
+        let fault = self.faults[number].fault.clone();
+        *self.counts.faults.entry(name(&fault)).or_default() += 1;
+        if let Some(ms) = lasts(&fault) {
+            self.at(self.now + ms, Event::EndFault { number });
+        }
+        match fault {
+            Fault::Crash {
+                node,
+                boundary,
+                down_ms,
+            } => self.crash(node, boundary, down_ms),
+            Fault::Kill {
+                node,
+                boundary,
+                down_ms,
+            } => {
+                // One that is to lose power does.
+                let machine = &mut self.nodes[node];
+                machine.is_killed = machine.running.is_some() && machine.dies_at.is_none();
+                self.crash(node, boundary, down_ms);
+            }
+            Fault::Blackout { down_ms } => {
+                for node in 0..self.nodes.len() {
+                    self.crash(node, Boundary::Begin, down_ms);
+                }
+            }
+            Fault::Pause { node, ms } => self.pause(node, ms),
+            Fault::ClockJump { node, ms } => self.nodes[node].jump(ms),
+            Fault::SyncFails { node, after } => {
+                let disk = &self.nodes[node].disk;
+                disk.set_faults(|faults| faults.sync_fails = Some(after));
+            }
+            Fault::ShortRead { node } => {
+                self.nodes[node]
+                    .disk
+                    .set_faults(|faults| faults.short_read = true);
+            }
+            Fault::FlipBit { node, down_ms } => self.flip_bit(node, down_ms),
+            Fault::Replace { node } if self.may_lose_a_disk() => self.lose_disk(node),
+            Fault::Replace { .. } => {}
+            Fault::ReplaceApart { node, mask, .. } => {
+                self.network.set_partition(mask, true);
+                if self.may_lose_a_disk() {
+                    self.lose_disk(node);
+                }
+            }
+            Fault::Views {
+                node,
+                harm,
+                down_ms,
+            } => self.harm_views(node, harm, down_ms),
+            Fault::Transfer { to } => self.transfer(to),
+            // A majority is honest: one lies at a time.
+            Fault::Forge { .. } if self.nodes.iter().any(|node| node.forges) => {}
+            Fault::Forge { node, .. } => {
+                self.nodes[node].forges = true;
+                self.nodes[node].forged = true;
+            }
+            other => self.set_lasting(&other, true),
+        }
+    }
+
+    /// A fault of the schedule ends.
+    pub(super) fn end_fault(&mut self, number: usize) {
+        if !self.healed {
+            let fault = self.faults[number].fault.clone();
+            match fault {
+                Fault::Forge { node, .. } => self.replace_liar(node),
+                other => self.set_lasting(&other, false),
+            }
+        }
+    }
+
+    fn set_lasting(&mut self, fault: &Fault, on: bool) {
+        match *fault {
+            Fault::Partition { mask, .. } | Fault::ReplaceApart { mask, .. } => {
+                self.network.set_partition(mask, on);
+            }
+            Fault::OneWay { from, to, .. } => self.network.set_cut(from, to, on),
+            Fault::Cut { one, other, .. } => {
+                self.network.set_cut(one, other, on);
+                self.network.set_cut(other, one, on);
+            }
+            Fault::SlowLink { node, delay_ms, .. } => {
+                self.network.set_slow(node, if on { delay_ms } else { 0 });
+            }
+            Fault::Storm {
+                lost,
+                doubled,
+                damaged,
+                spread_ms,
+                ..
+            } => {
+                let storm = Storm {
+                    lost,
+                    doubled,
+                    damaged,
+                    spread_ms,
+                };
+                if on {
+                    self.network.begin_storm(storm)
+                } else {
+                    self.network.end_storm(storm)
+                }
+            }
+            Fault::Full { node, .. } => {
+                self.nodes[node].disk.set_faults(|faults| faults.full = on);
+            }
+            Fault::SlowDisk { node, sync_ms, .. } => {
+                self.nodes[node].sync_ms = if on { sync_ms } else { 0 };
+            }
+            Fault::Reorder { .. } => {
+                self.reorders = if on {
+                    self.reorders + 1
+                } else {
+                    self.reorders.saturating_sub(1)
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn crash(&mut self, node: usize, boundary: Boundary, down_ms: u64) {
+        if self.nodes[node].running.is_none() {
+            return;
+        }
+        match boundary {
+            Boundary::Begin => self.die(node, down_ms),
+            later => self.nodes[node].dies_at = Some(later),
+        }
+    }
+
+    /// An honest program takes the place of one that lied.
+    pub(super) fn replace_liar(&mut self, node: usize) {
+        let lied = std::mem::take(&mut self.nodes[node].forges);
+        if lied && self.nodes[node].running.is_some() {
+            self.power_off(node, 100);
+        }
+    }
+
+    fn pause(&mut self, node: usize, ms: u64) {
+        let until = self.now + ms;
+        self.nodes[node].busy_until = self.nodes[node].busy_until.max(until);
+    }
+
+    /// One disk at a time may be harmed for good: more would be beyond what replication promises.
+    fn may_lose_a_disk(&self) -> bool {
+        self.nodes
+            .iter()
+            .all(|node| !node.harmed && node.replaces.is_none())
+    }
+
+    fn flip_bit(&mut self, node: usize, down_ms: u64) {
+        if self.nodes[node].running.is_none() || !self.may_lose_a_disk() {
+            return;
+        }
+        self.power_off(node, down_ms);
+        let prefix = if self.random.chance(700) {
+            "wal-"
+        } else {
+            "snapshot-"
+        };
+        self.nodes[node].harmed = self.nodes[node].disk.flip_bit(prefix);
+    }
+
+    fn lose_disk(&mut self, node: usize) {
+        self.nodes[node].crash();
+        if self.config.bug == Some(Bug::WipedReturns) {
+            self.nodes[node].disk.wipe();
+            self.nodes[node].rows.wipe();
+            return self.at(self.now + 100, Event::Start { node });
+        }
+        self.replace(node);
+    }
+
+    /// A new replica takes the place of one whose disk is gone or can't be trusted.
+    pub(super) fn replace(&mut self, node: usize) {
+        let new = ReplicaId::new(self.next_id).expect("ids begin at one");
+        self.next_id += 1;
+        self.counts.replaced += 1;
+        let machine = &mut self.nodes[node];
+        machine.crash();
+        machine.disk.wipe();
+        machine.rows.wipe();
+        machine.harmed = false;
+        // One that was still waiting to be taken in leaves the first one's place open.
+        machine.replaces = machine.replaces.or(Some(machine.id));
+        machine.id = new;
+        self.at(self.now + 200, Event::Start { node });
+    }
+
+    fn transfer(&mut self, to: usize) {
+        let to = self.nodes[to].id;
+        if let Some(leader) = self.leader()
+            && let Some(running) = &mut self.nodes[leader].running
+        {
+            running.replica.transfer_leader(to);
+            self.work(leader);
+        }
+    }
+
+    fn leader(&self) -> Option<usize> {
+        let leads = |node: &usize| {
+            let running = self.nodes[*node].running.as_ref();
+            running.is_some_and(|running| running.replica.is_leader())
+                && self.nodes[*node].busy_until <= self.now
+        };
+        let term = |node: &usize| {
+            self.nodes[*node]
+                .running
+                .as_ref()
+                .map(|running| running.replica.term())
+        };
+        (0..self.nodes.len()).filter(leads).max_by_key(term)
+    }
+
+    /// What an operator does about a machine that must be replaced: learner, then voter in the old
+    /// one's place, jointly.
+    pub(super) fn drive_members(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        for node in 0..self.nodes.len() {
+            let Some(old) = self.nodes[node].replaces else {
+                continue;
+            };
+            let new = self.nodes[node].id;
+            let Some(running) = &mut self.nodes[leader].running else {
+                return;
+            };
+            let members = running.replica.status().members;
+            let voter = |id: ReplicaId| members.get_voters().contains(&id.get());
+            let learner = members.get_learners().contains(&new.get());
+            // A learner that lost its disk before it was a voter is removed like the others.
+            let stray = members
+                .get_learners()
+                .iter()
+                .filter_map(|id| ReplicaId::new(*id));
+            let stray = stray
+                .into_iter()
+                .find(|id| self.nodes.iter().all(|n| n.id != *id));
+            let Some(running) = &mut self.nodes[leader].running else {
+                return;
+            };
+            let changes = if let Some(stray) = stray {
+                vec![MemberChange::Remove(stray)]
+            } else if voter(new) && !voter(old) {
+                self.nodes[node].replaces = None;
+                continue;
+            } else if learner {
+                vec![MemberChange::Promote(new), MemberChange::Remove(old)]
+            } else {
+                vec![MemberChange::AddLearner(new)]
+            };
+            // Refused while another change is under way or it is behind: tried again in a second.
+            let changed = u64::from(running.replica.change_members(&changes).is_ok());
+            self.counts.member_changes += changed;
+            self.counts.member_changes_apart += changed * u64::from(self.network.is_cut());
+            self.work(leader);
+        }
+    }
+}
+
+fn lasts(fault: &Fault) -> Option<u64> {
+    match fault {
+        Fault::Partition { ms, .. }
+        | Fault::OneWay { ms, .. }
+        | Fault::Cut { ms, .. }
+        | Fault::SlowLink { ms, .. }
+        | Fault::Storm { ms, .. }
+        | Fault::Full { ms, .. }
+        | Fault::SlowDisk { ms, .. }
+        | Fault::ReplaceApart { ms, .. }
+        | Fault::Forge { ms, .. }
+        | Fault::Reorder { ms } => Some(*ms),
+        _ => None,
+    }
+}
+
+fn name(fault: &Fault) -> &'static str {
+    match fault {
+        Fault::Crash { .. } => "crash",
+        Fault::Kill { .. } => "kill",
+        Fault::Blackout { .. } => "blackout",
+        Fault::Pause { .. } => "pause",
+        Fault::ClockJump { .. } => "clock_jump",
+        Fault::Partition { .. } => "partition",
+        Fault::OneWay { .. } => "one_way",
+        Fault::Cut { .. } => "cut",
+        Fault::SlowLink { .. } => "slow_link",
+        Fault::Storm { .. } => "storm",
+        Fault::SyncFails { .. } => "sync_fails",
+        Fault::Full { .. } => "full",
+        Fault::SlowDisk { .. } => "slow_disk",
+        Fault::ShortRead { .. } => "short_read",
+        Fault::FlipBit { .. } => "flip_bit",
+        Fault::Replace { .. } => "replace",
+        Fault::ReplaceApart { .. } => "replace_apart",
+        Fault::Views { .. } => "views",
+        Fault::Transfer { .. } => "transfer",
+        Fault::Forge { .. } => "forge",
+        Fault::Reorder { .. } => "reorder",
+    }
+}

@@ -1,0 +1,309 @@
+//! The real exchange as the simulated replicas run it, with an eye on its invariants.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
+use std::rc::Rc;
+
+use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
+use souk_market::{
+    AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Millis,
+    Signature, SignedBatch, VerifiedBatch,
+};
+pub use souk_roles::validator::exchange::BatchResult;
+use souk_roles::validator::exchange::{ExchangeMachine, Watch};
+
+use super::bugs::Bug;
+use super::random::Random;
+
+/// Stands for a valid signature, so that the simulator spends its time on replication; any other
+/// signature is really checked.
+pub const TRUSTED: Signature = Signature([0; 64]);
+
+/// Batches kept decoded: all replicas apply the same ones at about the same time.
+const DECODED_MAX: usize = 4_096;
+
+/// Decoded batches by their bytes, shared by all replicas of one simulation: each is decoded, its
+/// signature really checked and its leaf hashed once, whoever wants to know.
+#[derive(Default)]
+pub struct Decoded {
+    batches: Vec<Option<Rc<Decoding>>>,
+}
+
+/// What one command is.
+#[derive(Debug)]
+pub struct Decoding {
+    bytes: Vec<u8>,
+    /// A result of it, and the leaf of both.
+    leaf: RefCell<Option<(Vec<u8>, Digest)>>,
+    /// The batch, whoever signed it.
+    pub batch: Result<VerifiedBatch, BatchFault>,
+    /// Whether its account did.
+    pub authentic: bool,
+}
+
+impl Decoded {
+    /// What the command at a place is.
+    pub fn get(&mut self, command: &[u8]) -> Rc<Decoding> {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(command);
+        let place = hasher.finish() as usize % DECODED_MAX;
+        if let Some(Some(decoding)) = self.batches.get(place)
+            && decoding.bytes == command
+        {
+            return decoding.clone();
+        }
+        let decoding = Rc::new(Decoding::of(command));
+        if self.batches.len() <= place {
+            self.batches.resize(place + 1, None);
+        }
+        self.batches[place] = Some(decoding.clone());
+        decoding
+    }
+
+    /// The leaf of a command and its result.
+    pub fn leaf(&mut self, command: &[u8], result: &[u8]) -> Digest {
+        let decoding = self.get(command);
+        let mut known = decoding.leaf.borrow_mut();
+        match &*known {
+            Some((other, leaf)) if other == result => *leaf,
+            _ => {
+                let leaf = History::leaf(command, result);
+                *known = Some((result.to_vec(), leaf));
+                leaf
+            }
+        }
+    }
+}
+
+impl Decoding {
+    fn of(command: &[u8]) -> Self {
+        let signed = SignedBatch::decode(command);
+        let authentic = signed.as_ref().is_ok_and(is_signed);
+        Self {
+            bytes: command.to_vec(),
+            leaf: RefCell::default(),
+            batch: signed.and_then(VerifiedBatch::from_own_log),
+            authentic,
+        }
+    }
+
+    /// Refuses what its account did not sign.
+    pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, Forged> {
+        match self.authentic {
+            true => Ok(self),
+            false => Err(Forged {
+                cause: "its account did not sign it".into(),
+            }),
+        }
+    }
+}
+
+fn is_signed(signed: &SignedBatch) -> bool {
+    signed.signature == TRUSTED || signed.clone().verify().is_ok()
+}
+
+/// What the exchange did since it was last asked.
+#[derive(Default)]
+pub struct Seen(RefCell<Vec<Event>>);
+
+impl Watch for Seen {
+    fn on_events(&mut self, events: &[Event]) {
+        self.0.get_mut().extend_from_slice(events);
+    }
+}
+
+/// Room for most results at once.
+const RESULT_BYTES: usize = 256;
+
+/// A promise of the market that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MarketBreach {
+    /// Balances, escrow and fees are not what came in less what went out.
+    Unbalanced,
+    /// A lease was closed a second time.
+    ClosedTwice(LeaseId),
+    /// A device was leased beyond what it has.
+    SoldTwice(AccountKey, DeviceId),
+}
+
+/// The exchange with its checks, and the mistakes it is told to make.
+pub struct SimExchange {
+    machine: ExchangeMachine<Seen>,
+    decoded: Rc<RefCell<Decoded>>,
+    closed: BTreeSet<LeaseId>,
+    breach: Option<MarketBreach>,
+    bug: Option<Bug>,
+    random: Random,
+    /// The local clock, for the bug that reads it.
+    clock: Rc<Cell<u64>>,
+    earlier: Vec<u8>,
+}
+
+impl SimExchange {
+    /// A market at its beginning.
+    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
+        Self {
+            machine: ExchangeMachine::new(genesis, &[], Seen::default()),
+            decoded,
+            closed: BTreeSet::new(),
+            breach: None,
+            bug: None,
+            random: Random::new(0, "machine"),
+            clock: Rc::default(),
+            earlier: Vec::new(),
+        }
+    }
+
+    /// The same, with a mistake in it.
+    pub fn with_bug(mut self, bug: Option<Bug>, random: Random) -> Self {
+        self.bug = bug;
+        self.random = random;
+        self
+    }
+
+    /// The exchange.
+    pub fn exchange(&self) -> &Exchange {
+        self.machine.exchange()
+    }
+
+    /// What happened since this was last asked.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.machine.watch().0.take()
+    }
+
+    /// The first promise broken, if one was.
+    pub fn breach(&self) -> Option<&MarketBreach> {
+        self.breach.as_ref()
+    }
+
+    /// Where the machine reads the local clock, which it must not use.
+    pub fn with_clock(mut self, clock: Rc<Cell<u64>>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    fn has_bug(&mut self, bug: Bug, permille: u64) -> bool {
+        self.bug == Some(bug) && self.random.chance(permille)
+    }
+
+    fn now(&self, now: LogTime) -> Millis {
+        Millis(if self.bug == Some(Bug::LocalClock) {
+            self.clock.get()
+        } else {
+            now.0
+        })
+    }
+
+    fn run(&mut self, now: Millis, command: &Decoding) -> Vec<u8> {
+        let Ok(batch) = &command.batch else {
+            return Vec::new();
+        };
+        let before = self.machine.watch().0.borrow().len();
+        let result = self.machine.apply_batch(LogTime(now.0), batch);
+        self.check(before);
+        encoded(&result)
+    }
+
+    /// Looks at what was done after the first `before` events.
+    fn check(&mut self, before: usize) {
+        for event in &self.machine.watch().0.borrow()[before..] {
+            if let Event::LeaseClosed { lease, .. } = event
+                && !self.closed.insert(*lease)
+            {
+                self.breach.get_or_insert(MarketBreach::ClosedTwice(*lease));
+            }
+        }
+        if !self.exchange().totals().balanced() {
+            self.breach.get_or_insert(MarketBreach::Unbalanced);
+        }
+    }
+
+    /// Looks at every lease: costs more, so it is done now and then.
+    pub fn check_leases(&self, capacity: u64) -> Option<MarketBreach> {
+        let mut sold: BTreeMap<(AccountKey, DeviceId), u64> = BTreeMap::new();
+        for lease in self.exchange().leases() {
+            if matches!(lease.state, LeaseState::Active | LeaseState::Ending { .. }) {
+                *sold.entry((lease.provider, lease.device)).or_default() +=
+                    u64::from(lease.quantity.0);
+            }
+        }
+        let over = sold.into_iter().find(|(_, units)| *units > capacity);
+        over.map(|((provider, device), _)| MarketBreach::SoldTwice(provider, device))
+    }
+}
+
+fn encoded(result: &BatchResult) -> Vec<u8> {
+    postcard::to_extend(result, Vec::with_capacity(RESULT_BYTES))
+        .expect("plain data in memory always encodes")
+}
+
+/// Another command: a bit flipped in what is signed, and not in the signature at the end.
+fn with_a_flipped_bit(command: &[u8]) -> Vec<u8> {
+    let mut other = command.to_vec();
+    let signed = other.len().saturating_sub(TRUSTED.0.len());
+    if let Some(byte) = other.get_mut(signed / 2) {
+        *byte ^= 1;
+    }
+    other
+}
+
+impl StateMachine for SimExchange {
+    type Command = Rc<Decoding>;
+
+    fn verify(command: &[u8]) -> Result<Rc<Decoding>, Forged> {
+        Rc::new(Decoding::of(command)).verified()
+    }
+
+    fn apply(&mut self, _at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {
+        if self.has_bug(Bug::SkipCommand, 5) {
+            return Vec::new();
+        }
+        let now = self.now(now);
+        if self.has_bug(Bug::ApplyTwice, 5) {
+            self.run(now, command);
+        }
+        if self.has_bug(Bug::CorruptCommand, 5) {
+            self.run(now, &Decoding::of(&with_a_flipped_bit(&command.bytes)))
+        } else {
+            self.run(now, command)
+        }
+    }
+
+    fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
+        let now = LogTime(self.now(now).0);
+        let before = self.machine.watch().0.borrow().len();
+        let told = self.machine.tick(at, now);
+        self.check(before);
+        told
+    }
+
+    fn leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
+        self.decoded.borrow_mut().leaf(command, result)
+    }
+
+    fn wakes_at(&self) -> Option<LogTime> {
+        self.machine.wakes_at()
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        self.machine.digest()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        if self.bug == Some(Bug::SnapshotTooOld) && !self.earlier.is_empty() {
+            return self.earlier.clone();
+        }
+        self.machine.snapshot()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+        self.machine.restore(bytes)?;
+        if self.bug == Some(Bug::SnapshotTooOld) {
+            self.earlier = bytes.to_vec();
+        }
+        let closed = |lease: &souk_market::Lease| lease.is_closed().then_some(lease.id);
+        self.closed = self.exchange().leases().filter_map(closed).collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,440 @@
+//! One simulated machine: a disk, a clock, and the production replica on them, while it runs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use souk_consensus::check::{ForgedCommand, checks_of};
+use souk_consensus::replica::{Outcome, ReadTicket, Ticket, Work};
+use souk_consensus::store::{Recovered, StoreOpenError};
+use souk_consensus::views::Views;
+use souk_consensus::wal::WalConfig;
+use souk_consensus::{
+    Check, History, Incarnation, LogIndex, LogTime, Persist, Replica, ReplicaConfig, ReplicaId,
+    Sessions, Snapshot, Store, StoreConfig, Verdict,
+};
+
+use super::bugs::Bug;
+use super::disk::SimDisk;
+use super::faults::Boundary;
+use super::machine::{Decoded, Decoding, SimExchange};
+use super::random::Random;
+use super::rows::SimRows;
+
+/// What the wall clock shows when a simulation begins.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// Bytes of a segment: small, so that segments are filled and recycled all the time.
+const SEGMENT_BYTES: u64 = 48 << 10;
+
+/// A replica that runs.
+pub struct Running {
+    pub replica: Replica<SimExchange>,
+    pub store: Store<SimDisk>,
+    pub views: Views<SimRows>,
+    /// Every checkpoint after it was reached in this life.
+    pub viewed_from: LogIndex,
+    /// How often they were begun anew when they were last looked at.
+    pub views_rebuilt: u64,
+    /// The operation behind each ticket of this life.
+    pub proposals: BTreeMap<Ticket, u64>,
+    pub reads: BTreeMap<ReadTicket, u64>,
+    /// The index at which its history was last compared.
+    pub looked_at: LogIndex,
+    /// What is still to be verified.
+    pub checks: Vec<Check>,
+    /// Whether it will look at them.
+    pub verifies_soon: bool,
+}
+
+/// One machine.
+pub struct Node {
+    pub id: ReplicaId,
+    pub disk: SimDisk,
+    pub rows: SimRows,
+    pub running: Option<Running>,
+    /// Counts starts and stops: what was scheduled for an earlier life is void.
+    pub life: u64,
+    pub clock_skew_ms: i64,
+    /// What it adds by mistake.
+    adopted_ms: i64,
+    /// The most its clock was ever ahead.
+    ahead_max_ms: i64,
+    /// Until then the process does nothing.
+    pub busy_until: u64,
+    pub sync_ms: u64,
+    /// Where it dies next.
+    pub dies_at: Option<Boundary>,
+    /// Whether its process alone dies then, and the machine goes on.
+    pub is_killed: bool,
+    /// Its disk was harmed on purpose: it may refuse to start.
+    pub harmed: bool,
+    /// It waits to be taken in under a new id; the old id is to be removed.
+    pub replaces: Option<ReplicaId>,
+    pub bug: Option<Bug>,
+    /// It takes in what is forged, and forges what it sends as a leader.
+    pub forges: bool,
+    /// Whether it ever did.
+    pub forged: bool,
+    /// What the wall clock shows, for a machine that reads it by mistake.
+    shown: Rc<Cell<u64>>,
+    random: Random,
+}
+
+/// Why a machine does not come up.
+pub enum StartFault {
+    /// Its store.
+    Store(StoreOpenError),
+    /// Its disk, just now.
+    Disk,
+    /// Its replica.
+    Replica(String),
+}
+
+/// How a round ended.
+pub enum Round {
+    /// Nothing to do.
+    Idle,
+    /// Messages to send and things that happened.
+    Done(Box<Done>),
+    /// The machine died on the way; what had left before is sent.
+    Died(Vec<souk_consensus::wire::Envelope>),
+    /// The replica stops for a reason that is no crash.
+    Refused(String),
+}
+
+/// What a round brought.
+#[derive(Default)]
+pub struct Done {
+    pub sent: Vec<souk_consensus::wire::Envelope>,
+    pub outcome: Outcome,
+}
+
+impl Node {
+    /// A machine with an empty disk.
+    pub fn new(id: ReplicaId, seed: u64, bug: Option<Bug>) -> Self {
+        Self {
+            id,
+            disk: SimDisk::new(Random::new(seed, &format!("disk {id}"))),
+            rows: SimRows::default(),
+            running: None,
+            life: 0,
+            clock_skew_ms: 0,
+            adopted_ms: 0,
+            ahead_max_ms: 0,
+            busy_until: 0,
+            sync_ms: 0,
+            dies_at: None,
+            is_killed: false,
+            harmed: false,
+            replaces: None,
+            bug,
+            forges: false,
+            forged: false,
+            shown: Rc::default(),
+            random: Random::new(seed, &format!("node {id}")),
+        }
+    }
+
+    /// What its wall clock shows.
+    pub fn clock(&self, now: u64) -> LogTime {
+        let skew_ms = self.clock_skew_ms + self.adopted_ms;
+        let clock = (EPOCH_MS + now).saturating_add_signed(skew_ms);
+        self.shown.set(clock);
+        LogTime(clock)
+    }
+
+    /// The seeded bug: it hears of a later clock and takes it for its own.
+    pub fn adopt(&mut self, now: u64, shown: LogTime) {
+        let ahead_ms = shown.0.saturating_sub(self.clock(now).0).cast_signed();
+        self.adopted_ms += ahead_ms;
+    }
+
+    /// Its wall clock jumps.
+    pub fn jump(&mut self, ms: i64) {
+        self.clock_skew_ms += ms;
+        self.ahead_max_ms = self.ahead_max_ms.max(self.clock_skew_ms);
+    }
+
+    /// The latest its wall clock may have shown by now.
+    pub fn latest(&self, now: u64) -> LogTime {
+        LogTime((EPOCH_MS + now).saturating_add_signed(self.ahead_max_ms))
+    }
+
+    /// Starts the replica from what the disk holds; an empty disk is founded with `members`, or
+    /// waits to be taken in if there are none.
+    pub fn start(
+        &mut self,
+        seed: u64,
+        members: Option<&[ReplicaId]>,
+        machine: SimExchange,
+        decoded: &RefCell<Decoded>,
+    ) -> Result<(), StartFault> {
+        let config = StoreConfig {
+            wal: WalConfig {
+                segment_bytes: SEGMENT_BYTES,
+            },
+        };
+        let (mut store, recovered) =
+            Store::open(self.disk.clone(), config).map_err(StartFault::Store)?;
+        let mut recovered = match (recovered, members) {
+            (Some(recovered), _) => recovered,
+            (None, Some(members)) => {
+                let genesis = Replica::genesis(members, &machine);
+                store.bootstrap(genesis).map_err(|_| StartFault::Disk)?
+            }
+            (None, None) => store.join(),
+        };
+        self.spoil_start(&mut recovered);
+        let viewed_from = recovered.snapshot.index;
+        let views = Views::open(self.rows.clone())
+            .map_err(|error| StartFault::Replica(error.to_string()))?;
+        let random = Random::new(seed ^ self.life, "machine");
+        let machine = machine
+            .with_bug(self.bug, random)
+            .with_clock(self.shown.clone());
+        let verdicts = checks_of(&recovered.entries);
+        let verdicts = verdicts.iter().map(|check| verdict(check, decoded));
+        let mut replica = Replica::new(self.config(seed), recovered, verdicts.collect(), machine)
+            .map_err(|error| StartFault::Replica(error.to_string()))?;
+        if let Some(received) = store.take_received() {
+            replica.resume(received);
+        }
+        let (proposals, reads) = (BTreeMap::new(), BTreeMap::new());
+        let looked_at = LogIndex(0);
+        self.running = Some(Running {
+            replica,
+            store,
+            views,
+            viewed_from,
+            views_rebuilt: 0,
+            proposals,
+            reads,
+            looked_at,
+            checks: Vec::new(),
+            verifies_soon: false,
+        });
+        self.life += 1;
+        Ok(())
+    }
+
+    fn spoil_start(&self, recovered: &mut Recovered) {
+        match self.bug {
+            Some(Bug::CutLogAtStart) => {
+                let keep = recovered.entries.len().saturating_sub(3);
+                recovered.entries.truncate(keep);
+                let last = recovered.snapshot.index.0 + keep as u64;
+                recovered.hard_state.commit = recovered.hard_state.commit.min(last);
+            }
+            Some(Bug::SameIncarnation) => recovered.incarnation = Incarnation(1),
+            _ => {}
+        }
+    }
+
+    fn config(&self, seed: u64) -> ReplicaConfig {
+        ReplicaConfig {
+            checkpoint_entries: super::CHECKPOINT_ENTRIES,
+            snapshot_entries: 300,
+            snapshot_chunk_bytes: 8 << 10,
+            ..ReplicaConfig::new(self.id, seed.wrapping_add(self.life))
+        }
+    }
+
+    /// Power is lost.
+    pub fn crash(&mut self) {
+        self.end_life();
+        self.disk.crash();
+        self.rows.crash(&mut self.random);
+    }
+
+    /// The process is killed: what it wrote stays, synced or not. After a sync that failed the
+    /// machine is started anew: nothing tells what the disk holds from what only memory does.
+    pub fn kill(&mut self) {
+        if self.disk.has_failed() {
+            return self.crash();
+        }
+        self.end_life();
+    }
+
+    fn end_life(&mut self) {
+        self.running = None;
+        self.life += 1;
+        self.dies_at = None;
+        self.is_killed = false;
+        self.disk.set_faults(|faults| faults.killed_at_sync = None);
+    }
+
+    fn dies(&self, boundary: Boundary) -> bool {
+        self.dies_at == Some(boundary)
+    }
+
+    /// One round of effects, in the order the production shell carries them out.
+    pub fn round(&mut self, now: u64) -> Round {
+        let clock = self.clock(now);
+        let Some(running) = &mut self.running else {
+            return Round::Idle;
+        };
+        let Some(mut work) = running.replica.take_work(clock) else {
+            return Round::Idle;
+        };
+        running.checks.append(&mut work.checks);
+        if self.dies(Boundary::Begin) {
+            return Round::Died(Vec::new());
+        }
+        let mut sent = std::mem::take(&mut work.send_first);
+        if self.bug == Some(Bug::AckBeforePersist) {
+            sent.append(&mut work.send_after);
+        }
+        if self.dies(Boundary::SentFirst) {
+            return Round::Died(sent);
+        }
+        if self.dies(Boundary::Unsynced) {
+            // A leader's snapshot is made durable by three syncs: of its bytes, its name, the log.
+            let after = match work.persist.snapshot {
+                Some(_) => u32::try_from(self.random.below(3)).expect("a small number"),
+                None => 0,
+            };
+            self.dies_at_sync(after);
+        }
+        if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
+            return Round::Died(sent);
+        }
+        if self.dies(Boundary::Persisted) {
+            return Round::Died(sent);
+        }
+        sent.append(&mut work.send_after);
+        if self.dies(Boundary::SentAfter) {
+            return Round::Died(sent);
+        }
+        self.finish(work, sent)
+    }
+
+    fn finish(&mut self, work: Work, mut sent: Vec<souk_consensus::wire::Envelope>) -> Round {
+        let Some(running) = &mut self.running else {
+            return Round::Died(sent);
+        };
+        let mut outcome = match running.replica.persisted(work) {
+            Ok(outcome) => outcome,
+            Err(error) => return Round::Refused(error.to_string()),
+        };
+        if self.dies(Boundary::Applied) {
+            return Round::Died(sent);
+        }
+        sent.append(&mut outcome.send);
+        let running = self.running.as_mut().expect("it has just persisted");
+        running.viewed_from = outcome.installed.unwrap_or(running.viewed_from);
+        if let Err(error) = running.views.on_checkpoints(&outcome.checkpoints) {
+            return Round::Refused(error.to_string());
+        }
+        if let Some(snapshot) = &outcome.snapshot
+            && !self.keep(snapshot)
+        {
+            return Round::Died(sent);
+        }
+        Round::Done(Box::new(Done { sent, outcome }))
+    }
+
+    /// Keeps what came of a snapshot; false if the disk failed.
+    fn keep_parts(&mut self, work: &Work) -> bool {
+        let store = self.running.as_mut().map(|running| &mut running.store);
+        store.is_some_and(|store| store.keep_parts(&work.parts).is_ok())
+    }
+
+    /// False if the disk failed.
+    fn persist(&mut self, persist: &Persist, now: u64) -> bool {
+        if persist.must_sync && self.sync_ms > 0 {
+            self.busy_until = self.busy_until.max(now + self.sync_ms);
+        }
+        let Some(running) = &mut self.running else {
+            return false;
+        };
+        let spoiled = match self.bug {
+            Some(Bug::LoseVote) => Some(Persist {
+                snapshot: persist.snapshot.clone(),
+                entries: persist.entries.clone(),
+                hard_state: None,
+                must_sync: persist.must_sync,
+            }),
+            Some(Bug::LoseLastEntry) if persist.entries.len() > 1 => Some(Persist {
+                snapshot: persist.snapshot.clone(),
+                entries: persist.entries[..persist.entries.len() - 1].to_vec(),
+                hard_state: persist.hard_state.clone(),
+                must_sync: persist.must_sync,
+            }),
+            _ => None,
+        };
+        let persisted = running.store.persist(spoiled.as_ref().unwrap_or(persist));
+        persisted.is_ok() || self.bug == Some(Bug::IgnoreSyncError)
+    }
+
+    /// It dies once so many more syncs were made.
+    fn dies_at_sync(&mut self, after: u32) {
+        let killed = self.is_killed;
+        self.disk.set_faults(|faults| match killed {
+            true => faults.killed_at_sync = Some(after),
+            false => faults.sync_fails = Some(after),
+        });
+    }
+
+    /// False if it died while it wrote.
+    fn keep(&mut self, snapshot: &Snapshot) -> bool {
+        if self.dies(Boundary::Snapshot) {
+            let after = u32::try_from(self.random.below(4)).expect("a small number");
+            self.dies_at_sync(after);
+        }
+        let forgets = self.bug == Some(Bug::SnapshotForgetsSessions);
+        let Some(running) = &mut self.running else {
+            return false;
+        };
+        let snapshot = if forgets {
+            without_sessions(snapshot)
+        } else {
+            snapshot.clone()
+        };
+        if running.store.save_snapshot(&snapshot).is_err() {
+            return false;
+        }
+        let Ok(keep_from) = running.store.release() else {
+            return false;
+        };
+        running.replica.compact(snapshot, keep_from);
+        self.rows.sync();
+        true
+    }
+
+    /// Its own stream of chance.
+    pub fn random(&mut self) -> &mut Random {
+        &mut self.random
+    }
+}
+
+/// What a check comes to: each batch is decoded once, whoever verifies it.
+pub fn verdict(check: &Check, decoded: &RefCell<Decoded>) -> Verdict<Rc<Decoding>> {
+    let commands = check.commands.iter().enumerate();
+    let verified = commands.map(|(offset, command)| {
+        let decoding = decoded.borrow_mut().get(command);
+        decoding.verified().map_err(|cause| ForgedCommand {
+            offset,
+            cause: Arc::new(cause),
+        })
+    });
+    Verdict {
+        ticket: check.ticket,
+        outcome: verified.collect(),
+    }
+}
+
+fn without_sessions(snapshot: &Snapshot) -> Snapshot {
+    let history: &History = &snapshot.history;
+    Snapshot::new(&souk_consensus::snapshot::SnapshotParts {
+        index: snapshot.index,
+        term: snapshot.term,
+        members: &snapshot.members,
+        time: snapshot.time,
+        sessions: &Sessions::default(),
+        history,
+        state: snapshot.state,
+        machine: &snapshot.machine,
+    })
+}

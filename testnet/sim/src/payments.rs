@@ -1,0 +1,248 @@
+//! The rules of payment once more, naively, fed with what was commanded and traded: what each lease
+//! must have paid when it was closed.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use souk_market::{
+    Acceptance, CloseReason, Command, Credits, DeviceMicros, Event, LeaseId, Millis, OrderEnd,
+    OrderId, Price, ReceiptBody, Refusal, Trade,
+};
+
+/// How often people did what, as the log has it.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Dealings {
+    /// Leases begun.
+    pub leases: u64,
+    /// Leases closed by a receipt that both signed.
+    pub receipts_settled: u64,
+    /// Gangs of bids that all traded.
+    pub gangs_placed: u64,
+    /// Leases made longer.
+    pub extended: u64,
+    /// Orders changed.
+    pub amended: u64,
+    /// Leases of which the rest was resold.
+    pub resold: u64,
+    /// Times somebody put credits at stake.
+    pub staked: u64,
+    /// Times somebody took some back.
+    pub unstaked: u64,
+    /// Orders whose time was over.
+    pub orders_expired: u64,
+    /// Notes that their buyer disputed.
+    pub disputes: u64,
+    /// Notes accepted by word.
+    pub notes_accepted: u64,
+    /// Leases whose buyer answered no note.
+    pub buyers_silent: u64,
+    /// Leases that their provider gave up.
+    pub given_up: u64,
+    /// Leases taken back or displaced.
+    pub reclaimed: u64,
+    /// Leases that ended by their time alone.
+    pub run_out: u64,
+}
+
+/// What is owed for one lease.
+struct Owed {
+    price: Price,
+    escrow: Credits,
+    accepted: DeviceMicros,
+    note: Option<(DeviceMicros, Millis)>,
+    /// What the provider gets per device-second, where the lease was bought from another buyer.
+    resold_at: Option<Price>,
+}
+
+/// What the receipts of a batch say: amount and usage.
+type Settled = BTreeMap<LeaseId, (Credits, DeviceMicros)>;
+
+/// See the module.
+pub struct Payments {
+    fee_basis_points: u64,
+    leases: BTreeMap<LeaseId, Owed>,
+    /// Asks by which the rest of a lease is sold.
+    resales: BTreeMap<OrderId, LeaseId>,
+    /// What was done.
+    pub dealings: Dealings,
+}
+
+impl Payments {
+    /// A market that takes such a share.
+    pub fn new(fee_basis_points: u16) -> Self {
+        Self {
+            fee_basis_points: u64::from(fee_basis_points),
+            leases: BTreeMap::new(),
+            resales: BTreeMap::new(),
+            dealings: Dealings::default(),
+        }
+    }
+
+    /// Takes in a batch, or none where time alone passed, and what the exchange made of it. Gives
+    /// what was paid wrong.
+    pub fn apply(
+        &mut self,
+        now: Millis,
+        done: &[(&Command, &Result<Acceptance, Refusal>)],
+        events: &[Event],
+    ) -> Option<String> {
+        self.accept_silently(now);
+        let mut settled = BTreeMap::new();
+        for (command, result) in done {
+            if let Ok(acceptance) = result {
+                self.on_done(command, acceptance, &mut settled);
+            }
+        }
+        let wrong = events
+            .iter()
+            .filter_map(|event| self.on_event(event, &settled));
+        wrong.min()
+    }
+
+    fn accept_silently(&mut self, now: Millis) {
+        for owed in self.leases.values_mut() {
+            if let Some((usage, at)) = owed.note
+                && at <= now
+            {
+                (owed.accepted, owed.note) = (usage, None);
+            }
+        }
+    }
+
+    fn on_done(&mut self, command: &Command, acceptance: &Acceptance, settled: &mut Settled) {
+        let dealings = &mut self.dealings;
+        match (command, acceptance) {
+            (Command::NoteUsage { lease, usage }, Acceptance::Noted { accepted_at }) => {
+                if let Some(owed) = self.leases.get_mut(lease) {
+                    owed.note = Some((*usage, *accepted_at));
+                }
+            }
+            (Command::AcceptNote { lease, usage }, _) => {
+                dealings.notes_accepted += 1;
+                if let Some(owed) = self.leases.get_mut(lease) {
+                    (owed.accepted, owed.note) = (*usage, None);
+                }
+            }
+            (Command::Extend { lease, .. }, Acceptance::Extended { escrow, .. }) => {
+                dealings.extended += 1;
+                if let Some(owed) = self.leases.get_mut(lease) {
+                    owed.escrow = owed.escrow.max(*escrow);
+                }
+            }
+            (Command::Resell { lease, .. }, Acceptance::Placed { order, .. }) => {
+                self.resales.insert(*order, *lease);
+            }
+            (Command::Amend { order, .. }, Acceptance::Amended { order: new, .. }) => {
+                dealings.amended += 1;
+                if let Some(lease) = self.resales.get(order).copied() {
+                    self.resales.insert(*new, lease);
+                }
+            }
+            (Command::Settle(receipt), _) => {
+                let body = &receipt.body;
+                settled.insert(body.lease, (body.amount, body.usage));
+            }
+            (Command::PlaceGang(_), _) => dealings.gangs_placed += 1,
+            (Command::Stake { .. }, _) => dealings.staked += 1,
+            (Command::Unstake { .. }, _) => dealings.unstaked += 1,
+            _ => {}
+        }
+    }
+
+    fn on_event(&mut self, event: &Event, settled: &Settled) -> Option<String> {
+        match event {
+            Event::Traded(trade) => {
+                let resold_at = self.on_resold(trade);
+                let owed = Owed {
+                    price: trade.price,
+                    escrow: trade.escrow,
+                    accepted: DeviceMicros(0),
+                    note: None,
+                    resold_at,
+                };
+                self.dealings.leases += 1;
+                self.leases.insert(trade.lease, owed);
+                None
+            }
+            Event::OrderClosed { reason, .. } => {
+                self.dealings.orders_expired += u64::from(*reason == OrderEnd::Expired);
+                None
+            }
+            Event::LeaseClosed {
+                lease,
+                reason,
+                paid,
+                fee,
+                refunded,
+                ..
+            } => {
+                self.count(*reason);
+                let told = (*paid, *fee, *refunded);
+                let due = self.close(*lease, *reason, settled);
+                (due != Some(told))
+                    .then(|| format!("lease {lease} by {reason:?}: {told:?}, due {due:?}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Who sells the rest of a lease below its price leaves the difference. Gives what the provider
+    /// goes on getting per device-second, where it is such a trade.
+    fn on_resold(&mut self, trade: &Trade) -> Option<Price> {
+        let lease = self.resales.get(&trade.ask)?;
+        let owed = self.leases.get_mut(lease)?;
+        let price = owed.price;
+        let loss = u128::from(price.0.saturating_sub(trade.price.0));
+        let lost = DeviceMicros::of(trade.quantity, trade.deadline.since(trade.start));
+        let left = loss * u128::from(lost.0) / 1_000_000;
+        let left = u64::try_from(left).unwrap_or(u64::MAX).min(owed.escrow.0);
+        owed.escrow = Credits(owed.escrow.0 - left);
+        Some(price)
+    }
+
+    /// Paid, fee and refunded of a lease that is closed for a reason; none where nothing is owed
+    /// for it.
+    fn close(
+        &mut self,
+        lease: LeaseId,
+        reason: CloseReason,
+        settled: &Settled,
+    ) -> Option<(Credits, Credits, Credits)> {
+        let owed = self.leases.remove(&lease)?;
+        let (amount, usage) = match reason {
+            CloseReason::Receipt => *settled.get(&lease)?,
+            _ => {
+                let due = ReceiptBody::due(owed.price, owed.accepted)?;
+                (due.min(owed.escrow), owed.accepted)
+            }
+        };
+        let refunded = Credits(owed.escrow.0.checked_sub(amount.0)?);
+        let share = |credits: u64| credits * self.fee_basis_points / 10_000;
+        let Some(price) = owed.resold_at else {
+            let fee = share(amount.0);
+            return Some((Credits(amount.0 - fee), Credits(fee), refunded));
+        };
+        // The provider goes on being paid its own price. Whoever sold the rest of the lease gains
+        // or loses the difference.
+        let by_price = ReceiptBody::due(price, usage)?.0;
+        let by_buyer = by_price.min(amount.0);
+        let by_seller = by_price - by_buyer;
+        let of_provider = share(by_buyer) + share(by_seller);
+        let fee = of_provider + share(amount.0 - by_buyer);
+        Some((Credits(by_price - of_provider), Credits(fee), refunded))
+    }
+
+    fn count(&mut self, reason: CloseReason) {
+        let dealings = &mut self.dealings;
+        let count = match reason {
+            CloseReason::Receipt => &mut dealings.receipts_settled,
+            CloseReason::Resold => &mut dealings.resold,
+            CloseReason::Disputed => &mut dealings.disputes,
+            CloseReason::BuyerSilent => &mut dealings.buyers_silent,
+            CloseReason::GaveUp => &mut dealings.given_up,
+            CloseReason::Reclaimed | CloseReason::Displaced => &mut dealings.reclaimed,
+            CloseReason::Deadline | CloseReason::BuyerEnded => &mut dealings.run_out,
+        };
+        *count += 1;
+    }
+}

@@ -1,0 +1,61 @@
+//! Messages changed on purpose: by leaders that reorder, and by leaders that forge.
+
+use bytes::Bytes;
+use souk_consensus::batch::Batch;
+use souk_consensus::wire::PeerMessage;
+
+use super::bugs::Bug;
+use super::random::Random;
+
+/// raft's number for a forwarded proposal.
+const PROPOSE: i32 = 2;
+
+/// raft's number for entries from the leader.
+const APPEND: i32 = 3;
+
+/// The bug a node has: some are in all of them, some in one.
+pub fn bug_of(bug: Option<Bug>, node: usize) -> Option<Bug> {
+    match bug {
+        Some(Bug::ApplyTwice | Bug::SkipCommand | Bug::CorruptCommand) if node != 1 => None,
+        Some(Bug::SplitMembers) if node != 0 => None,
+        bug => bug,
+    }
+}
+
+/// Another order of the commands in a forwarded proposal, as a leader may choose it.
+pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
+    let PeerMessage::Raft(mut message) = PeerMessage::decode(bytes.clone()).ok()? else {
+        return None;
+    };
+    if message.msg_type as i32 != PROPOSE {
+        return None;
+    }
+    for entry in message.mut_entries().iter_mut() {
+        let mut batch = Batch::decode(entry.data.clone()).ok()?;
+        random.shuffle(&mut batch.commands);
+        entry.data = batch.encode().into();
+    }
+    Some(PeerMessage::Raft(message).encode())
+}
+
+/// What a leader that lies sends some of the others: the last signature of its entries does not
+/// hold, and the checksum does.
+pub fn forge(bytes: Bytes, random: &mut Random) -> Bytes {
+    if !random.chance(300) {
+        return bytes;
+    }
+    let Ok(PeerMessage::Raft(mut message)) = PeerMessage::decode(bytes.clone()) else {
+        return bytes;
+    };
+    if message.msg_type as i32 != APPEND || message.entries.is_empty() {
+        return bytes;
+    }
+    for entry in message.mut_entries().iter_mut() {
+        let mut data = entry.data.to_vec();
+        if let Some(byte) = data.last_mut() {
+            *byte ^= 1;
+        }
+        entry.data = data.into();
+    }
+    PeerMessage::Raft(message).encode()
+}

@@ -1,0 +1,76 @@
+//! Verification in simulated time: what others took in is checked a while after it came, in any
+//! order, and whoever forged it is named; nobody else is.
+
+use souk_consensus::replica::Forgery;
+
+use super::checker::Violation;
+use super::node::verdict;
+use super::world::{Event, World};
+
+/// The most simulated milliseconds a check takes, mostly.
+const CHECK_MS: u64 = 20;
+
+/// The most it takes where the processor has other work.
+const CHECK_SLOW_MS: u64 = 800;
+
+impl World {
+    /// A replica will look at what it is to verify.
+    pub(super) fn verify_later(&mut self, node: usize) {
+        let Some(running) = &mut self.nodes[node].running else {
+            return;
+        };
+        if running.checks.is_empty() || running.verifies_soon {
+            return;
+        }
+        running.verifies_soon = true;
+        let life = self.nodes[node].life;
+        let random = self.nodes[node].random();
+        let slow = random.chance(10);
+        let ms = random.below(if slow { CHECK_SLOW_MS } else { CHECK_MS });
+        self.at(self.now + ms, Event::Verify { node, life });
+    }
+
+    /// A replica has verified what came up to now.
+    pub(super) fn on_verify(&mut self, node: usize, life: u64) {
+        if self.nodes[node].life != life {
+            return;
+        }
+        if self.nodes[node].busy_until > self.now {
+            return self.at(self.nodes[node].busy_until, Event::Verify { node, life });
+        }
+        let clock = self.nodes[node].clock(self.now);
+        let Some(running) = &mut self.nodes[node].running else {
+            return;
+        };
+        running.verifies_soon = false;
+        let mut checks = std::mem::take(&mut running.checks);
+        self.nodes[node].random().shuffle(&mut checks);
+        for check in checks {
+            self.counts.verified += check.commands.len() as u64;
+            let verdict = verdict(&check, &self.decoded);
+            let running = self.nodes[node].running.as_mut();
+            let verified = running.map(|running| running.replica.on_verified(clock, verdict));
+            if let Some(Err(forgery)) = verified {
+                self.on_forgery(node, &forgery);
+            }
+        }
+        self.work(node);
+    }
+
+    /// A replica refuses what another one sent, which must have forged it.
+    pub(super) fn on_forgery(&mut self, node: usize, forgery: &Forgery) {
+        self.counts.forgeries += 1;
+        let named = match forgery {
+            Forgery::Leader(accusation) => accusation.leader,
+            Forgery::Forwarded { from, .. } => Some(*from),
+        };
+        // One whose disk was lost since, or who was gone before it was looked at, is not known.
+        let known = self.nodes.iter().find(|it| Some(it.id) == named);
+        if known.is_some_and(|it| !it.forged) {
+            let replica = self.nodes[node].id.get();
+            let reason = forgery.to_string();
+            self.checker
+                .report(Violation::WronglyAccused { replica, reason });
+        }
+    }
+}

@@ -1,0 +1,542 @@
+//! The simulated world: machines, network, people and the faults between them, in one thread and
+//! one order.
+
+pub(super) mod actors;
+pub(super) mod ending;
+mod operations;
+
+use std::cell::RefCell;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use souk_consensus::replica::Role;
+use souk_consensus::wire::{Envelope, PeerMessage};
+use souk_consensus::{LogIndex, LogTime, ReplicaId};
+use souk_market::Genesis;
+
+use super::bugs::Bug;
+use super::checker::{Checker, Violation};
+use super::clients::{CAPACITY, People};
+use super::disk::DiskFaults;
+use super::faults::Timed;
+use super::machine::{Decoded, SimExchange};
+use super::network::Network;
+use super::node::{Done, Node, Round, StartFault};
+use super::random::Random;
+use super::spoiling;
+use super::{Config, Counts};
+use actors::jobs::Jobs;
+use actors::{ActorEvent, Actors};
+use operations::Operations;
+
+/// Simulated milliseconds between two ticks of a replica.
+const TICK_MS: u64 = 50;
+
+/// Simulated milliseconds between two looks at everything.
+const LOOK_MS: u64 = 1_000;
+
+/// Simulated milliseconds the healed group has to come to rest.
+const SETTLE_MS: u64 = 60_000;
+
+/// Simulated milliseconds after which the last lease is closed: the longest one, its grace, and a
+/// note's time, some times over, since what a lease leaves free may be bought by who waits for it.
+const CLOSE_MS: u64 = 400_000;
+
+/// What a clock may jump by without being caught at it, twice over and a little more.
+const UNNOTICED_MS: u64 = 5_000;
+
+/// Something that is going to happen.
+pub(super) enum Event {
+    Tick {
+        node: usize,
+        life: u64,
+    },
+    Deliver {
+        from: ReplicaId,
+        to: usize,
+        bytes: Bytes,
+    },
+    Start {
+        node: usize,
+    },
+    Fault {
+        number: usize,
+    },
+    EndFault {
+        number: usize,
+    },
+    Write,
+    Read,
+    Retry {
+        operation: u64,
+    },
+    Look,
+    Verify {
+        node: usize,
+        life: u64,
+    },
+    Actor(usize, ActorEvent),
+}
+
+/// An event in the queue: the earliest is the greatest, of those at one time the first put in.
+struct Scheduled {
+    time: u64,
+    sequence: u64,
+    event: Event,
+}
+
+impl Scheduled {
+    fn rank(&self) -> Reverse<(u64, u64)> {
+        Reverse((self.time, self.sequence))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Scheduled {}
+
+/// See the module.
+pub struct World {
+    pub(super) config: Config,
+    pub(super) now: u64,
+    sequence: u64,
+    queue: BinaryHeap<Scheduled>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) network: Network,
+    pub(super) random: Random,
+    pub(super) people: People,
+    pub(super) actors: Actors,
+    pub(super) jobs: Jobs,
+    pub(super) operations: Operations,
+    pub(super) checker: Checker,
+    pub(super) counts: Counts,
+    pub(super) faults: Vec<Timed>,
+    pub(super) reorders: u32,
+    pub(super) next_id: u64,
+    pub(super) healed: bool,
+    genesis: Genesis,
+    pub(super) decoded: Rc<RefCell<Decoded>>,
+}
+
+impl World {
+    /// A world at its beginning.
+    pub fn new(config: &Config, faults: Vec<Timed>) -> Self {
+        let seed = config.seed;
+        let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
+        let actors = Actors::new(seed, config.nodes, &mut genesis);
+        people.join(genesis.market_id());
+        let decoded = Rc::new(RefCell::new(Decoded::default()));
+        let nodes = config.nodes;
+        let mut world = Self {
+            config: config.clone(),
+            now: 0,
+            sequence: 0,
+            queue: BinaryHeap::new(),
+            nodes: (0..nodes)
+                .map(|number| Node::new(id(number), seed, None))
+                .collect(),
+            network: Network::new(Random::new(seed, "network"), nodes),
+            random: Random::new(seed, "world"),
+            people,
+            actors,
+            jobs: Jobs::new(seed),
+            operations: Operations::default(),
+            checker: Checker::new(&genesis, decoded.clone()),
+            counts: Counts::default(),
+            faults,
+            reorders: 0,
+            next_id: nodes as u64 + 1,
+            healed: false,
+            genesis,
+            decoded,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.nodes[node].bug = spoiling::bug_of(self.config.bug, node);
+            if self.config.bug == Some(Bug::SkipSync) {
+                self.nodes[node]
+                    .disk
+                    .set_faults(|faults| faults.lies = true);
+            }
+            self.start(node);
+        }
+        for number in 0..self.faults.len() {
+            self.at(self.faults[number].at_ms, Event::Fault { number });
+        }
+        self.at(500, Event::Write);
+        self.at(500, Event::Read);
+        for actor in 0..self.actors.len() {
+            self.at(500, Event::Actor(actor, ActorEvent::Act));
+        }
+        self.at(LOOK_MS, Event::Look);
+    }
+
+    pub(super) fn at(&mut self, time: u64, event: Event) {
+        self.sequence += 1;
+        self.queue.push(Scheduled {
+            time: time.max(self.now),
+            sequence: self.sequence,
+            event,
+        });
+    }
+
+    /// Runs to the end: the faults, the healing, and the last look.
+    pub fn run(&mut self) -> Option<Violation> {
+        let until = self.config.simulated_ms();
+        self.run_until(until, |_| false);
+        self.heal();
+        self.run_until(until + SETTLE_MS, |world| {
+            world.now % 500 < TICK_MS && world.is_at_rest() && !world.has_proposals()
+        });
+        if self.is_at_rest() {
+            self.run_until(until + CLOSE_MS, |world| {
+                world.now % 500 < TICK_MS
+                    && world.is_at_rest()
+                    && !world.has_proposals()
+                    && !world.has_jobs()
+                    && world.checker.is_all_closed()
+            });
+        }
+        if self.checker.violation().is_none() {
+            ending::check(self);
+        }
+        self.counts.simulated_ms = self.now;
+        self.checker.violation().cloned()
+    }
+
+    fn run_until(&mut self, until: u64, done: impl Fn(&Self) -> bool) {
+        while self.checker.violation().is_none() {
+            let Some(Scheduled { time, event, .. }) = self.queue.pop() else {
+                return;
+            };
+            if time > until {
+                self.at(time, event);
+                self.now = until;
+                return;
+            }
+            self.now = time;
+            self.counts.events += 1;
+            let look = matches!(event, Event::Tick { .. });
+            self.on_event(event);
+            if let Some(breach) = self.jobs.breach.take() {
+                let (actor, reason) = (breach.actor, breach.reason);
+                self.checker.report(Violation::Job { actor, reason });
+            }
+            if look && done(self) {
+                return;
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Tick { node, life } => self.on_tick(node, life),
+            Event::Deliver { from, to, bytes } => self.on_deliver(from, to, bytes),
+            Event::Start { node } => self.start(node),
+            Event::Fault { number } => self.begin_fault(number),
+            Event::EndFault { number } => self.end_fault(number),
+            Event::Write => self.on_write(),
+            Event::Read => self.on_read(),
+            Event::Retry { operation } => self.on_retry(operation),
+            Event::Look => self.on_look(),
+            Event::Verify { node, life } => self.on_verify(node, life),
+            Event::Actor(actor, event) => self.on_actor(actor, event),
+        }
+    }
+
+    fn machine(&self) -> SimExchange {
+        SimExchange::new(&self.genesis, self.decoded.clone())
+    }
+
+    pub(super) fn genesis(&self) -> &Genesis {
+        &self.genesis
+    }
+
+    /// Starts a machine, if it is off.
+    fn start(&mut self, node: usize) {
+        if self.nodes[node].running.is_some() {
+            return;
+        }
+        let members: Vec<ReplicaId> = (0..self.nodes.len()).map(id).collect();
+        let alone = [self.nodes[node].id];
+        let founder = members.contains(&self.nodes[node].id);
+        let split = self.nodes[node].bug == Some(Bug::SplitMembers);
+        let members = if split { &alone[..] } else { &members[..] };
+        let machine = self.machine();
+        let seed = self.config.seed;
+        let founders = founder.then_some(members);
+        match self.nodes[node].start(seed, founders, machine, &self.decoded) {
+            Ok(()) => {
+                self.counts.starts += 1;
+                let life = self.nodes[node].life;
+                let phase = self.nodes[node].random().below(TICK_MS);
+                self.at(self.now + phase, Event::Tick { node, life });
+                self.check_views(node);
+            }
+            Err(fault) => self.on_start_fault(node, fault),
+        }
+    }
+
+    fn on_start_fault(&mut self, node: usize, fault: StartFault) {
+        let reason = match fault {
+            StartFault::Store(souk_consensus::store::StoreOpenError::Wal(
+                souk_consensus::wal::WalOpenError::Read(_)
+                | souk_consensus::wal::WalOpenError::Write(_),
+            ))
+            | StartFault::Store(souk_consensus::store::StoreOpenError::Read(_))
+            | StartFault::Disk => {
+                self.nodes[node].disk.crash();
+                return self.at(self.now + 500, Event::Start { node });
+            }
+            StartFault::Store(error) => error.to_string(),
+            StartFault::Replica(error) => error,
+        };
+        self.on_refusal(node, reason);
+    }
+
+    /// A replica refuses its state: right if its disk was harmed, wrong if not.
+    fn on_refusal(&mut self, node: usize, reason: String) {
+        if self.nodes[node].harmed {
+            self.counts.refused += 1;
+            self.replace(node);
+        } else {
+            let replica = self.nodes[node].id.get();
+            self.checker
+                .report(Violation::RefusesItself { replica, reason });
+        }
+    }
+
+    fn on_tick(&mut self, node: usize, life: u64) {
+        if self.nodes[node].life != life || self.nodes[node].running.is_none() {
+            return;
+        }
+        if self.nodes[node].busy_until > self.now {
+            return self.at(self.nodes[node].busy_until, Event::Tick { node, life });
+        }
+        let clock = self.nodes[node].clock(self.now);
+        if let Some(running) = &mut self.nodes[node].running {
+            running.replica.tick(clock);
+        }
+        self.at(self.now + TICK_MS, Event::Tick { node, life });
+        self.work(node);
+    }
+
+    fn on_deliver(&mut self, from: ReplicaId, to: usize, bytes: Bytes) {
+        if self.nodes[to].busy_until > self.now {
+            let time = self.nodes[to].busy_until;
+            return self.at(time, Event::Deliver { from, to, bytes });
+        }
+        let bytes = if self.reorders > 0 {
+            spoiling::reorder(&bytes, &mut self.random).unwrap_or(bytes)
+        } else {
+            bytes
+        };
+        if self.config.bug == Some(Bug::AdoptClock)
+            && let Ok(PeerMessage::Clock(shown)) = PeerMessage::decode(bytes.clone())
+        {
+            self.nodes[to].adopt(self.now, shown);
+        }
+        let clock = self.nodes[to].clock(self.now);
+        if let Some(running) = &mut self.nodes[to].running {
+            let stepped = running.replica.step(clock, from, bytes);
+            self.counts.messages += 1;
+            self.counts.messages_dropped += u64::from(stepped.is_err());
+            self.work(to);
+        }
+    }
+
+    /// Carries out what a replica wants, round by round.
+    pub(super) fn work(&mut self, node: usize) {
+        loop {
+            let from = self.nodes[node].id;
+            match self.nodes[node].round(self.now) {
+                Round::Idle => break,
+                Round::Done(done) => {
+                    let Done { sent, outcome } = *done;
+                    self.send(node, from, sent);
+                    self.on_outcome(node, outcome);
+                }
+                Round::Died(sent) => {
+                    self.send(node, from, sent);
+                    self.die(node, 1_000);
+                    return;
+                }
+                Round::Refused(reason) => {
+                    self.nodes[node].crash();
+                    return self.on_refusal(node, reason);
+                }
+            }
+        }
+        self.verify_later(node);
+        self.look_at(node);
+    }
+
+    /// Power is lost, and comes back after a while.
+    pub(super) fn power_off(&mut self, node: usize, down_ms: u64) {
+        self.nodes[node].crash();
+        self.counts.crashes += 1;
+        self.at(self.now + down_ms, Event::Start { node });
+    }
+
+    /// The process ends as it was drawn: killed, or for lack of power.
+    pub(super) fn die(&mut self, node: usize, down_ms: u64) {
+        if !self.nodes[node].is_killed {
+            return self.power_off(node, down_ms);
+        }
+        self.nodes[node].kill();
+        self.counts.kills += 1;
+        self.at(self.now + down_ms, Event::Start { node });
+    }
+
+    fn send(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
+        let slow = self.nodes[node].sync_ms;
+        for envelope in envelopes {
+            let Some(to) = self.nodes.iter().position(|other| other.id == envelope.to) else {
+                continue;
+            };
+            let bytes = match self.nodes[node].forges {
+                true => spoiling::forge(envelope.bytes, &mut self.random),
+                false => envelope.bytes,
+            };
+            for (delay, bytes) in self.network.carry(node, to, bytes).into_iter().flatten() {
+                self.at(self.now + delay + slow, Event::Deliver { from, to, bytes });
+            }
+        }
+    }
+
+    /// The checks that cost little, after every step of a replica.
+    fn look_at(&mut self, node: usize) {
+        let Node { id, running, .. } = &mut self.nodes[node];
+        let Some(running) = running else { return };
+        if running.replica.is_leader() {
+            self.checker.on_leader(running.replica.term(), *id);
+        }
+        let index = running.replica.applied();
+        if index > LogIndex(1) && index != running.looked_at {
+            running.looked_at = index;
+            self.checker
+                .on_history(*id, index, running.replica.history());
+        }
+        if let Some(breach) = running.replica.machine().breach() {
+            self.checker.on_breach(*id, breach);
+        }
+        if let Some(divergence) = running.replica.compare_checkpoints() {
+            let replica = id.get();
+            let index = divergence.index.0;
+            self.checker
+                .report(Violation::StatesDiffer { index, replica });
+        }
+    }
+
+    /// The checks that cost more, once a second.
+    fn on_look(&mut self) {
+        ending::compare_logs(self);
+        for node in &self.nodes {
+            let machine = node
+                .running
+                .as_ref()
+                .map(|running| running.replica.machine());
+            let breach = machine.and_then(|machine| machine.check_leases(u64::from(CAPACITY)));
+            if let Some(breach) = breach {
+                self.checker.on_breach(node.id, &breach);
+            }
+        }
+        self.check_patience();
+        self.drive_members();
+        self.at(self.now + LOOK_MS, Event::Look);
+    }
+
+    /// Everything works again.
+    fn heal(&mut self) {
+        self.healed = true;
+        self.network.heal();
+        self.reorders = 0;
+        let lies = self.config.bug == Some(Bug::SkipSync);
+        for node in 0..self.nodes.len() {
+            self.replace_liar(node);
+            let now = self.now;
+            let machine = &mut self.nodes[node];
+            machine.disk.set_faults(|faults| {
+                *faults = DiskFaults {
+                    lies,
+                    ..Default::default()
+                }
+            });
+            machine.clock_skew_ms = 0;
+            machine.sync_ms = 0;
+            machine.busy_until = now;
+            machine.dies_at = None;
+            machine.is_killed = false;
+            if machine.running.is_none() {
+                self.at(now + 100, Event::Start { node });
+            }
+        }
+    }
+
+    /// The latest time that the log may show: what a majority's clocks may have shown by now, and
+    /// what a clock may jump by unnoticed.
+    pub(super) fn latest_time(&self) -> LogTime {
+        let mut clocks: Vec<LogTime> = self.nodes.iter().map(|it| it.latest(self.now)).collect();
+        clocks.sort_unstable();
+        let minority = (clocks.len() - 1) / 2;
+        LogTime(clocks[minority].0 + UNNOTICED_MS)
+    }
+
+    /// Whether a replica keeps commands to propose: what was lost on its way is sent again a while
+    /// later, though whoever handed it in may have vanished.
+    fn has_proposals(&self) -> bool {
+        let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
+        let mut statuses = running.map(|running| running.replica.status());
+        statuses.any(|status| status.proposals > 0)
+    }
+
+    /// Whether every machine runs, follows one leader and has applied the same.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
+        let statuses: Vec<_> = running.map(|running| running.replica.status()).collect();
+        let Some(first) = statuses.first() else {
+            return false;
+        };
+        let leaders = statuses
+            .iter()
+            .filter(|status| status.role == Role::Leader)
+            .count();
+        let voters = first.members.get_voters().len();
+        statuses.len() == self.nodes.len()
+            && leaders == 1
+            && voters == self.nodes.len()
+            && first.members.get_voters_outgoing().is_empty()
+            && self.nodes.iter().all(|node| node.replaces.is_none())
+            && self.operations.waiting() == 0
+            && statuses
+                .iter()
+                .all(|status| status.applied == first.applied && status.member)
+    }
+}
+
+/// The first id of a machine.
+pub(super) fn id(node: usize) -> ReplicaId {
+    ReplicaId::new(node as u64 + 1).expect("one and more")
+}

@@ -1,0 +1,578 @@
+//! Accounts that trade through a market client of their own: the core that a node runs, on a
+//! simulated network, with a clock of their own.
+
+pub mod jobs;
+mod trader;
+
+use std::collections::BTreeMap;
+
+use souk_consensus::LogTime;
+use souk_market::{AccountKey, Credits, Genesis, MarketId, Millis, Name, SignedBatch, SigningKey};
+use souk_roles::clock::{Micros, Now};
+use souk_roles::market::client::{
+    Action, Asked, Event as ClientEvent, Heard, MarketClient, Putting, Reply, Silence, WatchId,
+};
+use souk_roles::market::words::{Answer, Request};
+use souk_roles::validator::questions;
+use souk_roles::{job, provider};
+
+use crate::machine::{BatchResult, TRUSTED};
+use crate::random::Random;
+use crate::world::{Event, World};
+use jobs::buyer::Buyer;
+use jobs::worker::Worker;
+use jobs::{Answered, Frame};
+use trader::Trader;
+
+/// Accounts that trade at random.
+const TRADERS: usize = 6;
+
+/// Accounts that sell devices for jobs, and those that have jobs done.
+const WORKERS: usize = 6;
+const BUYERS: usize = 3;
+
+/// The first accounts have no jobs done.
+const JOBLESS: usize = TRADERS + WORKERS;
+
+/// What the wall clock of a machine shows when a simulation begins.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// Simulated milliseconds that a message takes to a validator, at most.
+const DELAY_MAX_MS: u64 = 40;
+
+/// Of a thousand messages to or from a validator, so many are lost.
+const LOST_PERMILLE: u64 = 15;
+
+/// A machine with an account.
+pub struct Actor {
+    pub account: AccountKey,
+    market: MarketId,
+    client: MarketClient,
+    pub life: u64,
+    /// By how much its clock is ahead, and how fast it drifts.
+    ahead_ms: i64,
+    drift_ppm: i64,
+    /// When it is going to be woken.
+    wakes: Option<u64>,
+    asked: u64,
+    pub role: Role,
+}
+
+/// What a machine is for.
+pub enum Role {
+    /// It trades at random.
+    Trader(Box<Trader>),
+    /// It sells a device.
+    Worker(Box<Worker>),
+    /// It has jobs done.
+    Buyer(Box<Buyer>),
+}
+
+impl Role {
+    /// Whether its process runs.
+    pub fn is_running(&self) -> bool {
+        match self {
+            Role::Trader(_) | Role::Buyer(_) => true,
+            Role::Worker(worker) => worker.core.is_some(),
+        }
+    }
+}
+
+/// What happens between actors and validators.
+pub enum ActorEvent {
+    /// The client's own moment.
+    Wake { life: u64 },
+    /// The core's own moment.
+    RoleWake { life: u64 },
+    /// Somebody does something with the machine.
+    Act,
+    /// Something arrives at an end of a stream.
+    Frame {
+        link: u64,
+        forth: bool,
+        frame: Frame,
+    },
+    /// An effect of the core came to something.
+    Done { life: u64, done: Box<Answered> },
+    /// A question reaches a validator.
+    Put {
+        life: u64,
+        putting: Putting,
+        node: usize,
+        question: Box<Request>,
+    },
+    /// An answer reaches the client.
+    Heard {
+        life: u64,
+        putting: Putting,
+        heard: Box<Result<Heard, Silence>>,
+    },
+    /// A wish to be told of changes reaches a validator.
+    Watch {
+        life: u64,
+        watch: WatchId,
+        node: usize,
+        account: AccountKey,
+    },
+    /// A validator's word of a change reaches the client, or that it says no more.
+    Watched {
+        life: u64,
+        watch: WatchId,
+        goes_on: bool,
+    },
+}
+
+/// What waits at a validator for an actor.
+pub struct Waiter {
+    pub actor: usize,
+    pub life: u64,
+    pub putting: Putting,
+    pub node: usize,
+    pub question: Box<Request>,
+}
+
+/// Who is told of changes by a validator.
+struct Watcher {
+    actor: usize,
+    life: u64,
+    watch: WatchId,
+    account: AccountKey,
+}
+
+/// All actors.
+pub struct Actors {
+    pub list: Vec<Actor>,
+    random: Random,
+    /// By validator, in one of its lives.
+    watchers: BTreeMap<(usize, u64), Vec<Watcher>>,
+}
+
+impl Actors {
+    /// The actors of a seed; the market begins with their accounts.
+    pub fn new(seed: u64, nodes: usize, genesis: &mut Genesis) -> Self {
+        let mut random = Random::new(seed, "actors");
+        let count = TRADERS + WORKERS + BUYERS;
+        let keys: Vec<SigningKey> = (0..count).map(|_| key(&mut random)).collect();
+        for (number, key) in keys.iter().enumerate() {
+            let name = Name::try_from(format!("actor {number}")).expect("a short plain name");
+            let purse = Credits(1_000_000_000);
+            genesis.accounts.push((key.into(), name, purse));
+        }
+        let market = genesis.market_id();
+        let traders = keys[..TRADERS].to_vec();
+        let mut role = |number: usize, key: &SigningKey| match number {
+            0..TRADERS => {
+                let of = Random::new(seed, &format!("trader {number}"));
+                Role::Trader(Box::new(Trader::new(traders.clone(), market, of)))
+            }
+            TRADERS..JOBLESS => {
+                Role::Worker(Box::new(Worker::new(key.clone(), market, &mut random)))
+            }
+            _ => Role::Buyer(Box::new(Buyer::new(key.clone(), market, &mut random))),
+        };
+        let actor = |(number, key): (usize, &SigningKey)| Actor {
+            account: key.into(),
+            market,
+            client: MarketClient::new(key.into(), market, nodes),
+            life: 0,
+            ahead_ms: 0,
+            drift_ppm: 0,
+            wakes: None,
+            asked: 0,
+            role: role(number, key),
+        };
+        let mut list: Vec<Actor> = keys.iter().enumerate().map(actor).collect();
+        for actor in &mut list {
+            actor.ahead_ms = random.signed(3_000);
+            actor.drift_ppm = random.signed(500);
+        }
+        Self {
+            list,
+            random,
+            watchers: BTreeMap::new(),
+        }
+    }
+
+    /// Where an account's machine is.
+    pub fn place_of(&self, account: AccountKey) -> Option<usize> {
+        self.list.iter().position(|actor| actor.account == account)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+}
+
+impl Actor {
+    /// Its own clock.
+    fn clock(&self, now: u64) -> Micros {
+        let drifted = now as i64 / 1_000 * self.drift_ppm / 1_000;
+        let shown = (EPOCH_MS + now).saturating_add_signed(self.ahead_ms + drifted);
+        Micros::millis(shown)
+    }
+
+    /// The moment by both clocks.
+    pub fn now(&self, now: u64) -> Now {
+        let own = Millis(self.clock(now).0 / 1_000);
+        Now {
+            tick: Micros::millis(now),
+            log: self.client.log_time(own),
+        }
+    }
+
+    /// A name for what is asked next.
+    pub fn name(&mut self) -> Asked {
+        self.asked += 1;
+        Asked(self.asked)
+    }
+}
+
+impl World {
+    /// Something happens to an actor, or to a validator because of it.
+    pub(crate) fn on_actor(&mut self, actor: usize, event: ActorEvent) {
+        let of_life = |life: u64| self.actors.list[actor].life == life;
+        match event {
+            ActorEvent::Act => self.act(actor),
+            ActorEvent::Wake { life } if of_life(life) => {
+                self.actors.list[actor].wakes = None;
+                self.tell(actor, ClientEvent::Woke);
+            }
+            ActorEvent::RoleWake { life } if of_life(life) => self.wake_role(actor),
+            ActorEvent::Frame { link, forth, frame } => self.on_frame(link, forth, frame),
+            ActorEvent::Done { life, done } => self.on_done(actor, life, *done),
+            ActorEvent::Heard {
+                life,
+                putting,
+                heard,
+            } if of_life(life) => {
+                let heard = *heard;
+                self.tell(actor, ClientEvent::Heard { putting, heard });
+            }
+            ActorEvent::Watched {
+                life,
+                watch,
+                goes_on,
+            } if of_life(life) => self.tell(actor, ClientEvent::Watched { watch, goes_on }),
+            ActorEvent::Put {
+                life,
+                putting,
+                node,
+                question,
+            } => self.on_put(Waiter {
+                actor,
+                life,
+                putting,
+                node,
+                question,
+            }),
+            ActorEvent::Watch {
+                life,
+                watch,
+                node,
+                account,
+            } => self.on_watch(
+                node,
+                Watcher {
+                    actor,
+                    life,
+                    watch,
+                    account,
+                },
+            ),
+            ActorEvent::Wake { .. }
+            | ActorEvent::RoleWake { .. }
+            | ActorEvent::Heard { .. }
+            | ActorEvent::Watched { .. } => {}
+        }
+    }
+
+    fn act(&mut self, actor: usize) {
+        let gap = match &self.actors.list[actor].role {
+            Role::Trader(_) => 1_500,
+            Role::Worker(_) | Role::Buyer(_) => 3_000,
+        };
+        let next = self.now + self.actors.random.between(50, gap);
+        self.at(next, Event::Actor(actor, ActorEvent::Act));
+        if !self.healed && self.actors.random.chance(10) {
+            self.actors.list[actor].ahead_ms += self.actors.random.signed(20_000);
+        }
+        match self.actors.list[actor].role {
+            Role::Trader(_) => self.act_as_trader(actor),
+            Role::Worker(_) => self.act_on_worker(actor),
+            Role::Buyer(_) => self.act_on_buyer(actor),
+        }
+    }
+
+    fn act_as_trader(&mut self, actor: usize) {
+        if self.healed {
+            return;
+        }
+        if self.actors.random.chance(5) {
+            return self.restart_client(actor);
+        }
+        let of = &mut self.actors.list[actor];
+        let (asked, time, account) = (of.name(), of.now(self.now).log, of.account);
+        let Role::Trader(trader) = &mut of.role else {
+            return;
+        };
+        let event = trader.act(asked, account, time);
+        self.tell(actor, event);
+        if self.actors.random.chance(5) {
+            self.tell(actor, ClientEvent::Unwatch(account));
+            self.tell(actor, ClientEvent::Watch(account));
+        }
+    }
+
+    fn act_on_worker(&mut self, actor: usize) {
+        let runs = self.actors.list[actor].role.is_running();
+        if !runs {
+            return self.start_worker(actor);
+        }
+        let power = self.actors.random.chance(700);
+        match self.actors.random.below(1_000) {
+            _ if self.healed => {}
+            0..40 => self.kill_worker(actor, power),
+            _ => {}
+        }
+    }
+
+    fn wake_role(&mut self, actor: usize) {
+        match &mut self.actors.list[actor].role {
+            Role::Trader(_) => {}
+            Role::Worker(worker) => {
+                worker.wakes = None;
+                self.tell_worker(actor, provider::Event::Woke);
+            }
+            Role::Buyer(buyer) => {
+                buyer.wakes = None;
+                self.tell_buyer(actor, job::Event::Woke);
+            }
+        }
+    }
+
+    /// A process ends and starts again: of what it asked it hears nothing more.
+    pub(crate) fn restart_client(&mut self, actor: usize) {
+        let nodes = self.nodes.len();
+        let of = &mut self.actors.list[actor];
+        of.life += 1;
+        of.wakes = None;
+        of.client = MarketClient::new(of.account, of.market, nodes);
+        let life = of.life;
+        self.counts.clients_restarted += 1;
+        self.operations
+            .forget(|waiter| waiter.actor == actor && waiter.life < life);
+    }
+
+    /// Gives an event to a client's core, and carries out what it wants.
+    pub(crate) fn tell(&mut self, actor: usize, event: ClientEvent) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let of = &mut self.actors.list[actor];
+            let (now, own) = (of.now(self.now), of.clock(self.now));
+            for action in of.client.apply(now, own, event) {
+                events.extend(self.carry_out_for(actor, action));
+            }
+        }
+        let of = &mut self.actors.list[actor];
+        let wakes = of.client.wakes_at().map(|at| at.0.div_ceil(1_000));
+        if let Some(at) = wakes
+            && of.wakes.is_none_or(|known| known > at)
+        {
+            of.wakes = Some(at);
+            let life = of.life;
+            self.at(at, Event::Actor(actor, ActorEvent::Wake { life }));
+        }
+    }
+
+    fn carry_out_for(&mut self, actor: usize, action: Action) -> Option<ClientEvent> {
+        let life = self.actors.list[actor].life;
+        match action {
+            Action::Sign { asked, batch } => {
+                let (batch, signature) = (*batch, TRUSTED);
+                let batch = Box::new(SignedBatch { batch, signature });
+                return Some(ClientEvent::Signed { asked, batch });
+            }
+            Action::Put {
+                putting,
+                validator,
+                question,
+            } => {
+                self.counts.questions_put += 1;
+                let node = validator.0;
+                self.message(
+                    actor,
+                    ActorEvent::Put {
+                        life,
+                        putting,
+                        node,
+                        question,
+                    },
+                );
+            }
+            Action::Stop(putting) => self.operations.forget(|waiter| {
+                (waiter.actor, waiter.life, waiter.putting) == (actor, life, putting)
+            }),
+            Action::Watch {
+                watch,
+                validator,
+                account,
+            } => {
+                let node = validator.0;
+                self.message(
+                    actor,
+                    ActorEvent::Watch {
+                        life,
+                        watch,
+                        node,
+                        account,
+                    },
+                );
+            }
+            Action::Unwatch(watch) => {
+                for watchers in self.actors.watchers.values_mut() {
+                    watchers.retain(|it| (it.actor, it.life, it.watch) != (actor, life, watch));
+                }
+            }
+            Action::Changed(_) => {
+                self.counts.changes_heard += 1;
+                match self.actors.list[actor].role {
+                    Role::Trader(_) => {}
+                    Role::Worker(_) => self.tell_worker(actor, provider::Event::Changed),
+                    Role::Buyer(_) => self.look_at_followed(actor),
+                }
+            }
+            Action::Reply { asked, reply } => self.on_reply(actor, asked, reply),
+        }
+        None
+    }
+
+    fn on_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
+        match &reply {
+            Reply::Uncertain(_) => self.counts.batches_uncertain += 1,
+            Reply::Unreached(_) => self.counts.questions_unreached += 1,
+            Reply::Answer(_) | Reply::Carried(_) | Reply::NotTaken(_) => {
+                self.counts.questions_answered += 1;
+            }
+        }
+        match &mut self.actors.list[actor].role {
+            Role::Trader(trader) => trader.on_reply(reply),
+            Role::Worker(_) => self.on_worker_reply(actor, asked, reply),
+            Role::Buyer(_) => self.on_buyer_reply(actor, asked, reply),
+        }
+    }
+
+    /// Brings a message to or from a validator, if it is not lost.
+    fn message(&mut self, actor: usize, event: ActorEvent) {
+        let lost = !self.healed && self.actors.random.chance(LOST_PERMILLE);
+        let delay = self.actors.random.between(1, DELAY_MAX_MS);
+        if !lost {
+            self.at(self.now + delay, Event::Actor(actor, event));
+        }
+    }
+
+    fn on_put(&mut self, waiter: Waiter) {
+        let node = waiter.node;
+        if self.nodes[node].busy_until > self.now {
+            return;
+        }
+        if self.nodes[node].running.is_none() {
+            return self.answer(&waiter, Err(Silence::Broken));
+        }
+        self.hand_in_for(waiter);
+    }
+
+    /// A validator answers an actor.
+    pub(crate) fn answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
+        let LogTime(time) = self.nodes[waiter.node].clock(self.now);
+        let time = Some(Millis(time));
+        let heard = answer.map(|answer| Heard { time, answer });
+        self.message(
+            waiter.actor,
+            ActorEvent::Heard {
+                life: waiter.life,
+                putting: waiter.putting,
+                heard: Box::new(heard),
+            },
+        );
+    }
+
+    /// A validator's replica has come so far that an actor's question has its answer.
+    pub(crate) fn on_asked(&mut self, waiter: &Waiter, result: &[u8]) {
+        let Some(running) = &self.nodes[waiter.node].running else {
+            return;
+        };
+        let answer = match &*waiter.question {
+            Request::Submit(_) => match postcard::from_bytes(result) {
+                Ok(BatchResult::Applied(results)) => Answer::Applied(results),
+                _ => Answer::Unavailable("no result of a batch".to_owned()),
+            },
+            read => questions::answer(running.replica.machine().exchange(), read.clone()),
+        };
+        self.answer(waiter, Ok(answer));
+    }
+
+    fn on_watch(&mut self, node: usize, watcher: Watcher) {
+        let goes_on = self.nodes[node].running.is_some();
+        let (actor, life, watch) = (watcher.actor, watcher.life, watcher.watch);
+        if goes_on {
+            let place = (node, self.nodes[node].life);
+            self.actors.watchers.entry(place).or_default().push(watcher);
+        }
+        self.message(
+            actor,
+            ActorEvent::Watched {
+                life,
+                watch,
+                goes_on,
+            },
+        );
+    }
+
+    /// Tells those who watch at a validator what changed there, and those at one that is gone that
+    /// it says no more.
+    pub(crate) fn tell_watchers(&mut self, node: usize) {
+        let life = self.nodes[node].life;
+        let events = match &self.nodes[node].running {
+            Some(running) => running.replica.machine().take_events(),
+            None => Vec::new(),
+        };
+        let mut told = Vec::new();
+        for ((at, in_life), watchers) in &mut self.actors.watchers {
+            if *at == node && *in_life != life {
+                told.extend(watchers.drain(..).map(|it| (it, false)));
+            }
+        }
+        let changed: Vec<AccountKey> = events.iter().flat_map(|event| event.accounts()).collect();
+        let here = self.actors.watchers.entry((node, life)).or_default();
+        let mut heard = Vec::new();
+        for it in here.iter().filter(|it| changed.contains(&it.account)) {
+            heard.push((it.actor, it.life, it.watch, true));
+        }
+        heard.extend(
+            told.iter()
+                .map(|(it, goes_on)| (it.actor, it.life, it.watch, *goes_on)),
+        );
+        self.actors
+            .watchers
+            .retain(|_, watchers| !watchers.is_empty());
+        for (actor, life, watch, goes_on) in heard {
+            self.message(
+                actor,
+                ActorEvent::Watched {
+                    life,
+                    watch,
+                    goes_on,
+                },
+            );
+        }
+    }
+}
+
+fn key(random: &mut Random) -> SigningKey {
+    let mut seed = [0; 32];
+    for part in seed.chunks_mut(8) {
+        part.copy_from_slice(&random.draw().to_le_bytes());
+    }
+    SigningKey::from_bytes(&seed)
+}

@@ -1,0 +1,579 @@
+//! A buyer: one job after the other, its disk, its store, and people who stop it, or cheat.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_market::{Command, JobId, LeaseId, MarketId, SigningKey};
+use souk_memory::ContentId;
+use souk_roles::effect::{Effect, Ticket};
+use souk_roles::job::plan::{NoPlan, NoPlanKind};
+use souk_roles::job::{
+    Action, Answer, End, Event, Fact, FetchFault, JobCore, JobSpec, Outcome, Past, Wanted,
+    request_id,
+};
+use souk_roles::lease::{BuyerWord, Contact, Opening, Request as JobRequest};
+use souk_roles::market::client::{Asked, Event as ClientEvent};
+use souk_roles::market::words::Request;
+
+use super::Done;
+use super::journal::Journal;
+use super::links::Purpose;
+use super::planner::{GIVEN, Shape};
+use super::work::{Job, demands, limits};
+use crate::disk::SimDisk;
+use crate::random::Random;
+use crate::world::actors::{ActorEvent, Role};
+use crate::world::{Event as WorldEvent, World};
+
+/// What a question to the market is for.
+pub enum BuyerAsked {
+    /// A followed lease.
+    Lease,
+    Plan(Ticket, Box<Wanted>),
+    Look(Ticket),
+    Buy(Ticket),
+    Command(Ticket),
+}
+
+/// What a buyer does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trick {
+    None,
+    /// What it signs reaches nobody.
+    NeverSigns,
+    /// It disputes each note.
+    Disputes,
+}
+
+/// See the module.
+pub struct Buyer {
+    pub core: Option<JobCore>,
+    pub key: SigningKey,
+    market: MarketId,
+    journal: Option<Journal>,
+    disk: SimDisk,
+    pub job: Option<Job>,
+    pub asked: BTreeMap<Asked, BuyerAsked>,
+    followed: Vec<LeaseId>,
+    unsynced: Vec<(Ticket, Vec<Fact>)>,
+    /// What is safe on the disk of the job.
+    pub safe: Past,
+    stopped: BTreeSet<Ticket>,
+    plans: BTreeMap<ContentId, Vec<usize>>,
+    pub wakes: Option<u64>,
+    trick: Trick,
+    jobs: u64,
+}
+
+impl Buyer {
+    /// A buyer that has no job yet.
+    pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
+        let trick = match random.below(10) {
+            0 => Trick::NeverSigns,
+            1 => Trick::Disputes,
+            _ => Trick::None,
+        };
+        Self {
+            core: None,
+            key,
+            market,
+            journal: None,
+            disk: SimDisk::new(Random::new(random.draw(), "disk")),
+            job: None,
+            asked: BTreeMap::new(),
+            followed: Vec::new(),
+            unsynced: Vec::new(),
+            safe: Past::default(),
+            stopped: BTreeSet::new(),
+            plans: BTreeMap::new(),
+            wakes: None,
+            trick,
+            jobs: 0,
+        }
+    }
+}
+
+impl World {
+    /// Something is done to a buyer: its job begins, is stopped, or its process dies.
+    pub(crate) fn act_on_buyer(&mut self, actor: usize) {
+        let chance = self.jobs.random.below(1_000);
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        match (&buyer.core, &buyer.job) {
+            (Some(_), _) if chance < 60 => {
+                self.kill_buyer(actor);
+            }
+            (Some(_), _) if chance < 70 => {
+                self.counts.jobs_cancelled += 1;
+                self.tell_buyer(actor, Event::Cancel);
+            }
+            (None, Some(_)) => self.resume_job(actor),
+            (None, None) if !self.healed => self.begin_job(actor),
+            _ => {}
+        }
+    }
+
+    fn begin_job(&mut self, actor: usize) {
+        let account = self.actors.list[actor].account;
+        let now = self.actors.list[actor].now(self.now);
+        let random = &mut self.jobs.random;
+        let mut id = account.0.to_vec();
+        id.extend(random.draw().to_le_bytes());
+        let job = JobId(*ContentId::of(&id).as_bytes());
+        let shape = Shape::new(job, random);
+        let count = match random.below(3) {
+            0 => 1,
+            _ => random.between(2, 12),
+        };
+        let mut given = Vec::new();
+        for n in 0..count {
+            let value = super::contents::number(&[&id[..], &n.to_le_bytes()].concat());
+            given.push((self.jobs.contents.make(value, 0), value));
+        }
+        let limits = limits(random);
+        let spec = JobSpec {
+            job,
+            account,
+            market: genesis_market(&self.actors.list[actor].role),
+            subject: ContentId::of(&id),
+            command: String::new(),
+            outputs: shape.outputs(),
+            requests: count as u32,
+            window: random.between(1, 8) as u32,
+            given: given.iter().map(|(id, _)| *id).collect(),
+            limits,
+        };
+        for (id, _) in &given {
+            self.jobs.contents.hold(account, *id);
+        }
+        self.counts.jobs_begun += 1;
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        buyer.jobs += 1;
+        buyer.disk.wipe();
+        buyer.journal = Some(Journal::open::<Fact>(buyer.disk.clone()).0);
+        buyer.safe = Past::default();
+        buyer.plans.clear();
+        buyer.job = Some(Job {
+            spec: spec.clone(),
+            shape,
+            given,
+            next: 0,
+            under_way: 0,
+            told_no_more: false,
+            answers: BTreeMap::new(),
+            began_at: self.now,
+            lives: 1,
+        });
+        let (core, effects) = JobCore::begin(spec, None, now);
+        buyer.core = Some(core);
+        self.tell(actor, ClientEvent::Watch(account));
+        self.carry_out_buyer(actor, effects);
+        self.give_requests(actor);
+    }
+
+    /// The buyer's process dies: what was not on the disk is gone.
+    fn kill_buyer(&mut self, actor: usize) {
+        self.restart_client(actor);
+        let account = self.actors.list[actor].account;
+        let power = self.jobs.random.chance(700);
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        buyer.core = None;
+        buyer.journal = None;
+        buyer.asked.clear();
+        buyer.followed.clear();
+        buyer.unsynced.clear();
+        buyer.stopped.clear();
+        buyer.wakes = None;
+        if power {
+            buyer.disk.crash();
+        }
+        let job = buyer.job.as_ref().expect("who runs has a job");
+        let mut kept: BTreeSet<ContentId> = job.given.iter().map(|(id, _)| *id).collect();
+        kept.extend(job.answers.values().flatten().map(|(_, id)| *id));
+        kept.extend(
+            buyer
+                .safe
+                .kept
+                .values()
+                .flat_map(|values| values.values().copied()),
+        );
+        self.counts.buyers_killed += 1;
+        self.jobs.contents.forget(account, &kept);
+        self.break_links_of(actor);
+    }
+
+    fn resume_job(&mut self, actor: usize) {
+        let now = self.actors.list[actor].now(self.now);
+        let account = self.actors.list[actor].account;
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let (journal, facts) = Journal::open::<Fact>(buyer.disk.clone());
+        let past = Past::fold(facts);
+        let job = buyer.job.as_mut().expect("who is resumed has a job");
+        buyer.journal = Some(journal);
+        buyer.safe = past.clone();
+        job.lives += 1;
+        (job.next, job.under_way, job.told_no_more) = (0, 0, false);
+        let over = past.over.clone();
+        if past.began.is_none() {
+            // Nothing of it was ever begun.
+            buyer.job = None;
+            return;
+        }
+        if over.is_some() {
+            buyer.job = None;
+            return;
+        }
+        self.counts.jobs_resumed += 1;
+        let spec = job.spec.clone();
+        let (core, effects) = JobCore::resume(spec, past, now);
+        buyer.core = Some(core);
+        self.tell(actor, ClientEvent::Watch(account));
+        self.carry_out_buyer(actor, effects);
+        self.give_requests(actor);
+    }
+
+    /// As many requests as may be under way are given to the job.
+    fn give_requests(&mut self, actor: usize) {
+        loop {
+            let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+                return;
+            };
+            let (Some(job), Some(_)) = (&mut buyer.job, &buyer.core) else {
+                return;
+            };
+            if job.next >= job.given.len() {
+                if !job.told_no_more {
+                    job.told_no_more = true;
+                    self.tell_buyer(actor, Event::NoMore);
+                }
+                return;
+            }
+            if job.under_way >= job.spec.window as usize {
+                return;
+            }
+            let number = job.next;
+            let inputs = vec![(GIVEN.to_owned(), job.given[number].0)];
+            job.next += 1;
+            if buyer.safe.answered.contains_key(&request_id(&inputs)) {
+                continue;
+            }
+            job.under_way += 1;
+            let number = number as u32;
+            self.tell_buyer(actor, Event::NewRequest(JobRequest { number, inputs }));
+        }
+    }
+
+    /// Gives an event to a job's core, and carries out what it wants.
+    pub(crate) fn tell_buyer(&mut self, actor: usize, event: Event) {
+        let now = self.actors.list[actor].now(self.now);
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let Some(core) = &mut buyer.core else {
+            return;
+        };
+        let effects = core.apply(now, event);
+        core.audit();
+        if core.wakes_at().is_some_and(|at| at < now.tick) {
+            self.breach_of_job(actor, "a job asks for a moment that has passed".to_owned());
+        }
+        self.carry_out_buyer(actor, effects);
+    }
+
+    fn carry_out_buyer(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
+        for Effect { ticket, action } in effects {
+            self.check_order(actor, &action);
+            self.carry_out_of_buyer(actor, ticket, action);
+        }
+        let life = self.actors.list[actor].life;
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let wakes = buyer.core.as_ref().and_then(JobCore::wakes_at);
+        let wakes = wakes.map(|at| at.0.div_ceil(1_000));
+        if let Some(at) = wakes
+            && buyer.wakes.is_none_or(|known| known > at)
+        {
+            buyer.wakes = Some(at);
+            self.at(at, WorldEvent::Actor(actor, ActorEvent::RoleWake { life }));
+        }
+    }
+
+    fn carry_out_of_buyer(&mut self, actor: usize, ticket: Ticket, action: Action) {
+        let account = self.actors.list[actor].account;
+        let soon = |answer: Answer| Done::Buyer(answer);
+        match action {
+            Action::Plan(wanted) => {
+                let request = Request::Choose(Box::new(demands(account, &wanted.excluded)));
+                self.ask_for_buyer(actor, BuyerAsked::Plan(ticket, wanted), request);
+            }
+            Action::Buy { bids, .. } => {
+                self.carry_for_buyer(actor, BuyerAsked::Buy(ticket), Command::PlaceGang(bids));
+            }
+            Action::Look { ids } => {
+                let request = Request::JobLeases(account, ids);
+                self.ask_for_buyer(actor, BuyerAsked::Look(ticket), request);
+            }
+            Action::Find { providers } => {
+                let contact = |account| Contact {
+                    account,
+                    addresses: Vec::new(),
+                };
+                let found = providers.into_iter().map(contact).collect();
+                self.done_soon(actor, 1, 30, ticket, soon(Answer::Found(found)));
+            }
+            Action::Follow { leases } => {
+                if let Role::Buyer(buyer) = &mut self.actors.list[actor].role {
+                    buyer.followed = leases;
+                }
+                self.look_at_followed(actor);
+            }
+            Action::Command(command) => {
+                let cheats = self.trick(actor) == Trick::NeverSigns;
+                if cheats && matches!(*command, Command::Settle(_)) {
+                    return self.done_in(actor, 5, ticket, soon(Answer::Commanded(Ok(()))));
+                }
+                self.carry_for_buyer(actor, BuyerAsked::Command(ticket), *command);
+            }
+            Action::Open {
+                leg,
+                provider,
+                opening,
+            } => {
+                self.counts.legs_resumed += u64::from(matches!(opening, Opening::Resume(_)));
+                self.open_link(actor, Purpose::Leg(leg), provider, &opening);
+            }
+            Action::Say { leg, word } => {
+                let cheats = self.trick(actor) == Trick::NeverSigns;
+                self.counts.refused_aloud += u64::from(matches!(word, BuyerWord::Refused { .. }));
+                if !(cheats && matches!(word, BuyerWord::Signed(_))) {
+                    self.say_to_worker(actor, leg, &word);
+                }
+            }
+            Action::Hang { leg } => self.hang_up(actor, leg),
+            Action::HandOn { to, offer } => {
+                self.counts.handed_on += 1;
+                self.open_link(actor, Purpose::Offer(ticket), to, &Opening::Offer(offer));
+                let late = soon(Answer::HandedOn(Err("no answer".to_owned())));
+                self.done_in(actor, 10_000, ticket, late);
+            }
+            other => self.carry_out_here(actor, ticket, other),
+        }
+    }
+
+    /// What is done on the buyer's own machine.
+    fn carry_out_here(&mut self, actor: usize, ticket: Ticket, action: Action) {
+        let account = self.actors.list[actor].account;
+        let soon = |answer: Answer| Done::Buyer(answer);
+        match action {
+            Action::Serve { contents } => {
+                for id in contents {
+                    self.jobs.contents.hold(account, id);
+                }
+                self.done_soon(actor, 0, 5, ticket, soon(Answer::Served));
+            }
+            Action::Fetch { id, holders, .. } => {
+                let here = self.jobs.contents.has(account, id);
+                let answer = if here || self.is_held(id, &holders) {
+                    self.jobs.contents.hold(account, id);
+                    Answer::Fetched
+                } else {
+                    Answer::NotFetched(FetchFault::Lost("nobody has it".to_owned()))
+                };
+                self.done_soon(actor, 2, 60, ticket, soon(answer));
+            }
+            Action::Compare { left, right, .. } => {
+                let value = |id| self.jobs.contents.value(id);
+                let alike = value(left).is_some() && value(left) == value(right);
+                self.counts.compared += 1;
+                self.done_soon(actor, 1, 20, ticket, soon(Answer::Compared(alike)));
+            }
+            Action::Sign { receipt } => {
+                let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+                    return;
+                };
+                let receipt = receipt.sign_as_buyer(&buyer.key);
+                let answer = Answer::Signed(Box::new(receipt));
+                self.done_soon(actor, 0, 2, ticket, soon(answer));
+            }
+            Action::Keep { .. } => self.done_soon(actor, 1, 10, ticket, soon(Answer::Kept)),
+            Action::Record(facts) => self.record_for_buyer(actor, ticket, facts),
+            Action::Give { request, outputs } => self.take_answer(actor, ticket, request, outputs),
+            Action::Stop(of) => {
+                if let Role::Buyer(buyer) = &mut self.actors.list[actor].role {
+                    buyer.stopped.insert(of);
+                }
+            }
+            Action::Over(outcome) => self.on_job_over(actor, *outcome),
+            _ => {}
+        }
+    }
+
+    fn trick(&self, actor: usize) -> Trick {
+        match &self.actors.list[actor].role {
+            Role::Buyer(buyer) => buyer.trick,
+            _ => Trick::None,
+        }
+    }
+
+    fn carry_for_buyer(&mut self, actor: usize, what: BuyerAsked, command: Command) {
+        let asked = self.actors.list[actor].name();
+        if let Role::Buyer(buyer) = &mut self.actors.list[actor].role {
+            buyer.asked.insert(asked, what);
+        }
+        let commands = vec![command];
+        self.tell(actor, ClientEvent::Carry { asked, commands });
+    }
+
+    /// Something changed about a buyer's account: how do its leases stand?
+    pub(crate) fn look_at_followed(&mut self, actor: usize) {
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        for lease in buyer.followed.clone() {
+            self.ask_for_buyer(actor, BuyerAsked::Lease, Request::Lease(lease));
+        }
+    }
+
+    /// A plan over what a validator chose.
+    pub(super) fn plan(
+        &mut self,
+        actor: usize,
+        wanted: &Wanted,
+        listings: &[souk_market::Listing],
+    ) -> Answer {
+        let random = &mut self.jobs.random;
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            unreachable!("buyers plan");
+        };
+        let Some(job) = &buyer.job else {
+            let kind = NoPlanKind::Other;
+            let text = String::new();
+            let (why, passes) = (NoPlan { kind, text }, false);
+            return Answer::NotPlanned { why, passes };
+        };
+        match job.shape.plan(wanted, &mut buyer.plans, listings, random) {
+            Ok(plan) => {
+                plan.check().expect("the planner's plans are sound");
+                Answer::Planned(Box::new(plan))
+            }
+            Err(why) => {
+                let passes = why.kind == NoPlanKind::NoneEligible;
+                Answer::NotPlanned { why, passes }
+            }
+        }
+    }
+
+    fn record_for_buyer(&mut self, actor: usize, ticket: Ticket, facts: Vec<Fact>) {
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let journal = buyer.journal.as_mut().expect("who runs has a journal");
+        if journal.write(&facts) {
+            buyer.unsynced.push((ticket, facts));
+            let after = self.jobs.random.between(1, 12);
+            return self.done_in(actor, after, ticket, Done::Sync);
+        }
+        let answer = Answer::NotWritten("the disk is full".to_owned());
+        self.done_in(actor, 1, ticket, Done::Buyer(answer));
+    }
+
+    fn sync_for_buyer(&mut self, actor: usize, ticket: Ticket) {
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let Some(at) = buyer.unsynced.iter().position(|(of, _)| *of == ticket) else {
+            return;
+        };
+        let journal = buyer.journal.as_mut().expect("who runs has a journal");
+        let synced = journal.sync();
+        let done: Vec<(Ticket, Vec<Fact>)> = buyer.unsynced.drain(..=at).collect();
+        if synced {
+            let facts = Journal::open::<Fact>(buyer.disk.clone()).1;
+            buyer.safe = Past::fold(facts);
+        }
+        for (ticket, _) in done {
+            let answer = match synced {
+                true => Answer::Recorded,
+                false => Answer::NotWritten("the disk failed".to_owned()),
+            };
+            self.done_in(actor, 0, ticket, Done::Buyer(answer));
+        }
+    }
+
+    /// An answer is written where it stays, once it is what the model gives.
+    fn take_answer(
+        &mut self,
+        actor: usize,
+        ticket: Ticket,
+        request: u32,
+        outputs: Vec<(String, ContentId)>,
+    ) {
+        self.check_answer(actor, request, &outputs);
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let Some(job) = &mut buyer.job else { return };
+        job.answers.insert(request, outputs);
+        job.under_way = job.under_way.saturating_sub(1);
+        self.counts.answers += 1;
+        self.done_soon(actor, 0, 8, ticket, Done::Buyer(Answer::Taken));
+        self.give_requests(actor);
+    }
+
+    fn on_job_over(&mut self, actor: usize, outcome: Outcome) {
+        match &outcome.how {
+            End::Done => self.counts.jobs_finished += 1,
+            End::Cancelled => {}
+            End::Failed(reason) => {
+                self.counts.jobs_failed += 1;
+                let code = format!("job_{}", reason.code());
+                *self.counts.reasons.entry(code).or_default() += 1;
+            }
+        }
+        self.check_outcome(actor, &outcome);
+        self.break_links_of(actor);
+        self.restart_client(actor);
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        buyer.core = None;
+        buyer.journal = None;
+        buyer.asked.clear();
+        buyer.followed.clear();
+        buyer.unsynced.clear();
+        buyer.stopped.clear();
+        buyer.wakes = None;
+        buyer.job = None;
+    }
+
+    /// An effect of a job came to something.
+    pub(super) fn on_buyer_done(&mut self, actor: usize, ticket: Ticket, done: Done) {
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let answer = match done {
+            Done::Sync => return self.sync_for_buyer(actor, ticket),
+            Done::Buyer(answer) => answer,
+            Done::Worker(_) => return,
+        };
+        // One that was stopped may come all the same.
+        if buyer.stopped.remove(&ticket) && self.jobs.random.chance(500) {
+            return;
+        }
+        self.tell_buyer(actor, Event::Answer { ticket, answer });
+    }
+}
+
+fn genesis_market(role: &Role) -> MarketId {
+    match role {
+        Role::Buyer(buyer) => buyer.market,
+        _ => unreachable!("buyers have jobs"),
+    }
+}

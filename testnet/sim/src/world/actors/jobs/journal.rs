@@ -1,0 +1,60 @@
+//! A journal of facts on a simulated disk: lines with a checksum; a torn tail is cut.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use souk_consensus::Disk;
+
+use crate::disk::SimDisk;
+
+const NAME: &str = "journal";
+
+/// See the module.
+pub struct Journal {
+    pub disk: SimDisk,
+    length: u64,
+}
+
+impl Journal {
+    /// The journal on a disk, and the facts that are on it.
+    pub fn open<F: DeserializeOwned>(mut disk: SimDisk) -> (Self, Vec<F>) {
+        let bytes = disk.read(NAME).unwrap_or_default();
+        let (mut facts, mut length) = (Vec::new(), 0_usize);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let Some(fact) = read(line) else { break };
+            facts.push(fact);
+            length += line.len();
+        }
+        let length = length as u64;
+        (Self { disk, length }, facts)
+    }
+
+    /// Writes facts behind the others; they are safe once it is synced. False where the disk does
+    /// not take them.
+    pub fn write<F: Serialize>(&mut self, facts: &[F]) -> bool {
+        let mut bytes = Vec::new();
+        for fact in facts {
+            let text = serde_json::to_vec(fact).expect("plain data in memory always encodes");
+            let check = super::contents::number(&text);
+            bytes.extend(format!("{check:016x} ").bytes());
+            bytes.extend(text);
+            bytes.push(b'\n');
+        }
+        let written = self.disk.write(NAME, self.length, &bytes).is_ok();
+        if written {
+            self.length += bytes.len() as u64;
+        }
+        written
+    }
+
+    /// What was written is safe from now on, unless the disk fails.
+    pub fn sync(&mut self) -> bool {
+        self.disk.sync(NAME).is_ok() && self.disk.sync_names().is_ok()
+    }
+}
+
+fn read<F: DeserializeOwned>(line: &[u8]) -> Option<F> {
+    let (check, text) = line.strip_suffix(b"\n")?.split_at_checked(17)?;
+    let check = std::str::from_utf8(check).ok()?.trim_end();
+    let check = u64::from_str_radix(check, 16).ok()?;
+    (super::contents::number(text) == check).then(|| serde_json::from_slice(text).ok())?
+}

@@ -1,0 +1,285 @@
+//! Streams between machines: encoded words, in order, until a break.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use souk_market::AccountKey;
+use souk_roles::effect::Ticket;
+use souk_roles::job::{self, Leg};
+use souk_roles::lease::{BuyerWord, Opening, ProviderWord, Taken};
+use souk_roles::provider::{self, StreamId};
+
+use super::Done;
+use crate::world::actors::{ActorEvent, Role};
+use crate::world::{Event, World};
+
+/// Simulated milliseconds that a word takes, at most.
+const DELAY_MAX_MS: u64 = 25;
+
+/// Of so many thousand words one is lost, and the stream with it.
+const BROKEN_OF_TEN_THOUSAND: u64 = 15;
+
+/// What whoever opened a stream opened it for.
+#[derive(Clone, Copy)]
+pub enum Purpose {
+    /// A leg of a job.
+    Leg(Leg),
+    /// The offer of a tensor.
+    Offer(Ticket),
+}
+
+/// One stream.
+struct Link {
+    opener: (usize, u64),
+    purpose: Purpose,
+    other: (usize, u64),
+    is_broken: bool,
+    /// When the last word each way arrives.
+    last: [u64; 2],
+}
+
+/// All streams.
+#[derive(Default)]
+pub struct Links {
+    next: u64,
+    list: BTreeMap<u64, Link>,
+}
+
+/// What arrives at an end of a stream.
+pub enum Frame {
+    /// A word.
+    Word(Vec<u8>),
+    /// It is over.
+    Break,
+}
+
+fn encoded(word: &impl Serialize) -> Vec<u8> {
+    postcard::to_allocvec(word).expect("plain data in memory always encodes")
+}
+
+fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    postcard::from_bytes(bytes).ok()
+}
+
+impl World {
+    /// Opens a stream to whoever has an account.
+    pub(super) fn open_link(
+        &mut self,
+        opener: usize,
+        purpose: Purpose,
+        to: AccountKey,
+        opening: &Opening,
+    ) {
+        let other = self.actors.place_of(to).unwrap_or(opener);
+        let link = Link {
+            opener: (opener, self.actors.list[opener].life),
+            purpose,
+            other: (other, self.actors.list[other].life),
+            is_broken: false,
+            last: [self.now; 2],
+        };
+        let number = self.jobs.links.next;
+        self.jobs.links.next += 1;
+        self.jobs.links.list.insert(number, link);
+        self.frame(number, true, Frame::Word(encoded(opening)));
+    }
+
+    pub(super) fn say_to_worker(&mut self, opener: usize, leg: Leg, word: &BuyerWord) {
+        let life = self.actors.list[opener].life;
+        if let Some(link) = self.link_of(opener, life, leg) {
+            self.frame(link, true, Frame::Word(encoded(word)));
+        }
+    }
+
+    pub(super) fn hang_up(&mut self, opener: usize, leg: Leg) {
+        let life = self.actors.list[opener].life;
+        if let Some(link) = self.link_of(opener, life, leg) {
+            self.frame(link, true, Frame::Break);
+            // Its purpose is gone: nothing of it is told to the job afterwards.
+            self.jobs
+                .links
+                .list
+                .entry(link)
+                .and_modify(|it| it.purpose = Purpose::Offer(Ticket(u64::MAX)));
+        }
+    }
+
+    fn link_of(&self, opener: usize, life: u64, leg: Leg) -> Option<u64> {
+        let mut links = self.jobs.links.list.iter().rev();
+        let is_it = |link: &Link| {
+            let of_leg = matches!(link.purpose, Purpose::Leg(other) if other == leg);
+            link.opener == (opener, life) && of_leg && !link.is_broken
+        };
+        links
+            .find(|(_, link)| is_it(link))
+            .map(|(number, _)| *number)
+    }
+
+    pub(super) fn say_to_buyer(&mut self, stream: StreamId, word: &ProviderWord) {
+        self.frame(stream.0, false, Frame::Word(encoded(word)));
+    }
+
+    pub(super) fn reply_to_offer(&mut self, stream: StreamId, taken: Taken) {
+        self.frame(stream.0, false, Frame::Word(encoded(&taken)));
+    }
+
+    pub(super) fn hang_up_on_buyer(&mut self, stream: StreamId) {
+        self.frame(stream.0, false, Frame::Break);
+    }
+
+    /// Puts something on a stream.
+    fn frame(&mut self, number: u64, forth: bool, frame: Frame) {
+        let delay = self.jobs.random.between(1, DELAY_MAX_MS);
+        let breaks = !self.healed && self.jobs.random.below(10_000) < BROKEN_OF_TEN_THOUSAND;
+        let Some(link) = self.jobs.links.list.get_mut(&number) else {
+            return;
+        };
+        let last = &mut link.last[usize::from(forth)];
+        *last = (*last).max(self.now + delay);
+        let at = *last;
+        let frame = if breaks { Frame::Break } else { frame };
+        let to = if forth { link.other } else { link.opener };
+        let event = ActorEvent::Frame {
+            link: number,
+            forth,
+            frame,
+        };
+        self.at(at, Event::Actor(to.0, event));
+        if breaks {
+            let back = if forth {
+                link_opener(&self.jobs.links, number)
+            } else {
+                link_other(&self.jobs.links, number)
+            };
+            let event = ActorEvent::Frame {
+                link: number,
+                forth: !forth,
+                frame: Frame::Break,
+            };
+            self.at(at, Event::Actor(back, event));
+        }
+    }
+
+    /// A machine is gone: whoever had a stream to it hears so.
+    pub(super) fn break_links_of(&mut self, actor: usize) {
+        let mut told = Vec::new();
+        for (number, link) in &mut self.jobs.links.list {
+            if link.is_broken {
+                continue;
+            }
+            if link.opener.0 == actor {
+                link.is_broken = true;
+                told.push((*number, true, link.other.0));
+            } else if link.other.0 == actor {
+                told.push((*number, false, link.opener.0));
+            }
+        }
+        for (link, forth, to) in told {
+            let frame = Frame::Break;
+            let event = ActorEvent::Frame { link, forth, frame };
+            let delay = self.jobs.random.between(1, DELAY_MAX_MS);
+            self.at(self.now + delay, Event::Actor(to, event));
+        }
+    }
+
+    /// Something arrives at an end of a stream.
+    pub(crate) fn on_frame(&mut self, number: u64, forth: bool, frame: Frame) {
+        let Some(link) = self.jobs.links.list.get_mut(&number) else {
+            return;
+        };
+        if link.is_broken {
+            return;
+        }
+        let (opener, other, purpose) = (link.opener, link.other, link.purpose);
+        if forth {
+            self.arrive_at_worker(number, other, opener.0, frame);
+        } else {
+            if matches!(frame, Frame::Break) {
+                link.is_broken = true;
+            }
+            self.arrive_at_opener(opener, purpose, frame);
+        }
+    }
+
+    fn arrive_at_worker(&mut self, number: u64, to: (usize, u64), from: usize, frame: Frame) {
+        let stream = StreamId(number);
+        let peer = self.actors.list[from].account;
+        let lives = self.actors.list[to.0].life == to.1;
+        let Role::Worker(worker) = &mut self.actors.list[to.0].role else {
+            return self.frame(number, false, Frame::Break);
+        };
+        if !lives || worker.core.is_none() {
+            return self.frame(number, false, Frame::Break);
+        }
+        let is_known = worker.streams.contains(&stream);
+        let event = match frame {
+            Frame::Break if is_known => {
+                worker.streams.remove(&stream);
+                Some(provider::Event::Hung { stream })
+            }
+            Frame::Break => None,
+            Frame::Word(bytes) if !is_known => {
+                let opening = decoded::<Opening>(&bytes);
+                opening.map(|opening| {
+                    worker.streams.insert(stream);
+                    provider::Event::Opened {
+                        stream,
+                        peer,
+                        opening,
+                    }
+                })
+            }
+            Frame::Word(bytes) => {
+                decoded::<BuyerWord>(&bytes).map(|word| provider::Event::Said { stream, word })
+            }
+        };
+        if let Some(event) = event {
+            self.tell_worker(to.0, event);
+        }
+    }
+
+    fn arrive_at_opener(&mut self, to: (usize, u64), purpose: Purpose, frame: Frame) {
+        if self.actors.list[to.0].life != to.1 {
+            return;
+        }
+        let is_worker = matches!(self.actors.list[to.0].role, Role::Worker(_));
+        match (purpose, frame) {
+            (Purpose::Offer(Ticket(u64::MAX)), _) => {}
+            (Purpose::Leg(leg), Frame::Word(bytes)) => {
+                if let Some(word) = decoded::<ProviderWord>(&bytes) {
+                    self.tell_buyer(to.0, job::Event::Said { leg, word });
+                }
+            }
+            (Purpose::Leg(leg), Frame::Break) => {
+                let why = "the stream broke".to_owned();
+                self.tell_buyer(to.0, job::Event::Gone { leg, why });
+            }
+            (Purpose::Offer(ticket), frame) => {
+                let taken = match frame {
+                    Frame::Word(bytes) => decoded::<Taken>(&bytes),
+                    Frame::Break => None,
+                };
+                let done = if is_worker {
+                    Done::Worker(provider::Answer::Offered(
+                        taken.ok_or_else(|| "not reached".to_owned()),
+                    ))
+                } else {
+                    Done::Buyer(job::Answer::HandedOn(match taken {
+                        Some(Taken::Yes) => Ok(()),
+                        _ => Err("not taken".to_owned()),
+                    }))
+                };
+                self.on_done(to.0, to.1, (ticket, done));
+            }
+        }
+    }
+}
+
+fn link_opener(links: &Links, number: u64) -> usize {
+    links.list[&number].opener.0
+}
+
+fn link_other(links: &Links, number: u64) -> usize {
+    links.list[&number].other.0
+}

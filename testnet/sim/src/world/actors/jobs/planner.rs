@@ -1,0 +1,210 @@
+//! What a job computes, and plans for it over what a validator chose.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_market::{JobId, Listing};
+use souk_memory::ContentId;
+use souk_roles::clock::Micros;
+use souk_roles::job::plan::{
+    NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, Wanted, Work,
+};
+
+use super::contents::{computed, number};
+use crate::random::Random;
+
+/// The name of what the buyer gives.
+pub const GIVEN: &str = "x";
+
+/// Parts of a job: each gives one value, of the values that others give or of what the buyer does.
+#[derive(Clone)]
+pub struct Shape {
+    parts: Vec<ShapePart>,
+}
+
+#[derive(Clone)]
+struct ShapePart {
+    graph: ContentId,
+    weights: Vec<ContentId>,
+    /// Parts that it reads; none of them for what the buyer gives.
+    reads: Vec<usize>,
+    expected: Micros,
+}
+
+impl Shape {
+    /// A chain, fork or join of one to six parts.
+    pub fn new(job: JobId, random: &mut Random) -> Self {
+        let count = random.between(1, 6) as usize;
+        let part = |n: usize, random: &mut Random| {
+            let word = |what: &str| {
+                let mut bytes = job.0.to_vec();
+                bytes.extend(what.bytes());
+                bytes.extend((n as u64).to_le_bytes());
+                ContentId::of(&bytes)
+            };
+            let mut reads = BTreeSet::new();
+            if n > 0 && random.chance(850) {
+                for _ in 0..random.between(1, 2) {
+                    reads.insert(random.place(n));
+                }
+            }
+            ShapePart {
+                graph: word("graph"),
+                weights: vec![word("weights")],
+                reads: reads.into_iter().collect(),
+                expected: Micros::millis(random.between(5, 120)),
+            }
+        };
+        let parts = (0..count).map(|n| part(n, random)).collect();
+        Self { parts }
+    }
+
+    fn is_read(&self, n: usize) -> bool {
+        self.parts.iter().any(|part| part.reads.contains(&n))
+    }
+
+    /// The names of what the buyer wants: what no part reads.
+    pub fn outputs(&self) -> Vec<String> {
+        let parts = 0..self.parts.len();
+        parts.filter(|n| !self.is_read(*n)).map(name).collect()
+    }
+
+    /// What the model gives for an input, by name.
+    pub fn values(&self, given: u64) -> BTreeMap<String, u64> {
+        let mut values = BTreeMap::new();
+        for (n, part) in self.parts.iter().enumerate() {
+            let mut inputs: BTreeMap<String, u64> = part
+                .reads
+                .iter()
+                .map(|read| (name(*read), values[&name(*read)]))
+                .collect();
+            if part.reads.is_empty() {
+                inputs.insert(GIVEN.to_owned(), given);
+            }
+            let value = computed(part.graph, &inputs, &name(n));
+            values.insert(name(n), value);
+        }
+        values
+    }
+
+    /// Which parts are to be run where some values are there.
+    fn needed(&self, there: &BTreeSet<&str>) -> BTreeSet<usize> {
+        let mut needed = BTreeSet::new();
+        for n in (0..self.parts.len()).rev() {
+            let is_read = self.parts.iter().enumerate();
+            let is_read = is_read
+                .filter(|(reader, _)| needed.contains(reader))
+                .any(|(_, part)| part.reads.contains(&n));
+            if (is_read || !self.is_read(n)) && !there.contains(name(n).as_str()) {
+                needed.insert(n);
+            }
+        }
+        needed
+    }
+
+    /// A plan over listings, of providers that are all others.
+    pub fn plan(
+        &self,
+        wanted: &Wanted,
+        plans: &mut BTreeMap<ContentId, Vec<usize>>,
+        listings: &[Listing],
+        random: &mut Random,
+    ) -> Result<Plan, NoPlan> {
+        let (parts, is_check) = match &wanted.work {
+            Work::Rest(there) => {
+                let there = there.iter().map(|(name, _)| name.as_str()).collect();
+                (self.needed(&there), false)
+            }
+            Work::Part { plan, part, .. } => {
+                let of = plans.get(plan).and_then(|parts| parts.get(*part as usize));
+                (of.copied().into_iter().collect(), true)
+            }
+        };
+        if parts.is_empty() {
+            return Err(none(NoPlanKind::Rest));
+        }
+        let parts: Vec<usize> = parts.into_iter().collect();
+        let mut sellers = BTreeSet::new();
+        let others = listings.iter().filter(|it| sellers.insert(it.provider));
+        let mut listings: Vec<&Listing> = others.collect();
+        let copies = if is_check {
+            1
+        } else {
+            wanted.copies.max(1) as usize
+        };
+        let most = (listings.len() / copies).min(parts.len());
+        let most = most.min(wanted.providers_max.max(1) as usize);
+        if most == 0 {
+            return Err(none(NoPlanKind::NoneEligible));
+        }
+        let legs = random.between(1, most as u64) as usize;
+        random.shuffle(&mut listings);
+        let leg = |place: usize| PlanLeg {
+            listing: Box::new(listings[place].clone()),
+            twin_of: (place >= legs).then(|| (place - legs) as u32),
+        };
+        let planned = (0..parts.len()).map(|at| self.plan_part(&parts, at, legs, is_check));
+        let planned: Vec<PlanPart> = planned.collect();
+        let each: u64 = planned.iter().map(|part| part.expected[0].0).sum();
+        let mut id = number(&random.draw().to_le_bytes()).to_le_bytes().to_vec();
+        id.extend((plans.len() as u64).to_le_bytes());
+        let id = ContentId::of(&id);
+        plans.insert(id, parts);
+        Ok(Plan {
+            id,
+            legs: (0..legs * copies).map(leg).collect(),
+            parts: planned,
+            makespan: Micros(each * u64::from(wanted.requests.max(1)) + 200_000),
+        })
+    }
+}
+
+impl Shape {
+    /// The part of a plan of these parts that stands at a place.
+    fn plan_part(&self, parts: &[usize], at: usize, legs: usize, is_check: bool) -> PlanPart {
+        let n = parts[at];
+        let part = &self.parts[n];
+        let place = |part: usize| parts.binary_search(&part).ok().map(|place| place as u32);
+        let input = |read: &usize| PlanInput {
+            name: name(*read),
+            maker: place(*read),
+        };
+        let mut inputs: Vec<PlanInput> = part.reads.iter().map(input).collect();
+        if part.reads.is_empty() {
+            let (name, maker) = (GIVEN.to_owned(), None);
+            inputs.push(PlanInput { name, maker });
+        }
+        let readers = parts
+            .iter()
+            .filter(|it| self.parts[**it].reads.contains(&n));
+        PlanPart {
+            leg: (if at < legs { at } else { random_leg(n, legs) }) as u32,
+            graph: part.graph,
+            weights: part.weights.clone(),
+            inputs,
+            outputs: vec![PlanOutput {
+                name: name(n),
+                readers: readers.filter_map(|it| place(*it)).collect(),
+                is_wanted: is_check || !self.is_read(n),
+            }],
+            flops: [0; 2],
+            expected: [part.expected; 2],
+            tolerance_ppm: 10,
+        }
+    }
+}
+
+/// Which leg runs a part: the same each time.
+fn random_leg(part: usize, legs: usize) -> usize {
+    part * 7 % legs
+}
+
+fn name(part: usize) -> String {
+    format!("v{part}")
+}
+
+fn none(kind: NoPlanKind) -> NoPlan {
+    NoPlan {
+        kind,
+        text: format!("{kind:?}"),
+    }
+}

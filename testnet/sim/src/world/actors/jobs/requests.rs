@@ -1,0 +1,202 @@
+//! What buyers and providers ask the market, through the client of their account.
+
+use souk_market::{Acceptance, Millis, OrderId, Price, Units};
+use souk_roles::effect::Ticket;
+use souk_roles::job;
+use souk_roles::job::plan::{NoPlan, NoPlanKind};
+use souk_roles::market::client::{Asked, Event as ClientEvent, Reply};
+use souk_roles::market::words::{Answer as Word, Request};
+use souk_roles::provider::{self, MarketView, NotDone, Terms};
+
+use super::buyer::BuyerAsked;
+use super::worker::WorkerAsked;
+use super::{Answered, Done};
+use crate::world::actors::{ActorEvent, Role};
+use crate::world::{Event, World};
+
+impl World {
+    /// An effect is answered after so many milliseconds.
+    pub(super) fn done_in(&mut self, actor: usize, after: u64, ticket: Ticket, done: Done) {
+        let life = self.actors.list[actor].life;
+        let done = Box::new((ticket, done));
+        let event = ActorEvent::Done { life, done };
+        self.at(self.now + after, Event::Actor(actor, event));
+    }
+
+    pub(super) fn done_soon(
+        &mut self,
+        actor: usize,
+        least: u64,
+        most: u64,
+        ticket: Ticket,
+        done: Done,
+    ) {
+        let after = self.jobs.random.between(least, most);
+        self.done_in(actor, after, ticket, done);
+    }
+
+    /// An effect came to something.
+    pub(crate) fn on_done(&mut self, actor: usize, life: u64, (ticket, done): Answered) {
+        if self.actors.list[actor].life != life {
+            return;
+        }
+        match &self.actors.list[actor].role {
+            Role::Worker(_) => self.on_worker_done(actor, ticket, done),
+            Role::Buyer(_) => self.on_buyer_done(actor, ticket, done),
+            Role::Trader(_) => {}
+        }
+    }
+
+    pub(super) fn ask_for_worker(&mut self, actor: usize, what: WorkerAsked, request: Request) {
+        let asked = self.actors.list[actor].name();
+        if let Role::Worker(worker) = &mut self.actors.list[actor].role {
+            worker.asked.insert(asked, what);
+        }
+        let question = Box::new(request);
+        self.tell(actor, ClientEvent::Ask { asked, question });
+    }
+
+    pub(super) fn ask_for_buyer(&mut self, actor: usize, what: BuyerAsked, request: Request) {
+        let asked = self.actors.list[actor].name();
+        if let Role::Buyer(buyer) = &mut self.actors.list[actor].role {
+            buyer.asked.insert(asked, what);
+        }
+        let question = Box::new(request);
+        self.tell(actor, ClientEvent::Ask { asked, question });
+    }
+
+    /// The market's reply to a provider.
+    pub(crate) fn on_worker_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let Some(what) = worker.asked.remove(&asked) else {
+            return;
+        };
+        let account = self.actors.list[actor].account;
+        let word = match reply {
+            Reply::Answer(word) => Ok(*word),
+            Reply::Carried(results) => {
+                if let WorkerAsked::Command(ticket) = what {
+                    let result = results.into_iter().next();
+                    let result = result.map(|result| result.map_err(NotDone::Refused));
+                    let none = || Err(NotDone::Uncertain("no result".to_owned()));
+                    let answer = provider::Answer::Commanded(result.unwrap_or_else(none));
+                    self.done_in(actor, 0, ticket, Done::Worker(answer));
+                }
+                return;
+            }
+            other => Err(format!("{other:?}")),
+        };
+        let (ticket, answer) = match (what, word) {
+            (WorkerAsked::Lease(ticket), Ok(Word::Lease(lease))) => {
+                (ticket, provider::Answer::LeaseSeen(lease))
+            }
+            (WorkerAsked::Market(ticket), Ok(Word::Leases(leases))) => {
+                let what = WorkerAsked::Book(ticket, leases);
+                return self.ask_for_worker(actor, what, Request::Book);
+            }
+            (WorkerAsked::Book(ticket, leases), Ok(Word::Book(book))) => {
+                let own = book.iter().filter(|listing| listing.provider == account);
+                let asks: Vec<OrderId> = own.clone().map(|listing| listing.order).collect();
+                let view = MarketView {
+                    leases,
+                    offered: Units(own.map(|listing| listing.quantity.0).sum()),
+                    open_orders: u32::try_from(asks.len()).unwrap_or(u32::MAX),
+                    asks,
+                    due: Some(Terms {
+                        price: Price(100 + actor as u64),
+                        duration_max: Millis(60_000),
+                        notice: Millis(2_000),
+                    }),
+                };
+                (ticket, provider::Answer::MarketSeen(Box::new(view)))
+            }
+            (WorkerAsked::Command(ticket), Err(why)) => {
+                let answer = Err(NotDone::Uncertain(why));
+                (ticket, provider::Answer::Commanded(answer))
+            }
+            (
+                WorkerAsked::Lease(ticket)
+                | WorkerAsked::Market(ticket)
+                | WorkerAsked::Book(ticket, _)
+                | WorkerAsked::Command(ticket),
+                word,
+            ) => (
+                ticket,
+                provider::Answer::NotSeen(format!("{:?}", word.err())),
+            ),
+        };
+        self.done_in(actor, 0, ticket, Done::Worker(answer));
+    }
+
+    /// The market's reply to a buyer.
+    pub(crate) fn on_buyer_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let Some(what) = buyer.asked.remove(&asked) else {
+            return;
+        };
+        let (ticket, answer) = match (what, reply) {
+            (BuyerAsked::Lease, Reply::Answer(word)) => {
+                if let Word::Lease(Some(lease)) = *word {
+                    self.tell_buyer(actor, job::Event::Changed(lease));
+                }
+                return;
+            }
+            (BuyerAsked::Lease, _) => return,
+            (BuyerAsked::Plan(ticket, wanted), Reply::Answer(word)) => {
+                let answer = match *word {
+                    Word::Chosen(choice) => self.plan(actor, &wanted, &choice.listings),
+                    _ => unplanned(),
+                };
+                (ticket, answer)
+            }
+            (BuyerAsked::Plan(ticket, _), _) => (ticket, unplanned()),
+            (BuyerAsked::Look(ticket), Reply::Answer(word)) => {
+                let answer = match *word {
+                    Word::Leases(leases) => job::Answer::Leases(leases),
+                    other => job::Answer::NotSeen(format!("{other:?}")),
+                };
+                (ticket, answer)
+            }
+            (BuyerAsked::Look(ticket), other) => {
+                (ticket, job::Answer::NotSeen(format!("{other:?}")))
+            }
+            (BuyerAsked::Buy(ticket), Reply::Carried(results)) => {
+                let answer = match results.into_iter().next() {
+                    Some(Ok(Acceptance::Ganged { trades })) => job::Answer::Bought(trades),
+                    Some(Err(refusal)) => job::Answer::NotBought(refusal),
+                    other => job::Answer::Uncertain(format!("{other:?}")),
+                };
+                (ticket, answer)
+            }
+            (BuyerAsked::Buy(ticket), other) => {
+                (ticket, job::Answer::Uncertain(format!("{other:?}")))
+            }
+            (BuyerAsked::Command(ticket), Reply::Carried(results)) => {
+                let result = results.into_iter().next();
+                let answer = result.map_or_else(unreachable_market, job::Answer::commanded);
+                (ticket, answer)
+            }
+            (BuyerAsked::Command(ticket), _) => (ticket, unreachable_market()),
+        };
+        self.done_in(actor, 0, ticket, Done::Buyer(answer));
+    }
+}
+
+fn unplanned() -> job::Answer {
+    let kind = NoPlanKind::Unreachable;
+    let why = NoPlan {
+        kind,
+        text: format!("{kind:?}"),
+    };
+    let passes = true;
+    job::Answer::NotPlanned { why, passes }
+}
+
+fn unreachable_market() -> job::Answer {
+    let why = "the market was not reached".to_owned();
+    job::Answer::Commanded(Err(job::CommandError::Unreachable(why)))
+}

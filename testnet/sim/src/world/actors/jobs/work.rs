@@ -1,0 +1,90 @@
+//! One job of a buyer, and what it demands.
+
+use std::collections::BTreeMap;
+
+use souk_market::{AccountKey, Credits, Features, Millis, Permille, Regions};
+use souk_memory::ContentId;
+use souk_roles::clock::Micros;
+use souk_roles::job::{JobSpec, Limits};
+use souk_roles::market::demands::Demands;
+
+use super::planner::Shape;
+use super::worker::MODEL;
+use crate::random::Random;
+
+/// One job, through all lives of its buyer.
+pub struct Job {
+    pub spec: JobSpec,
+    pub shape: Shape,
+    /// What is given for each request, by its number: the content and its value.
+    pub given: Vec<(ContentId, u64)>,
+    /// The next request to be given in this life.
+    pub next: usize,
+    pub under_way: usize,
+    pub told_no_more: bool,
+    /// Answers that are where they stay: requests by number.
+    pub answers: BTreeMap<u32, Vec<(String, ContentId)>>,
+    pub began_at: u64,
+    pub lives: u32,
+}
+
+impl Job {
+    /// When it began, and how many requests it has.
+    pub fn began_at(&self) -> u64 {
+        self.began_at
+    }
+
+    /// What the model gives for a request.
+    pub fn truth(&self, request: u32) -> Option<BTreeMap<String, u64>> {
+        let (_, value) = self.given.get(request as usize)?;
+        Some(self.shape.values(*value))
+    }
+
+    /// How many answers are where they stay.
+    pub fn answered(&self) -> usize {
+        self.answers.len()
+    }
+
+    /// How many there are to be.
+    pub fn requests(&self) -> usize {
+        self.given.len()
+    }
+}
+
+/// What a buyer will bear.
+pub fn limits(random: &mut Random) -> Limits {
+    Limits {
+        budget: random
+            .chance(300)
+            .then(|| Credits(random.between(2_000, 60_000))),
+        deadline: random
+            .chance(150)
+            .then(|| Micros::seconds(random.between(2, 30))),
+        wait: Micros::seconds(random.below(10)),
+        providers_min: 1,
+        providers_max: random.between(1, 4) as u32,
+        excluded: Vec::new(),
+        regions: Regions(0),
+        reputation_min: Permille(0),
+        notice_min: Millis(0),
+        copies: random.between(1, 2) as u32,
+        spot: random.chance(300),
+        priority: random.below(3) as u8,
+    }
+}
+
+/// What a buyer demands of the devices that jobs are planned over.
+pub fn demands(buyer: AccountKey, excluded: &[AccountKey]) -> Demands {
+    Demands {
+        buyer,
+        excluded: excluded.to_vec(),
+        real_only: false,
+        price_max: None,
+        notice_min: Millis(0),
+        regions: Regions(0),
+        reputation_min: Permille(0),
+        power_known: false,
+        features: Features(0),
+        devices: vec![MODEL.to_owned()],
+    }
+}

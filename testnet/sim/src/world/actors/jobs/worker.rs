@@ -1,0 +1,475 @@
+//! A provider: its core, its disk, its store and a device that is honest, or not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_market::{
+    AccountKey, KindCode, LeaseId, MarketId, Name, Price, Resources, SigningKey, Units,
+};
+use souk_memory::ContentId;
+use souk_roles::clock::Micros;
+use souk_roles::effect::{Effect, Ticket};
+use souk_roles::lease::Failure;
+use souk_roles::market::client::{Asked, Event as ClientEvent};
+use souk_roles::market::words::Request;
+use souk_roles::provider::{
+    Action, Answer, Arrival, Config, Event, Fact, Past, ProviderCore, RunResult, StreamId,
+};
+
+use super::Done;
+use super::contents::{CONTENT_BYTES, computed};
+use super::journal::Journal;
+use super::links::Purpose;
+use crate::clients::resources;
+use crate::disk::SimDisk;
+use crate::random::Random;
+use crate::world::actors::{ActorEvent, Role};
+use crate::world::{Event as WorldEvent, World};
+
+/// The model's name of devices that jobs are planned over.
+pub const MODEL: &str = "worker";
+
+/// What a device does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vice {
+    /// Nothing.
+    None,
+    /// It gives wrong values now and then.
+    Lies,
+    /// It runs on and on now and then.
+    Stalls,
+    /// Its runs fail now and then.
+    Fails,
+}
+
+/// What a question to the market is for.
+pub enum WorkerAsked {
+    Lease(Ticket),
+    Market(Ticket),
+    /// Of which the leases are known already.
+    Book(Ticket, Vec<souk_market::Lease>),
+    Command(Ticket),
+}
+
+/// See the module.
+pub struct Worker {
+    pub core: Option<ProviderCore>,
+    pub key: SigningKey,
+    market: MarketId,
+    journal: Option<Journal>,
+    pub disk: SimDisk,
+    pub streams: BTreeSet<StreamId>,
+    pub asked: BTreeMap<Asked, WorkerAsked>,
+    /// Writes that wait for a sync, in order.
+    unsynced: Vec<(Ticket, Vec<Fact>)>,
+    /// Leases that were begun, by what is safe on the disk.
+    pub began: BTreeSet<LeaseId>,
+    /// Effects in a place of a lease's own.
+    places: BTreeMap<Ticket, LeaseId>,
+    stopped: BTreeSet<Ticket>,
+    pub wakes: Option<u64>,
+    pub vice: Vice,
+    noise: u64,
+}
+
+impl Worker {
+    /// A provider that has not begun.
+    pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
+        let vice = match random.below(10) {
+            0 => Vice::Lies,
+            1 => Vice::Stalls,
+            2 => Vice::Fails,
+            _ => Vice::None,
+        };
+        Self {
+            core: None,
+            key,
+            market,
+            journal: None,
+            disk: SimDisk::new(Random::new(random.draw(), "disk")),
+            streams: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            unsynced: Vec::new(),
+            began: BTreeSet::new(),
+            places: BTreeMap::new(),
+            stopped: BTreeSet::new(),
+            wakes: None,
+            vice,
+            noise: random.below(3),
+        }
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            account: AccountKey::from(&self.key),
+            market: self.market,
+            resources: device(),
+            capacity: Units(2),
+            price_min: Price(1),
+            memory_bytes_max: 1 << 30,
+            patience: Micros::seconds(20),
+        }
+    }
+}
+
+/// What the devices of jobs state.
+pub fn device() -> Resources {
+    Resources {
+        kind: KindCode(1),
+        model: Name::try_from(MODEL).expect("a short plain name"),
+        ..resources()
+    }
+}
+
+impl World {
+    /// A provider's process starts.
+    pub(crate) fn start_worker(&mut self, actor: usize) {
+        let now = self.actors.list[actor].now(self.now);
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let (journal, facts) = Journal::open::<Fact>(worker.disk.clone());
+        worker.journal = Some(journal);
+        worker.began = begun(&facts);
+        let twice = begun_twice(&facts);
+        let past = Past::fold(facts);
+        let (core, effects) = ProviderCore::resume(worker.config(), past, now);
+        worker.core = Some(core);
+        if let Some(lease) = twice {
+            self.breach_of_job(actor, format!("{lease} was begun twice"));
+        }
+        self.counts.providers_started += 1;
+        let account = self.actors.list[actor].account;
+        self.tell(actor, ClientEvent::Watch(account));
+        self.carry_out_worker(actor, effects);
+    }
+
+    /// A provider's process ends at once; power is lost, or the page cache survives.
+    pub(crate) fn kill_worker(&mut self, actor: usize, power: bool) {
+        self.restart_client(actor);
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        worker.core = None;
+        worker.journal = None;
+        worker.streams.clear();
+        worker.asked.clear();
+        worker.unsynced.clear();
+        worker.places.clear();
+        worker.stopped.clear();
+        worker.wakes = None;
+        if power {
+            worker.disk.crash();
+        }
+        self.counts.providers_killed += 1;
+        self.break_links_of(actor);
+    }
+
+    /// Gives an event to a provider's core, and carries out what it wants.
+    pub(crate) fn tell_worker(&mut self, actor: usize, event: Event) {
+        let now = self.actors.list[actor].now(self.now);
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let Some(core) = &mut worker.core else {
+            return;
+        };
+        let effects = core.apply(now, event);
+        core.audit();
+        if core.wakes_at().is_some_and(|at| at < now.tick) {
+            self.breach_of_job(
+                actor,
+                "a provider asks for a moment that has passed".to_owned(),
+            );
+        }
+        self.carry_out_worker(actor, effects);
+    }
+
+    fn carry_out_worker(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
+        for Effect { ticket, action } in effects {
+            self.carry_out_of_worker(actor, ticket, action);
+        }
+        let life = self.actors.list[actor].life;
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let wakes = worker.core.as_ref().and_then(ProviderCore::wakes_at);
+        let wakes = wakes.map(|at| at.0.div_ceil(1_000));
+        if let Some(at) = wakes
+            && worker.wakes.is_none_or(|known| known > at)
+        {
+            worker.wakes = Some(at);
+            self.at(at, WorldEvent::Actor(actor, ActorEvent::RoleWake { life }));
+        }
+    }
+
+    fn carry_out_of_worker(&mut self, actor: usize, ticket: Ticket, action: Action) {
+        let account = self.actors.list[actor].account;
+        match action {
+            Action::Send { stream, word } => self.say_to_buyer(stream, &word),
+            Action::Reply { stream, taken } => self.reply_to_offer(stream, taken),
+            Action::Hang { stream } => {
+                if let Role::Worker(worker) = &mut self.actors.list[actor].role {
+                    worker.streams.remove(&stream);
+                }
+                self.hang_up_on_buyer(stream);
+            }
+            Action::Offer { to, offer } => {
+                self.counts.offers += 1;
+                let opening = souk_roles::lease::Opening::Offer(offer);
+                self.open_link(actor, Purpose::Offer(ticket), to, &opening);
+                let done = Done::Worker(Answer::Offered(Err("no answer".to_owned())));
+                self.done_in(actor, 10_000, ticket, done);
+            }
+            Action::LookAt { lease } => {
+                self.ask_for_worker(actor, WorkerAsked::Lease(ticket), Request::Lease(lease));
+            }
+            Action::LookAtMarket { .. } => {
+                let request = Request::Leases(account);
+                self.ask_for_worker(actor, WorkerAsked::Market(ticket), request);
+            }
+            Action::Command(command) => {
+                let asked = self.actors.list[actor].name();
+                if let Role::Worker(worker) = &mut self.actors.list[actor].role {
+                    worker.asked.insert(asked, WorkerAsked::Command(ticket));
+                }
+                let commands = vec![*command];
+                self.tell(actor, ClientEvent::Carry { asked, commands });
+            }
+            Action::Bring {
+                contents, holders, ..
+            } => {
+                let ids: Vec<_> = contents.iter().map(|content| content.id).collect();
+                let answer = self.bring(actor, &ids, &holders);
+                self.counts.contents_moved += ids.len() as u64;
+                self.done_soon(actor, 5, 60, ticket, Done::Worker(answer));
+            }
+            Action::Check { .. } => {
+                self.done_soon(actor, 0, 3, ticket, Done::Worker(Answer::Checked(Ok(()))));
+            }
+            Action::Record(facts) => self.record_for_worker(actor, ticket, facts),
+            Action::Sign(body) => {
+                let Role::Worker(worker) = &self.actors.list[actor].role else {
+                    return;
+                };
+                let receipt = souk_market::Receipt::new(*body).sign_as_provider(&worker.key);
+                let done = Done::Worker(Answer::Signed(Box::new(receipt)));
+                self.done_soon(actor, 0, 2, ticket, done);
+            }
+            Action::Stop(of) => {
+                if let Role::Worker(worker) = &mut self.actors.list[actor].role {
+                    worker.stopped.insert(of);
+                }
+            }
+            Action::Over => self.counts.providers_stopped += 1,
+            Action::Hurry { .. }
+            | Action::Release { .. }
+            | Action::Learn { .. }
+            | Action::Tell(_) => {}
+            place => self.carry_out_in_place(actor, ticket, place),
+        }
+    }
+
+    /// What is done in a lease's own place.
+    fn carry_out_in_place(&mut self, actor: usize, ticket: Ticket, action: Action) {
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let vice = worker.vice;
+        let (lease, after, answer) = match action {
+            Action::EndSandbox { lease } => {
+                return worker.places.retain(|_, other| *other != lease);
+            }
+            Action::Sandbox { lease, .. } => {
+                let slots = self.jobs.random.between(1, 2) as u32;
+                let lost = self.jobs.random.chance(10);
+                let fault = Failure::Crashed("no process".to_owned());
+                let answer = match lost {
+                    true => Answer::NoSandbox(fault),
+                    false => Answer::Sandboxed { slots },
+                };
+                (lease, 5, answer)
+            }
+            Action::Prepare { lease, .. } => (lease, 10, Answer::Prepared(Ok(()))),
+            Action::Run {
+                lease,
+                request,
+                part,
+                work,
+                inputs,
+                ..
+            } => {
+                let run = (lease, request, part);
+                self.check_run(actor, run, &inputs);
+                let jitter = self.jobs.random.between(800, 1_300);
+                let busy = Micros(work.expected.0 * jitter / 1_000);
+                let wrong = self.jobs.random.chance(300);
+                if vice == Vice::Fails && wrong {
+                    let answer = Answer::Ran(Err(Failure::Run("it failed".to_owned())));
+                    (lease, 5, answer)
+                } else {
+                    let lies = vice == Vice::Lies && wrong;
+                    let outputs = self.compute(actor, &work, &inputs, lies);
+                    let slow = if vice == Vice::Stalls && wrong {
+                        400
+                    } else {
+                        1
+                    };
+                    let after = busy.0.div_ceil(1_000) * slow;
+                    let answer = Answer::Ran(Ok(RunResult {
+                        bytes: outputs.len() as u64 * CONTENT_BYTES,
+                        outputs,
+                        busy,
+                        promised: Some(work.expected),
+                    }));
+                    (lease, after, answer)
+                }
+            }
+            _ => unreachable!("carried out elsewhere"),
+        };
+        if let Role::Worker(worker) = &mut self.actors.list[actor].role {
+            worker.places.insert(ticket, lease);
+        }
+        self.done_in(actor, after, ticket, Done::Worker(answer));
+    }
+
+    fn compute(
+        &mut self,
+        actor: usize,
+        work: &souk_roles::lease::Part,
+        inputs: &[(String, ContentId)],
+        lies: bool,
+    ) -> Vec<(String, ContentId)> {
+        let account = self.actors.list[actor].account;
+        let Role::Worker(worker) = &self.actors.list[actor].role else {
+            return Vec::new();
+        };
+        let noise = worker.noise;
+        let value = |id| self.jobs.contents.value(id);
+        let values: BTreeMap<String, u64> = inputs
+            .iter()
+            .filter_map(|(name, id)| Some((name.clone(), value(*id)?)))
+            .collect();
+        let mut outputs = Vec::new();
+        for output in &work.outputs {
+            let value = computed(work.graph, &values, &output.name) ^ u64::from(lies);
+            let id = self.jobs.contents.make(value, noise);
+            self.jobs.contents.hold(account, id);
+            outputs.push((output.name.clone(), id));
+        }
+        self.counts.lies += u64::from(lies);
+        self.counts.parts_run += 1;
+        outputs
+    }
+
+    /// Contents come from whoever has them and runs.
+    fn bring(&mut self, actor: usize, ids: &[ContentId], holders: &[AccountKey]) -> Answer {
+        let account = self.actors.list[actor].account;
+        let mut arrivals = Vec::new();
+        for id in ids {
+            let here = self.jobs.contents.has(account, *id);
+            if !here && !self.is_held(*id, holders) {
+                return Answer::NotCome(format!("nobody has {id}"));
+            }
+            self.jobs.contents.hold(account, *id);
+            arrivals.push(Arrival {
+                id: *id,
+                bytes: CONTENT_BYTES,
+                moved: if here { 0 } else { CONTENT_BYTES },
+            });
+        }
+        Answer::Came(arrivals)
+    }
+
+    /// Whether one of these has a content, and runs.
+    pub(super) fn is_held(&self, id: ContentId, holders: &[AccountKey]) -> bool {
+        holders.iter().any(|holder| {
+            let place = self.actors.place_of(*holder);
+            let runs = place.is_some_and(|place| self.actors.list[place].role.is_running());
+            runs && self.jobs.contents.has(*holder, id)
+        })
+    }
+
+    fn record_for_worker(&mut self, actor: usize, ticket: Ticket, facts: Vec<Fact>) {
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let journal = worker.journal.as_mut().expect("who runs has a journal");
+        if journal.write(&facts) {
+            worker.unsynced.push((ticket, facts));
+            let after = self.jobs.random.between(1, 12);
+            return self.done_in(actor, after, ticket, Done::Sync);
+        }
+        let answer = Answer::NotWritten("the disk is full".to_owned());
+        self.done_in(actor, 1, ticket, Done::Worker(answer));
+    }
+
+    fn sync_for_worker(&mut self, actor: usize, ticket: Ticket) {
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let Some(at) = worker.unsynced.iter().position(|(of, _)| *of == ticket) else {
+            return;
+        };
+        let journal = worker.journal.as_mut().expect("who runs has a journal");
+        let synced = journal.sync();
+        let done: Vec<(Ticket, Vec<Fact>)> = worker.unsynced.drain(..=at).collect();
+        let mut twice = None;
+        let begun = done.iter().flat_map(|(_, facts)| facts).filter_map(began);
+        for lease in begun.filter(|_| synced) {
+            twice = twice.or((!worker.began.insert(lease)).then_some(lease));
+        }
+        for (ticket, _) in done {
+            let answer = match synced {
+                true => Answer::Recorded,
+                false => Answer::NotWritten("the disk failed".to_owned()),
+            };
+            self.done_in(actor, 0, ticket, Done::Worker(answer));
+        }
+        if let Some(lease) = twice {
+            self.breach_of_job(actor, format!("{lease} was begun twice"));
+        }
+    }
+
+    /// An effect of a provider came to something.
+    pub(super) fn on_worker_done(&mut self, actor: usize, ticket: Ticket, done: Done) {
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        let answer = match done {
+            Done::Sync => return self.sync_for_worker(actor, ticket),
+            Done::Worker(answer) => answer,
+            Done::Buyer(_) => return,
+        };
+        let in_place = matches!(
+            answer,
+            Answer::Sandboxed { .. } | Answer::NoSandbox(_) | Answer::Prepared(_) | Answer::Ran(_)
+        );
+        if in_place && worker.places.remove(&ticket).is_none() {
+            return;
+        }
+        // One that was stopped may come all the same.
+        if worker.stopped.remove(&ticket) && self.jobs.random.chance(500) {
+            return;
+        }
+        self.tell_worker(actor, Event::Answer { ticket, answer });
+    }
+}
+
+fn began(fact: &Fact) -> Option<LeaseId> {
+    match fact {
+        Fact::Began { lease, .. } => Some(*lease),
+        _ => None,
+    }
+}
+
+fn begun(facts: &[Fact]) -> BTreeSet<LeaseId> {
+    facts.iter().filter_map(began).collect()
+}
+
+fn begun_twice(facts: &[Fact]) -> Option<LeaseId> {
+    let mut known = BTreeSet::new();
+    facts
+        .iter()
+        .filter_map(began)
+        .find(|lease| !known.insert(*lease))
+}

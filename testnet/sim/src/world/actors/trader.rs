@@ -1,0 +1,233 @@
+//! A trader: commands of every kind, each with what it knows of its own affairs.
+
+use souk_market::{
+    Acceptance, Accepts, AccountKey, Ask, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
+    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Price, Receipt, ReceiptBody,
+    SigningKey, Term, TimeInForce, Units, Wants,
+};
+use souk_roles::market::client::{Asked, Event, Reply};
+use souk_roles::market::words::{Answer, Request};
+
+use crate::clients::{CAPACITY, resources};
+use crate::random::Random;
+
+/// Orders that it remembers.
+const ORDERS_MAX: usize = 16;
+
+/// See the module.
+pub struct Trader {
+    pub market: MarketId,
+    /// Who sells to each other signs receipts together.
+    keys: Vec<SigningKey>,
+    random: Random,
+    orders: Vec<OrderId>,
+    leases: Vec<Lease>,
+}
+
+impl Trader {
+    /// One that knows nothing yet.
+    pub fn new(keys: Vec<SigningKey>, market: MarketId, random: Random) -> Self {
+        Self {
+            market,
+            keys,
+            random,
+            orders: Vec::new(),
+            leases: Vec::new(),
+        }
+    }
+
+    /// What it does next; it is `now` by the market's clock, as far as it knows.
+    pub fn act(&mut self, asked: Asked, account: AccountKey, now: Millis) -> Event {
+        if self.random.chance(300) {
+            let question = Box::new(Request::Leases(account));
+            return Event::Ask { asked, question };
+        }
+        let count = self.random.between(1, 3);
+        let commands = (0..count).map(|_| self.command(account, now)).collect();
+        Event::Carry { asked, commands }
+    }
+
+    /// What came of it.
+    pub fn on_reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Answer(answer) => {
+                if let Answer::Leases(leases) = *answer {
+                    self.leases = leases;
+                }
+            }
+            Reply::Carried(results) => {
+                for result in results.into_iter().flatten() {
+                    if let Acceptance::Placed { order, .. } | Acceptance::Amended { order, .. } =
+                        result
+                    {
+                        self.orders.push(order);
+                    }
+                }
+                let excess = self.orders.len().saturating_sub(ORDERS_MAX);
+                self.orders.drain(..excess);
+            }
+            _ => {}
+        }
+    }
+
+    fn command(&mut self, account: AccountKey, now: Millis) -> Command {
+        let choice = self.random.below(100);
+        match choice {
+            0..22 => Command::PlaceAsk(Box::new(self.ask(now))),
+            22..36 => Command::PlaceBid(Box::new(self.bid(now))),
+            36..44 => {
+                let legs = self.random.between(2, 3);
+                Command::PlaceGang((0..legs).map(|_| self.leg()).collect())
+            }
+            44..48 => Command::Stake {
+                amount: Credits(self.random.between(1, 10_000)),
+            },
+            48..50 => Command::Unstake {
+                amount: Credits(self.random.between(1, 1_000)),
+            },
+            50..58 => self.of_order(),
+            _ => self.of_lease(account, choice),
+        }
+    }
+
+    fn of_order(&mut self) -> Command {
+        let Some(order) = pick(&mut self.random, &self.orders) else {
+            return Command::Withdraw { amount: Credits(1) };
+        };
+        if self.random.chance(300) {
+            return Command::Cancel { order };
+        }
+        Command::Amend {
+            order,
+            quantity: Units(1),
+            price: Price(self.random.between(50, 150)),
+        }
+    }
+
+    fn of_lease(&mut self, account: AccountKey, choice: u64) -> Command {
+        let Some(lease) = pick(&mut self.random, &self.leases) else {
+            return Command::EndLease { lease: LeaseId(0) };
+        };
+        let random = &mut self.random;
+        let (id, usage) = (lease.id, DeviceMicros(random.between(1, 2_000_000)));
+        let noted = lease.note.map_or(usage, |note| note.usage);
+        match choice {
+            58..74 => self.settle(&lease),
+            _ if lease.provider == account => match random.below(10) {
+                0..8 => Command::NoteUsage { lease: id, usage },
+                8 => Command::Reclaim { lease: id },
+                _ => Command::GiveUp { lease: id },
+            },
+            74..80 => Command::Extend {
+                lease: id,
+                by: Millis(random.between(1, 3_000)),
+            },
+            80..88 => Command::Resell {
+                lease: id,
+                price: Price(random.between(40, 160)),
+            },
+            88..94 => Command::AcceptNote {
+                lease: id,
+                usage: noted,
+            },
+            94..98 => Command::DisputeNote { lease: id },
+            _ => Command::EndLease { lease: id },
+        }
+    }
+
+    /// A receipt that both have signed, where both are traders; else one that nobody takes.
+    fn settle(&mut self, lease: &Lease) -> Command {
+        let most = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
+        let usage = DeviceMicros(self.random.below(most.0 + 2));
+        let amount = ReceiptBody::due(lease.price, usage).unwrap_or_default();
+        let body = ReceiptBody {
+            market: self.market,
+            lease: lease.id,
+            job: lease.job,
+            buyer: lease.buyer,
+            provider: lease.provider,
+            graph: ContentId([1; 32]),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            class: lease.class,
+            model: lease.model.clone(),
+            emulated: false,
+            dtype: Dtype::F32,
+            declared_mega_ops: 80_000_000,
+            delivered_mega_ops: 0,
+            usage,
+            price: lease.price,
+            amount,
+            bytes_in: 0,
+            bytes_out: 0,
+            started: lease.start,
+            finished: lease.start,
+        };
+        let mut receipt = Receipt::new(body);
+        for key in &self.keys {
+            let account = AccountKey::from(key);
+            if account == lease.provider {
+                receipt = receipt.sign_as_provider(key);
+            }
+            if account == lease.buyer {
+                receipt = receipt.sign_as_buyer(key);
+            }
+        }
+        Command::Settle(Box::new(receipt))
+    }
+
+    fn ask(&mut self, now: Millis) -> Ask {
+        Ask {
+            device: DeviceId(self.random.below(4)),
+            capacity: Units(CAPACITY),
+            resources: resources(),
+            limit: Limit::Price(Price(self.random.between(50, 150))),
+            quantity: Units(1),
+            duration_min: Millis(1),
+            duration_max: Millis(30_000),
+            notice: Millis(self.random.below(3_000)),
+            accepts: Accepts::default(),
+            tif: self.rests(now),
+        }
+    }
+
+    fn bid(&mut self, now: Millis) -> Bid {
+        let firm = self.random.chance(500);
+        Bid {
+            class: resources().class(),
+            wants: Wants::default(),
+            limit: Limit::Price(Price(self.random.between(80, 200))),
+            budget: Credits(1_000_000),
+            quantity: Units(1),
+            all_or_none: false,
+            duration: Millis(self.random.between(100, 12_000)),
+            start_delay_max: Millis(0),
+            term: if firm { Term::Firm } else { Term::Spot },
+            tif: self.rests(now),
+            job: JobId([9; 32]),
+        }
+    }
+
+    /// A bid of a gang: all of it now or none.
+    fn leg(&mut self) -> Bid {
+        let bid = self.bid(Millis(0));
+        Bid {
+            limit: Limit::Price(Price(200)),
+            all_or_none: true,
+            tif: TimeInForce::Fok,
+            ..bid
+        }
+    }
+
+    /// Most orders are for some seconds.
+    fn rests(&mut self, now: Millis) -> TimeInForce {
+        match self.random.below(10) {
+            0..2 => TimeInForce::Ioc,
+            _ => TimeInForce::Gtd(Millis(now.0 + self.random.between(500, 15_000))),
+        }
+    }
+}
+
+fn pick<T: Clone>(random: &mut Random, list: &[T]) -> Option<T> {
+    (!list.is_empty()).then(|| list[random.place(list.len())].clone())
+}

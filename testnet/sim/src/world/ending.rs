@@ -1,0 +1,165 @@
+//! The larger looks: whole logs against each other, and everything once all is healed.
+
+use souk_consensus::audit::audit;
+use souk_consensus::log::Log;
+use souk_consensus::{Digest, LogIndex};
+use souk_market::Lease;
+
+use crate::checker::Violation;
+use crate::machine::SimExchange;
+use crate::wholes;
+use crate::world::World;
+
+/// Entries compared below the highest common one: some more than a second's, after which it is
+/// done again.
+const COMPARED_MAX: u64 = 64;
+
+/// Log matching: where two logs agree on an entry's term, they agree on it and on all before it.
+pub fn compare_logs(world: &mut World) {
+    let honest = world.nodes.iter().filter(|node| !node.forges);
+    let running = honest.filter_map(|node| node.running.as_ref());
+    // What is not verified may still be cut off.
+    let logs = running.map(|running| (running.replica.log(), running.replica.verified()));
+    let logs: Vec<(&Log, LogIndex)> = logs.collect();
+    let mut found = None;
+    for (place, (one, to)) in logs.iter().enumerate() {
+        for (other, other_to) in &logs[place + 1..] {
+            found = found.or_else(|| first_difference(one, other, *to.min(other_to)));
+        }
+    }
+    if let Some((index, term)) = found {
+        world.checker.report(Violation::LogsDiffer { index, term });
+    }
+}
+
+fn first_difference(one: &Log, other: &Log, last: LogIndex) -> Option<(u64, u64)> {
+    let first = one.first().max(other.first());
+    assert!(last <= one.last().min(other.last()));
+    let mut agreed = 0;
+    for index in (first.0..=last.0).rev().map(LogIndex) {
+        let (a, b) = (one.get(index)?, other.get(index)?);
+        if a.term == b.term {
+            agreed += 1;
+        }
+        if agreed > 0 && (a.term != b.term || a.data != b.data) {
+            return Some((index.0, a.term));
+        }
+        if agreed > COMPARED_MAX {
+            break;
+        }
+    }
+    None
+}
+
+/// After healing: progress, nothing lost, one state everywhere, and disks that replay to it.
+pub fn check(world: &mut World) {
+    if !world.is_at_rest() {
+        let waiting = world.operations.waiting() as u64;
+        let reason = describe(world);
+        return world
+            .checker
+            .report(Violation::NoProgress { waiting, reason });
+    }
+    world.checker.check_acknowledged();
+    check_escrow(world);
+    find_proposals(world);
+    compare_states(world);
+    for node in 0..world.nodes.len() {
+        if !world.nodes[node].harmed {
+            audit_disk(world, node);
+        }
+    }
+}
+
+/// What is held is held for orders in the book: each lease is closed, and none holds anything.
+fn check_escrow(world: &mut World) {
+    let held = |lease: &&Lease| !lease.is_closed() || lease.escrow.0 > 0;
+    let (_, shadow) = world.checker.shadow();
+    let lease = shadow
+        .exchange()
+        .leases()
+        .find(held)
+        .map(|lease| lease.id.0);
+    if let Some(lease) = lease {
+        world.checker.report(Violation::LeaseOpen { lease });
+    }
+}
+
+/// Whatever somebody handed in was applied, or given up with the life that took it in.
+fn find_proposals(world: &mut World) {
+    let running = world.nodes.iter().filter_map(|node| node.running.as_ref());
+    let statuses = running.map(|running| running.replica.status());
+    let left = statuses.filter(|status| status.proposals > 0);
+    let left = left.map(|status| (status.id.get(), status.proposals as u64));
+    if let Some((replica, commands)) = left.min() {
+        world
+            .checker
+            .report(Violation::ProposalLeft { replica, commands });
+    }
+}
+
+fn compare_states(world: &mut World) {
+    let (_, shadow) = world.checker.shadow();
+    let mut differs = None;
+    for node in &world.nodes {
+        let Some(running) = &node.running else {
+            continue;
+        };
+        if !wholes::same(running.replica.machine().exchange(), shadow.exchange()) {
+            differs = Some((running.replica.applied().0, node.id.get()));
+        }
+    }
+    if let Some((index, replica)) = differs {
+        world
+            .checker
+            .report(Violation::StatesDiffer { index, replica });
+    }
+}
+
+/// Power goes off for the last time, and the disk alone must tell the same story.
+fn audit_disk(world: &mut World, node: usize) {
+    world.nodes[node].crash();
+    let mut disk = world.nodes[node].disk.clone();
+    let genesis = world.genesis().clone();
+    let decoded = world.decoded.clone();
+    let machine = || SimExchange::new(&genesis, decoded.clone());
+    match audit(&mut disk, crate::CHECKPOINT_ENTRIES, machine) {
+        Ok(audit) => world.counts.audited += audit.commands,
+        Err(error) => {
+            let replica = world.nodes[node].id.get();
+            let reason = error.to_string();
+            world
+                .checker
+                .report(Violation::AuditFails { replica, reason });
+        }
+    }
+}
+
+fn describe(world: &World) -> String {
+    let mut text = format!("{} waits first;", world.operations.first());
+    for node in &world.nodes {
+        let state = match &node.running {
+            None => "off".to_owned(),
+            Some(running) => {
+                let status = running.replica.status();
+                format!(
+                    "{:?} term {} commit {} applied {} last {} voters {:?} learners {:?}",
+                    status.role,
+                    status.term,
+                    status.commit,
+                    status.applied,
+                    status.last,
+                    status.members.get_voters(),
+                    status.members.get_learners(),
+                )
+            }
+        };
+        text.push_str(&format!(" {}: {state};", node.id));
+    }
+    text
+}
+
+/// The run's name: equal for equal seeds.
+pub fn fingerprint(world: &World) -> Digest {
+    world.checker.root()
+}
