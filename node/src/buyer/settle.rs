@@ -165,6 +165,12 @@ pub(super) async fn fetch_from(
     })
 }
 
+/// Whether a receipt names what was to be run: all parts, or the first of them where no request
+/// came further.
+fn is_of_parts(body: &ReceiptBody, start: &Start) -> bool {
+    (1..=start.parts.len()).any(|parts| body.graph == id(&start.graph_of(parts)))
+}
+
 /// Whether a receipt is for what was bought, and its inputs for what was given.
 pub(super) fn check(
     session: &Session,
@@ -180,7 +186,7 @@ pub(super) fn check(
         ("buyer", body.buyer == trade.buyer),
         ("provider", body.provider == trade.provider),
         ("price", body.price == trade.price),
-        ("graph", body.graph == id(&start.graph())),
+        ("graph", is_of_parts(body, start)),
     ];
     if let Some((what, _)) = terms.into_iter().find(|(_, holds)| !holds) {
         return Err(Objection::Terms(what));

@@ -1,5 +1,6 @@
 //! What the core wants, carried out.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use libp2p::PeerId;
@@ -16,6 +17,7 @@ use super::outcomes::{Came, Outcome, Ran, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
 use crate::clock::unix_us;
+use crate::content::transfers::Fetched;
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::folder::key;
@@ -350,16 +352,20 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<Came>, S
         _ => tensors.fetch_short(urgency, *first, &ids).await,
     };
     let together = (begin, unix_us());
-    let mut shown = short.len();
+    let mut shown = title(&wanted.contents, &short);
     let mut came = Vec::with_capacity(ids.len());
     for content in &wanted.contents {
         let begin = unix_us();
         let (fetched, span) = match short.remove(&content.id) {
-            Some(fetched) => (fetched, std::mem::take(&mut shown)),
+            Some(fetched) => (fetched, shown.take().map(|name| (name, together))),
             None => {
                 let fetched = tensors.fetch_as(urgency, &peers, content.id).await;
                 let failed = |error| format!("{}: {error}", content.what);
-                (fetched.map_err(failed)?, 1)
+                let times = (begin, unix_us());
+                (
+                    fetched.map_err(failed)?,
+                    Some((content.what.clone(), times)),
+                )
             }
         };
         if content.is_tensor {
@@ -370,14 +376,22 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<Came>, S
             content: content.clone(),
             fetched,
             from: wanted.holders[0],
-            span: match span {
-                0 => None,
-                1 => Some((content.what.clone(), (begin, unix_us()))),
-                count => Some((format!("{count} short contents"), together)),
-            },
+            span,
         });
     }
     Ok(came)
+}
+
+/// What contents that came together are called in a trace: by what all of them are, else by their
+/// number.
+fn title(contents: &[Content], together: &BTreeMap<ContentId, Fetched>) -> Option<String> {
+    let came = contents.iter().filter(|it| together.contains_key(&it.id));
+    let kinds: BTreeSet<&str> = came.map(|content| content.what.as_str()).collect();
+    let mut kinds = kinds.into_iter();
+    match (kinds.next()?, kinds.next()) {
+        (kind, None) => Some(kind.to_owned()),
+        _ => Some(format!("{} short contents", together.len())),
+    }
 }
 
 /// Whether what graphs do is within what this provider does.
