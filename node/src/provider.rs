@@ -180,7 +180,7 @@ impl From<ExecutorError> for ProviderError {
 /// What a shell begins with.
 struct Beginning {
     heard: mpsc::Receiver<Incoming>,
-    journal: shell::Journal,
+    journal: journal::Writer,
     past: Past,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Runner`] takes a [`Task`] and gives its outputs, a [`report`] and a [`timeline`]. A
 //! [`WorkerPool`](worker_pool::WorkerPool) has a thread for each device; [`dispatch`] decides what
-//! each does next, and knows no thread and no clock. A [`group`] plans a subgraph over several
+//! each does next, and knows no thread and no clock. A `group` plans a subgraph over several
 //! devices and runs the plan's fragments.
 
 mod cancel;

@@ -279,8 +279,6 @@ impl Bare {
     fn copied(&self, bytes: u64) -> Result<f64, RatioError> {
         let [from, to] = [self.block(bytes)?, self.block(bytes)?];
         let spans = (from.span(0, bytes), to.span(0, bytes));
-        let cleared = self.driver.clear(spans.0);
-        cleared.map_err(RatioError::driver)?;
         let once = || {
             let copied = self.driver.copy(spans.0, spans.1);
             copied.map_err(RatioError::driver)

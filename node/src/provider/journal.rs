@@ -101,6 +101,9 @@ pub(super) struct Written {
     pub(super) written: Result<(), String>,
 }
 
+/// Where facts are put for the writer, and where it says that they are on the disk.
+pub(super) type Writer = (mpsc::Sender<(Ticket, Vec<Fact>)>, mpsc::Receiver<Written>);
+
 /// What a provider's leases come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sums {
@@ -365,12 +368,7 @@ impl Journal {
 
 impl Journal {
     /// Has a thread of its own write: all that waits with one sync. It ends with who sends.
-    pub(super) fn start(
-        mut self,
-    ) -> (
-        (mpsc::Sender<(Ticket, Vec<Fact>)>, mpsc::Receiver<Written>),
-        watch::Receiver<Sums>,
-    ) {
+    pub(super) fn start(mut self) -> (Writer, watch::Receiver<Sums>) {
         let (put, mut facts) = mpsc::channel::<(Ticket, Vec<Fact>)>(WAITING_MAX);
         let (tell, written) = mpsc::channel(WAITING_MAX);
         let (sums, told) = watch::channel(self.history.sums());

@@ -77,7 +77,7 @@ impl Outlook {
     }
 
     fn note(&self, graph: ContentId, contents: Vec<ContentId>) {
-        self.known().on_work(graph, contents.into_iter());
+        self.known().on_work(graph, contents);
         self.unsaved.store(true, Ordering::Relaxed);
     }
 

@@ -25,7 +25,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::Provider;
 use super::job::Job;
-use super::journal::Written;
+use super::journal::{Writer, Written};
 use super::pace::Speed;
 use super::words::{self as table, Shown, Table, micros};
 use crate::clock::unix_ms;
@@ -77,16 +77,13 @@ pub(super) struct Shell {
     is_over: bool,
 }
 
-/// The journal's writer, both ways.
-pub(super) type Journal = (mpsc::Sender<(Ticket, Vec<Fact>)>, mpsc::Receiver<Written>);
-
 impl Shell {
     /// A provider that goes on from its past; leases at work have this much patience once it is to
     /// stop.
     pub(super) fn new(
         provider: Arc<Provider>,
         inbox: mpsc::Receiver<Incoming>,
-        ((journal, written), past): (Journal, Past),
+        ((journal, written), past): (Writer, Past),
         patience: Duration,
     ) -> (Shell, watch::Receiver<ProviderStatus>) {
         let speed = provider.pace.due(provider.known_times());

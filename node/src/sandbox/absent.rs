@@ -23,7 +23,7 @@ impl Sandbox {
     /// Refuses: the rules are those of another system.
     ///
     /// # Errors
-    /// [`CellFault::NotHere`], always.
+    /// [`SandboxFault::NotHere`], always.
     pub async fn start(_recipe: &Recipe) -> Result<Sandbox, SandboxFault> {
         Err(SandboxFault::NotHere {
             system: std::env::consts::OS,

@@ -81,7 +81,7 @@ impl ControlGroups {
     /// Finds the part of the tree that is this process's own, and makes it ready.
     ///
     /// # Errors
-    /// [`NoGroups`], in words for who runs the provider.
+    /// [`ControlGroupError`], in words for who runs the provider.
     pub fn open() -> Result<ControlGroups, ControlGroupError> {
         let read = |path: &str| fs::read_to_string(path).map_err(|_| ControlGroupError::Absent);
         let mounted = read("/proc/self/mountinfo")?;

@@ -49,7 +49,7 @@ pub struct ReleaseTimes {
 /// Starts sandboxes and ends each in the middle of a run.
 ///
 /// # Errors
-/// [`CellFault`].
+/// [`SandboxFault`].
 pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxFault> {
     let mut recipe = Recipe {
         program: setting.program,

@@ -91,7 +91,7 @@ impl Sandbox {
     /// Starts a sandbox and waits until its devices are open.
     ///
     /// # Errors
-    /// [`CellFault`]: it did not start, or a device does not open.
+    /// [`SandboxFault`]: it did not start, or a device does not open.
     pub async fn start(recipe: &Recipe) -> Result<Sandbox, SandboxFault> {
         let (orders, answers, far_end) = channel::pair().map_err(SandboxFault::Start)?;
         let mut child = Command::new(&recipe.program)
@@ -178,7 +178,7 @@ impl Sandbox {
     /// What its devices are.
     ///
     /// # Errors
-    /// [`CellFault::Confused`].
+    /// [`SandboxFault::Confused`].
     pub fn profiles(&self) -> Result<Vec<Profile>, SandboxFault> {
         serde_json::from_str(&self.opened.profiles).map_err(|_| SandboxFault::Confused)
     }
@@ -242,7 +242,7 @@ impl Sandbox {
     /// Gives the sandbox a model and its weights, and has it made ready.
     ///
     /// # Errors
-    /// [`CellFault::Refused`] with the device's words, or how the sandbox ended.
+    /// [`SandboxFault::Refused`] with the device's words, or how the sandbox ended.
     pub async fn prepare(
         &self,
         store: &Arc<Store>,
@@ -276,8 +276,8 @@ impl Sandbox {
     /// and end in any order.
     ///
     /// # Errors
-    /// [`CellFault::Refused`] with the device's words, [`CellFault::OutOfTime`] where its deadline
-    /// came first, or how the sandbox ended.
+    /// [`SandboxFault::Refused`] with the device's words, [`SandboxFault::OutOfTime`] where its
+    /// deadline came first, or how the sandbox ended.
     pub async fn run(
         &self,
         task: Task,

@@ -97,7 +97,7 @@ pub async fn send<M: StateMachine<Command: Send> + Send + 'static>(
     while let Some(envelope) = outbound.recv().await {
         // A sender that has gone leaves the peers as they are.
         if lines.is_empty() || peers.has_changed().unwrap_or(false) {
-            follow(&open, &mut lines, &peers.borrow_and_update());
+            follow(open, &mut lines, &peers.borrow_and_update());
         }
         if let Some(line) = lines.get(&envelope.to) {
             // A full line is a peer that is gone or slow; raft sends again.

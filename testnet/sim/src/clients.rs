@@ -232,7 +232,7 @@ fn push<T>(list: &mut Vec<T>, item: T) {
 fn key(random: &mut Random) -> SigningKey {
     let mut seed = [0; 32];
     for part in seed.chunks_mut(8) {
-        part.copy_from_slice(&random.next().to_le_bytes());
+        part.copy_from_slice(&random.draw().to_le_bytes());
     }
     SigningKey::from_bytes(&seed)
 }

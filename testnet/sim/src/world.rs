@@ -208,12 +208,13 @@ impl World {
         self.run_until(until, |_| false);
         self.heal();
         self.run_until(until + SETTLE_MS, |world| {
-            world.now % 500 < TICK_MS && world.is_at_rest()
+            world.now % 500 < TICK_MS && world.is_at_rest() && !world.has_proposals()
         });
         if self.is_at_rest() {
             self.run_until(until + CLOSE_MS, |world| {
                 world.now % 500 < TICK_MS
                     && world.is_at_rest()
+                    && !world.has_proposals()
                     && !world.has_jobs()
                     && world.checker.is_all_closed()
             });
@@ -501,6 +502,14 @@ impl World {
         clocks.sort_unstable();
         let minority = (clocks.len() - 1) / 2;
         LogTime(clocks[minority].0 + UNNOTICED_MS)
+    }
+
+    /// Whether a replica keeps commands to propose: what was lost on its way is sent again a while
+    /// later, though whoever handed it in may have vanished.
+    fn has_proposals(&self) -> bool {
+        let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
+        let mut statuses = running.map(|running| running.replica.status());
+        statuses.any(|status| status.proposals > 0)
     }
 
     /// Whether every machine runs, follows one leader and has applied the same.

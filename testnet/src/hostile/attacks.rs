@@ -245,7 +245,7 @@ impl Attacker {
         match self.attack {
             Attack::Malformed => {
                 let length = self.random.below(GARBAGE_BYTES_MAX) as usize;
-                let bytes: Vec<u8> = (0..length).map(|_| self.random.next() as u8).collect();
+                let bytes: Vec<u8> = (0..length).map(|_| self.random.draw() as u8).collect();
                 let mut stream = self.open(network, target).await?;
                 // Half of them framed, half not even that.
                 if self.random.chance(500) {
@@ -340,7 +340,7 @@ impl Attacker {
             return Err(ActFailure);
         };
         network.learn(&validator.contact).await?;
-        let number = self.random.next();
+        let number = self.random.draw();
         let name = Name::try_from(format!("r{number:x}").as_str())?;
         let batch = Batch {
             market: target.market,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::{AccountKey, Command, Credits, Lease};
+use souk_market::{AccountKey, Command, Credits, Lease, Millis};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent};
@@ -373,6 +373,8 @@ impl JobCore {
             .insert(self.next_attempt, Uncertain { escrow, until });
         let skipped = Fact::Skipped {
             n: self.next_attempt,
+            escrow,
+            until: Millis(self.now.log.0.saturating_add(UNCERTAIN_FOR.0 / 1_000)),
         };
         self.next_attempt += 1;
         self.record(vec![skipped], Wait::Skip(errand));

@@ -52,6 +52,10 @@ pub enum Fact {
     Skipped {
         /// The number.
         n: u32,
+        /// What its leases would hold, if they are bought after all.
+        escrow: Credits,
+        /// Until when that may be.
+        until: Millis,
     },
     /// A provider is done without.
     Excluded {
@@ -192,8 +196,8 @@ pub struct Past {
     pub began: Option<(JobId, ContentId)>,
     /// Its attempts by number.
     pub attempts: BTreeMap<u32, PastAttempt>,
-    /// The last number that was skipped.
-    pub skipped: Option<u32>,
+    /// The numbers that were skipped, what each may hold, and until when it may be bought.
+    pub skipped: BTreeMap<u32, (Credits, Millis)>,
     /// Providers it does without.
     pub excluded: Vec<AccountKey>,
     /// Values that are on the disk, by what was asked.
@@ -265,7 +269,9 @@ impl Past {
                 };
                 self.attempts.entry(n).or_insert(attempt);
             }
-            Fact::Skipped { n } => self.skipped = self.skipped.max(Some(n)),
+            Fact::Skipped { n, escrow, until } => {
+                self.skipped.insert(n, (escrow, until));
+            }
             Fact::Excluded { provider, .. } => self.excluded.push(provider),
             Fact::Kept { request, name, id } => {
                 self.kept.entry(request).or_default().insert(name, id);
@@ -293,7 +299,8 @@ impl Past {
     #[must_use]
     pub fn next_attempt(&self) -> u32 {
         let known = self.attempts.last_key_value().map(|(n, _)| *n);
-        known.max(self.skipped).map_or(1, |n| n.saturating_add(2))
+        let skipped = self.skipped.last_key_value().map(|(n, _)| *n);
+        known.max(skipped).map_or(1, |n| n.saturating_add(2))
     }
 
     /// The tensors that answers of an attempt are made of, by name.

@@ -110,7 +110,10 @@ impl JobCore {
             self.drop_leg(Leg { attempt: n, place });
         }
         self.attempt(n).no_more = true;
-        self.record(vec![Fact::Skipped { n }], Wait::RecordSkipped(n));
+        // Its leases are ended: nothing of it comes later.
+        let (escrow, until) = Default::default();
+        let skipped = Fact::Skipped { n, escrow, until };
+        self.record(vec![skipped], Wait::RecordSkipped(n));
     }
 
     /// From now on nothing is sent.

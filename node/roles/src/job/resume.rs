@@ -9,8 +9,8 @@ use super::event::{Answer, Leg};
 use super::facts::{End, Past, PastAttempt, attempt_id};
 use super::reason::{Objection, Reason};
 use super::running::{patience, until};
-use super::state::{Attempt, Refusal, Stage, Timer, Wait};
-use super::{JobCore, start};
+use super::state::{Attempt, Refusal, Stage, Timer, Uncertain, Wait};
+use super::{JobCore, running, start};
 use crate::clock::Micros;
 use crate::lease::{Finished, Opening, ProviderWord};
 
@@ -22,6 +22,11 @@ impl JobCore {
         self.has_begun = true;
         self.excluded.extend(&past.excluded);
         self.next_attempt = past.next_attempt();
+        for (n, (escrow, until)) in &past.skipped {
+            let until = self.now.tick.plus(running::until(*until, self.now.log));
+            let escrow = *escrow;
+            self.uncertain.insert(*n, Uncertain { escrow, until });
+        }
         self.past = Some(past);
         let ids = self.ids();
         self.ask(Action::Look { ids }, Wait::LookPast);
@@ -174,7 +179,7 @@ impl JobCore {
             .iter()
             .fold(Micros(0), |sum, part| sum.plus(part.expected));
         // At least an answer is waited for where the lease is over already.
-        let ends = until(state.terms.deadline, log).max(super::running::RUN_ALLOWANCE);
+        let ends = until(state.terms.deadline, log).max(running::RUN_ALLOWANCE);
         let moment = tick.plus(ends.min(patience(expected)));
         self.timers.set(Timer::Wrap(leg), moment);
         let opening = Opening::Resume(lease);

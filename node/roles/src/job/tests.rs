@@ -104,6 +104,27 @@ fn who_says_nothing_is_not_waited_for_longer_than_its_part_may_take() {
 }
 
 #[test]
+fn a_caller_that_takes_its_time_costs_no_provider_its_lease() {
+    let mut world = world(&[Style::Honest; 3], 2);
+    let second = world.to_ask.pop_back();
+    while world.core.status().waiting == 0 {
+        world.step();
+    }
+    world.is_holding = true;
+    while world.answers.is_empty() {
+        world.step();
+    }
+    // Longer than any part may take, and not so long that the lease is nearly over.
+    world.pass(7_000_000);
+    world.apply(Event::Woke);
+    world.is_holding = false;
+    world.to_ask.extend(second);
+    assert_done(&mut world, 2);
+    assert!(world.outcome.as_ref().unwrap().before.is_empty());
+    assert_eq!(paid(&world), 2, "under the leases of the first");
+}
+
+#[test]
 fn who_speaks_out_of_turn_is_done_without() {
     let mut world = world(&[Style::Confused, Style::Honest, Style::Honest], 3);
     assert_done(&mut world, 3);
@@ -306,10 +327,12 @@ fn a_buyer_killed_at_any_moment_goes_on_and_pays_nobody_twice() {
 
 #[test]
 fn a_buyer_killed_among_liars_goes_on_and_takes_nothing_of_theirs() {
-    for step in (1..500).step_by(3) {
+    // Where there is one part, answers say of all of it who was right.
+    for (step, parts) in (1..500).step_by(3).flat_map(|step| [(step, 3), (step, 1)]) {
         let mut styles = vec![Style::Honest; 7];
         styles[1] = Style::Liar;
         let mut world = verified(&styles, 4);
+        world.parts = parts;
         world.crash_at = Some(step);
         let outcome = world.run();
         assert_eq!(
@@ -359,7 +382,7 @@ fn who_was_not_heard_of_by_the_market_is_done_without() {
     let before = &world.outcome.as_ref().unwrap().before;
     assert_eq!(before[0].code(), "provider_unknown");
     assert_eq!(
-        world.facts(|fact| matches!(fact, Fact::Skipped { n: 0 })),
+        world.facts(|fact| matches!(fact, Fact::Skipped { n: 0, .. })),
         1
     );
 }

@@ -295,7 +295,7 @@ impl MarketClient {
                 self.waiting.push_back((asked, matter, None));
             }
             Event::Forget(asked) => self.forget(asked, &mut actions),
-            Event::Signed { asked, batch } => self.on_signed(asked, batch, now, &mut actions),
+            Event::Signed { asked, batch } => self.on_signed(asked, *batch, now, &mut actions),
             Event::Heard { putting, heard } => {
                 self.on_heard(putting, heard, now, own, &mut actions);
             }
@@ -388,17 +388,11 @@ impl MarketClient {
         actions.push(Action::Sign { asked, batch });
     }
 
-    fn on_signed(
-        &mut self,
-        asked: Asked,
-        batch: Box<SignedBatch>,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
+    fn on_signed(&mut self, asked: Asked, batch: SignedBatch, now: Now, actions: &mut Vec<Action>) {
         let Some(open) = self.open.get_mut(&asked) else {
             return;
         };
-        open.question = Some(Box::new(Request::Submit(*batch)));
+        open.question = Some(Box::new(Request::Submit(batch)));
         self.put(asked, now, actions);
     }
 

@@ -41,7 +41,7 @@ pub struct Demands {
     /// Kernels of the buyer's own that the device must run, and what it must go through, as
     /// [`features`] has both.
     pub features: Features,
-    /// Kinds or models of which the device must be one ([`is_named`]); none for any.
+    /// Kinds or models of which the device must be one, by kind or name; none for any.
     pub devices: Vec<String>,
 }
 

@@ -85,7 +85,7 @@ impl Transfer {
         self.id
     }
 
-    /// The content, once [`Reached::End`] was reached.
+    /// The content, once [`TransferProgress::End`] was reached.
     pub(super) fn finish(self) -> Option<VerifiedContent> {
         self.arrival?.finish()
     }

@@ -104,7 +104,7 @@ impl SandboxPool {
     /// A sandbox for a lease. Nobody else has been in it.
     ///
     /// # Errors
-    /// [`CellFault`], if none waits and none can be started.
+    /// [`SandboxFault`], if none waits and none can be started.
     pub async fn take(&self) -> Result<Sandbox, SandboxFault> {
         let _wanting = Wanting::new(&self.inner);
         loop {

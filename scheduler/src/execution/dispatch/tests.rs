@@ -191,18 +191,16 @@ fn an_idle_device_steals_only_where_the_transfer_leaves_a_gain() {
     // All are planned for the first device, since the second is believed to be slow.
     let rows = vec![vec![10 * MS, 100 * MS]; 20];
     let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
-    let everything_on_the_first = |problem: &Problem| Schedule {
+    let schedule = Schedule {
         device: vec![0; 21],
         start: (0..21).map(|task| task as Time * 10 * MS).collect(),
         makespan: 0,
-        ..heft(problem)
     };
     let cost = |time_per_byte: Time| {
         let mut rows = rows.clone();
         rows.insert(0, &[MS, NEVER]);
         let edges: Vec<_> = (1..21).map(|task| (0, task, 1_000_000)).collect();
         let problem = problem(&rows, &edges, time_per_byte);
-        let schedule = everything_on_the_first(&problem);
         let mut job = dispatch(&problem, Placement::Planned(&schedule));
         let run = simulate(&mut job, &problem, as_estimated(&problem), None);
         (job.counts().stolen, run.makespan)
@@ -227,7 +225,6 @@ fn a_plan_that_is_to_be_kept_is_left_only_for_a_lost_device() {
         device: vec![0, 0, 0, 0, 0, 0, 0, 1],
         start: (0..8).map(|task| task as Time * 10 * MS).collect(),
         makespan: 0,
-        ..heft(&problem)
     };
     let taken = |keeps: bool| {
         let mut job = dispatch(&problem, Placement::Planned(&schedule)).keeping(keeps);
@@ -260,7 +257,6 @@ fn an_idle_device_steals_only_where_the_way_from_the_host_leaves_a_gain() {
         device: vec![0],
         start: vec![0],
         makespan: 15 * MS,
-        ..heft(&problem)
     };
     for (host_transfers, steals) in [([0, 0], true), ([0, 15 * MS], false), ([15 * MS; 2], true)] {
         let job = dispatch(&problem, Placement::Planned(&schedule));

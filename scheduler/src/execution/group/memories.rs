@@ -220,7 +220,7 @@ impl Memories {
         log: Option<&RunLog>,
     ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
-            Ok(space.ensure_on(kept.handle, place)?)
+            space.ensure_on(kept.handle, place)
         });
         Ok(held(kept, content?))
     }

@@ -91,6 +91,8 @@ pub struct World {
     pub unknown: Option<usize>,
     /// The answer to the first gang is lost, and whether the gang was bought.
     pub lose_answer_to_gang: Option<bool>,
+    /// The caller has no more for now.
+    pub is_holding: bool,
     /// Whether a gang of which no answer came is bought a second later.
     pub gang_comes_late: bool,
     seed: u64,
@@ -227,6 +229,7 @@ impl World {
             unknown: None,
             lose_answer_to_gang: None,
             gang_comes_late: false,
+            is_holding: false,
             recorded: 0,
             late_gang: None,
             seed,
@@ -364,7 +367,7 @@ impl World {
         }
     }
 
-    fn pass(&mut self, micros: u64) {
+    pub fn pass(&mut self, micros: u64) {
         self.now.tick = self.now.tick.plus(Micros(micros));
         self.now.log = Millis(1_000_000 + self.now.tick.0 / 1_000);
         self.market.tick(self.now.log);
@@ -409,6 +412,9 @@ impl World {
     }
 
     fn feed(&mut self) {
+        if self.is_holding {
+            return;
+        }
         let open = self.core.status().waiting;
         if let Some(number) = self.to_ask.front().copied().filter(|_| open < 4) {
             self.to_ask.pop_front();
@@ -571,7 +577,7 @@ impl World {
                         return Answer::Uncertain("no answer".to_owned());
                     }
                     Some(false) => {
-                        let moment = self.now.tick.plus(Micros::millis(20));
+                        let moment = self.now.tick.plus(Micros::millis(120));
                         self.late_gang = self.gang_comes_late.then_some((moment, bids));
                         return Answer::Uncertain("no answer".to_owned());
                     }

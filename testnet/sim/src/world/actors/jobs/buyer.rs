@@ -77,7 +77,7 @@ impl Buyer {
             key,
             market,
             journal: None,
-            disk: SimDisk::new(Random::new(random.next(), "disk")),
+            disk: SimDisk::new(Random::new(random.draw(), "disk")),
             job: None,
             asked: BTreeMap::new(),
             followed: Vec::new(),
@@ -118,7 +118,7 @@ impl World {
         let now = self.actors.list[actor].now(self.now);
         let random = &mut self.jobs.random;
         let mut id = account.0.to_vec();
-        id.extend(random.next().to_le_bytes());
+        id.extend(random.draw().to_le_bytes());
         let job = JobId(*ContentId::of(&id).as_bytes());
         let shape = Shape::new(job, random);
         let count = match random.below(3) {

@@ -145,7 +145,7 @@ impl Shape {
         let planned = (0..parts.len()).map(|at| self.plan_part(&parts, at, legs, is_check));
         let planned: Vec<PlanPart> = planned.collect();
         let each: u64 = planned.iter().map(|part| part.expected[0].0).sum();
-        let mut id = number(&random.next().to_le_bytes()).to_le_bytes().to_vec();
+        let mut id = number(&random.draw().to_le_bytes()).to_le_bytes().to_vec();
         id.extend((plans.len() as u64).to_le_bytes());
         let id = ContentId::of(&id);
         plans.insert(id, parts);

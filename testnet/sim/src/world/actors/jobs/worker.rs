@@ -85,7 +85,7 @@ impl Worker {
             key,
             market,
             journal: None,
-            disk: SimDisk::new(Random::new(random.next(), "disk")),
+            disk: SimDisk::new(Random::new(random.draw(), "disk")),
             streams: BTreeSet::new(),
             asked: BTreeMap::new(),
             unsynced: Vec::new(),
