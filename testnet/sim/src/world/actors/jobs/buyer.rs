@@ -100,6 +100,7 @@ impl World {
             return;
         };
         match (&buyer.core, &buyer.job) {
+            (Some(_), _) if self.healed => {}
             (Some(_), _) if chance < 60 => {
                 self.kill_buyer(actor);
             }
