@@ -333,7 +333,8 @@ impl JobCore {
             .filter(|(_, agrees)| !**agrees)
             .map(|(place, _)| *place)
             .collect();
-        let is_split = wrong.len() > 1 && wrong.len() == question.runs.len();
+        // Where one of the two runs was lost, a third that differs is one word against another.
+        let is_split = !wrong.is_empty() && wrong.len() == question.runs.len();
         for place in &wrong {
             let leg = Leg {
                 attempt: n,

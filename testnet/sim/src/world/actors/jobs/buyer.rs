@@ -100,6 +100,7 @@ impl World {
             return;
         };
         match (&buyer.core, &buyer.job) {
+            (Some(_), _) if self.healed => {}
             (Some(_), _) if chance < 60 => {
                 self.kill_buyer(actor);
             }
@@ -164,6 +165,7 @@ impl World {
             told_no_more: false,
             answers: BTreeMap::new(),
             began_at: self.now,
+            kept: BTreeSet::new(),
             lives: 1,
         });
         let (core, effects) = JobCore::begin(spec, None, now);
@@ -194,13 +196,7 @@ impl World {
         let job = buyer.job.as_ref().expect("who runs has a job");
         let mut kept: BTreeSet<ContentId> = job.given.iter().map(|(id, _)| *id).collect();
         kept.extend(job.answers.values().flatten().map(|(_, id)| *id));
-        kept.extend(
-            buyer
-                .safe
-                .kept
-                .values()
-                .flat_map(|values| values.values().copied()),
-        );
+        kept.extend(&job.kept);
         self.counts.buyers_killed += 1;
         self.jobs.contents.forget(account, &kept);
         self.break_links_of(actor);
@@ -402,7 +398,14 @@ impl World {
                 let answer = Answer::Signed(Box::new(receipt));
                 self.done_soon(actor, 0, 2, ticket, soon(answer));
             }
-            Action::Keep { .. } => self.done_soon(actor, 1, 10, ticket, soon(Answer::Kept)),
+            Action::Keep { ids } => {
+                if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
+                    && let Some(job) = &mut buyer.job
+                {
+                    job.kept.extend(ids);
+                }
+                self.done_soon(actor, 1, 10, ticket, soon(Answer::Kept));
+            }
             Action::Record(facts) => self.record_for_buyer(actor, ticket, facts),
             Action::Give { request, outputs } => self.take_answer(actor, ticket, request, outputs),
             Action::Stop(of) => {

@@ -1,6 +1,6 @@
 //! One job of a buyer, and what it demands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use souk_market::{AccountKey, Credits, Features, Millis, Permille, Regions};
 use souk_memory::ContentId;
@@ -25,6 +25,8 @@ pub struct Job {
     /// Answers that are where they stay: requests by number.
     pub answers: BTreeMap<u32, Vec<(String, ContentId)>>,
     pub began_at: u64,
+    /// Values on the disk, whether a fact says so yet or not.
+    pub kept: BTreeSet<ContentId>,
     pub lives: u32,
 }
 
