@@ -4,6 +4,7 @@
 #[cfg(test)]
 pub(crate) mod fuzzed;
 pub mod lease;
+pub mod lease6;
 pub mod market;
 
 pub use souk_roles::market::{demands, roster};

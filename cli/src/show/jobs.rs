@@ -20,7 +20,7 @@ pub fn print(records: &[Record]) {
     let mut table = Table::new(&[
         "job",
         "state",
-        ">rounds",
+        ">answered",
         ">receipts",
         ">values kept",
         "out",
@@ -34,9 +34,9 @@ pub fn print(records: &[Record]) {
         table.row([
             record.name.clone(),
             state(&record.state),
-            record.rounds.len().to_string(),
+            record.answered.to_string(),
             record.receipts.len().to_string(),
-            record.values.len().to_string(),
+            record.kept.len().to_string(),
             out.to_owned(),
         ]);
     }
@@ -58,9 +58,11 @@ pub fn print_one(record: &Record, leases: &[Lease]) {
         ]);
     }
     table.print();
-    let kept: Vec<&str> = record.values.keys().map(String::as_str).collect();
-    if !kept.is_empty() {
-        say(&format!("  kept: {}", kept.join(", ")));
+    if record.answered > 0 {
+        say(&format!("  {} request(s) answered", record.answered));
+    }
+    if !record.kept.is_empty() {
+        say(&format!("  kept: {}", record.kept.join(", ")));
     }
     let (spent, held) = (
         sum(leases, |lease| lease.cost.0),
