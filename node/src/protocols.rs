@@ -1,10 +1,8 @@
 //! What nodes say to each other about leases and the market: messages, and what they are judged by.
-//! Nothing here sends one.
 
 #[cfg(test)]
 pub(crate) mod fuzzed;
 pub mod lease;
-pub mod lease6;
 pub mod market;
 
 pub use souk_roles::market::{demands, roster};

@@ -201,7 +201,7 @@ async fn tell(
 }
 
 /// Where journals are kept, and a command as they keep it.
-fn remembered(folder: &Path, args: &SubmitArgs) -> (PathBuf, serde_json::Value) {
+fn remembered(folder: &Path, args: &SubmitArgs) -> (PathBuf, Value) {
     let jobs = folder.join(JOBS_FOLDER);
     let command = serde_json::to_value(absolute(args)).unwrap_or_default();
     (std::path::absolute(&jobs).unwrap_or(jobs), command)

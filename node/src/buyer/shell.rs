@@ -26,7 +26,7 @@ use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::{Buyer, Finished, Requests, Submission, WINDOW_MAX};
 use crate::clock::unix_ms;
-use crate::protocols::lease6::Shown;
+use crate::protocols::lease::Shown;
 use streams::{Incoming, Talk};
 
 /// What providers said and the core has not heard yet. Who reads a stream waits for a place, which

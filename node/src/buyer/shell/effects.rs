@@ -8,7 +8,7 @@ use super::*;
 use crate::buyer::compare::{Tolerance, agree};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
-use crate::protocols::lease6::offer;
+use crate::protocols::lease::offer;
 
 impl Shell {
     /// Begins what is wanted.

@@ -8,7 +8,7 @@ use super::*;
 use crate::folder::key;
 use crate::network::Network;
 use crate::network::wire;
-use crate::protocols::lease6::PROTOCOL;
+use crate::protocols::lease::PROTOCOL;
 
 /// What may wait to be sent on one stream: what is said of a window of requests, and the rest.
 const WORDS_MAX: usize = WINDOW_MAX as usize + 16;
