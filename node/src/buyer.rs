@@ -380,10 +380,10 @@ impl Buyer {
         })
     }
 
-    /// Runs a quoted job: once for each request, through all providers at once; while one computes a
-    /// request, the one before it is at the next. Answers come in the order of the requests. Where a
-    /// provider fails, what was computed is kept and the rest is run by others. With a journal comes
-    /// the caller's own command, which it keeps.
+    /// Runs a quoted job: once for each request, through all providers at once; while one computes
+    /// a request, the one before it is at the next. Answers come in the order of the requests.
+    /// Where a provider fails, what was computed is kept and the rest is run by others. With a
+    /// journal comes the caller's own command, which it keeps.
     ///
     /// # Errors
     /// Why it ended early, and what it has cost; what was answered by then stays answered.

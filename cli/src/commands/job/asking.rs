@@ -359,7 +359,10 @@ impl<'a> Asking<'a> {
             Output::Json => {
                 let mut job = show::job::to_json(&done, plan, files, receipts);
                 if self.files.stream.is_some() {
-                    let answer = |(place, one): (&usize, &Written)| json!({ "request": self.files.name(*place), "files": one.files });
+                    let answer = |(place, one): (&usize, &Written)| {
+                        let request = self.files.name(*place);
+                        json!({ "request": request, "files": one.files })
+                    };
                     let answers: Vec<Value> = all.iter().map(answer).collect();
                     job = show::with(job, [("answers", answers.into()), ("asked", asked.into())]);
                 }
