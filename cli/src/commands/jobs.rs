@@ -32,7 +32,7 @@ async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
     let record = Journal::read(&folder.join(JOBS_FOLDER), name).map_err(job::unreadable)?;
     let buyer = join(folder).await?;
     let leases = buyer.broker();
-    let leases = leases.job_leases(buyer.account(), &record.attempts).await;
+    let leases = leases.job_leases(buyer.account(), &record.ids).await;
     let leases = leases.map_err(unreachable_market)?;
     match output {
         Output::Json => show::json(&show::jobs::to_json(&record, &leases)),

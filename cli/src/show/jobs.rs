@@ -9,7 +9,7 @@ use super::{Table, credits, say, short};
 /// One job as a JSON value, with its leases as the market has them.
 pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
     json!({
-        "job": record, "leases": leases,
+        "job": record, "leases": leases, "answers": record.answered,
         "spent_micro_credits": sum(leases, |lease| lease.cost.0),
         "held_micro_credits": sum(leases, |lease| lease.escrow.0),
     })
@@ -20,6 +20,7 @@ pub fn print(records: &[Record]) {
     let mut table = Table::new(&[
         "job",
         "state",
+        ">attempts",
         ">answered",
         ">receipts",
         ">values kept",
@@ -34,6 +35,7 @@ pub fn print(records: &[Record]) {
         table.row([
             record.name.clone(),
             state(&record.state),
+            record.attempts.len().to_string(),
             record.answered.to_string(),
             record.receipts.len().to_string(),
             record.kept.len().to_string(),

@@ -46,7 +46,7 @@ pub struct Record {
     /// The job's name: the first digits of its id.
     pub name: String,
     /// Its id: its first leases are bought under it.
-    pub job: JobId,
+    pub id: JobId,
     /// When it was begun, in milliseconds since 1970.
     pub begun_ms: u64,
     /// What was asked for, by the caller's own words; not looked into here.
@@ -55,8 +55,11 @@ pub struct Record {
     pub subject: ContentId,
     /// How it stands.
     pub state: State,
-    /// The ids that leases were bought under, and the one after the last that is known of.
+    /// The ids that leases were bought under whose providers were told what to do.
     pub attempts: Vec<JobId>,
+    /// All ids that leases may have been bought under.
+    #[serde(skip)]
+    pub ids: Vec<JobId>,
     /// The names of values that are kept.
     pub kept: Vec<String>,
     /// How many requests are answered.
@@ -211,7 +214,7 @@ impl Journal {
             out.set_len(whole as u64).map_err(file(&path))?;
         }
         // One whose job was not begun is nobody's.
-        let begun = record(&name, &facts).map(|record| record.job);
+        let begun = record(&name, &facts).map(|record| record.id);
         let Some(job) = job.or(begun) else {
             return Err(JournalError::Unknown { name, folder });
         };
@@ -428,15 +431,16 @@ fn record(name: &str, facts: &[Fact]) -> Option<Record> {
     let mut kept: Vec<String> = values.collect();
     kept.sort_unstable();
     kept.dedup();
-    let attempts = 0..past.next_attempt();
+    let id = |n: u32| attempt_id(*job, n);
     Some(Record {
         name: name.to_owned(),
-        job: *job,
+        id: *job,
         begun_ms: at.0,
         command: serde_json::from_str(command).unwrap_or_default(),
         subject: *subject,
         state,
-        attempts: attempts.map(|n| attempt_id(*job, n)).collect(),
+        attempts: past.attempts.keys().map(|n| id(*n)).collect(),
+        ids: (0..past.next_attempt()).map(id).collect(),
         kept,
         answered: past.answered.len(),
         receipts: past.right.into_values().collect(),

@@ -86,10 +86,10 @@ impl Files {
             }
             let (found, expected) = (shapes(&inputs), shapes(&files.first));
             if found != expected {
-                let cause = format!(
-                    "{} holds {found:?}, the first request {expected:?}",
-                    files.name(place)
-                );
+                let requests = files.stream.as_ref();
+                let path = requests.map(|all| all[place].path().to_string());
+                let path = path.unwrap_or_default();
+                let cause = format!("{path} holds {found:?}, the first request {expected:?}");
                 let hint = "give requests of one shape; submit the others by themselves";
                 return Err(Failure::new(Kind::Input, cause, hint));
             }
