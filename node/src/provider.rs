@@ -19,7 +19,6 @@ mod room;
 mod sheet;
 mod shell;
 mod statistics;
-mod words;
 
 use std::fs::File;
 use std::io;
