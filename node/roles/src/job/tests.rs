@@ -219,7 +219,7 @@ fn what_was_made_of_a_liars_value_is_not_kept_although_two_agree_on_it() {
 
 #[test]
 fn what_was_made_of_a_lie_is_not_kept_by_a_buyer_that_was_killed() {
-    for (liar, step) in (0..4).flat_map(|liar| (1..200).map(move |step| (liar, step))) {
+    for (liar, step) in (0..4).flat_map(|liar| (1..200).step_by(5).map(move |step| (liar, step))) {
         let mut styles = vec![Style::Honest; 7];
         styles[liar] = Style::Liar;
         let mut world = verified(&styles, 1);
