@@ -55,6 +55,8 @@ pub struct Actor {
     /// When it is going to be woken.
     wakes: Option<u64>,
     asked: u64,
+    /// When its core was woken last, and how often at that moment.
+    woken: (u64, u32),
     pub role: Role,
 }
 
@@ -179,6 +181,7 @@ impl Actors {
             drift_ppm: 0,
             wakes: None,
             asked: 0,
+            woken: (0, 0),
             role: role(number, key),
         };
         let mut list: Vec<Actor> = keys.iter().enumerate().map(actor).collect();
@@ -234,7 +237,10 @@ impl World {
         let of_life = |life: u64| self.actors.list[actor].life == life;
         match event {
             ActorEvent::Act => self.act(actor),
-            ActorEvent::Wake { life } if of_life(life) => {
+            // One that was set before an earlier one is void: that one has set it anew.
+            ActorEvent::Wake { life }
+                if of_life(life) && self.actors.list[actor].wakes == Some(self.now) =>
+            {
                 self.actors.list[actor].wakes = None;
                 self.tell(actor, ClientEvent::Woke);
             }
@@ -329,25 +335,37 @@ impl World {
         if !runs {
             return self.start_worker(actor);
         }
+        if self.has_stopped(actor) {
+            // Its process has ended: nothing is lost by it.
+            return self.end_worker(actor);
+        }
         let power = self.actors.random.chance(700);
         match self.actors.random.below(1_000) {
             _ if self.healed => {}
             0..40 => self.kill_worker(actor, power),
+            40..50 => self.tell_worker(actor, provider::Event::Stop),
             _ => {}
         }
     }
 
+    fn has_stopped(&self, actor: usize) -> bool {
+        matches!(&self.actors.list[actor].role, Role::Worker(worker) if worker.is_over)
+    }
+
     fn wake_role(&mut self, actor: usize) {
+        let now = Some(self.now);
         match &mut self.actors.list[actor].role {
-            Role::Trader(_) => {}
-            Role::Worker(worker) => {
+            Role::Worker(worker) if worker.wakes == now => {
                 worker.wakes = None;
+                self.count_wake(actor);
                 self.tell_worker(actor, provider::Event::Woke);
             }
-            Role::Buyer(buyer) => {
+            Role::Buyer(buyer) if buyer.wakes == now => {
                 buyer.wakes = None;
+                self.count_wake(actor);
                 self.tell_buyer(actor, job::Event::Woke);
             }
+            _ => {}
         }
     }
 
@@ -375,7 +393,8 @@ impl World {
             }
         }
         let of = &mut self.actors.list[actor];
-        let wakes = of.client.wakes_at().map(|at| at.0.div_ceil(1_000));
+        let wakes = of.client.wakes_at();
+        let wakes = wakes.map(|at| at.0.div_ceil(1_000).max(self.now));
         if let Some(at) = wakes
             && of.wakes.is_none_or(|known| known > at)
         {

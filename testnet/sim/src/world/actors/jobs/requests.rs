@@ -145,7 +145,13 @@ impl World {
                 }
                 return;
             }
-            (BuyerAsked::Lease, _) => return,
+            (BuyerAsked::Notes, Reply::Answer(word)) => {
+                if let Word::Leases(leases) = *word {
+                    self.dispute_all(actor, &leases);
+                }
+                return;
+            }
+            (BuyerAsked::Lease | BuyerAsked::Notes | BuyerAsked::FalseDispute, _) => return,
             (BuyerAsked::Plan(ticket, wanted), Reply::Answer(word)) => {
                 let answer = match *word {
                     Word::Chosen(choice) => self.plan(actor, &wanted, &choice.listings),
