@@ -57,6 +57,19 @@ impl<C> Proposal<C> {
     pub fn verify<M: StateMachine<Command = C>>(bytes: Bytes) -> Result<Self, Forged> {
         M::verify(&bytes).map(|command| Self { bytes, command })
     }
+
+    /// Verifies commands together; what is said of each is in the same order.
+    pub fn verify_each<M: StateMachine<Command = C>>(
+        commands: Vec<Bytes>,
+    ) -> Vec<Result<Self, Forged>> {
+        let bytes: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
+        let verified = M::verify_each(&bytes);
+        assert_eq!(verified.len(), commands.len(), "each was verified");
+        let proposal = |(bytes, verified): (Bytes, Result<C, Forged>)| {
+            verified.map(|command| Self { bytes, command })
+        };
+        commands.into_iter().zip(verified).map(proposal).collect()
+    }
 }
 
 /// Bounds of what one replica keeps on its way into the log.

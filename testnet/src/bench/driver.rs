@@ -5,15 +5,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ed25519_dalek::Signer as _;
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::swarm::Stream;
 use souk_consensus::codec::Truncated;
-use souk_node::folder::key::NodeKey;
 use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network, OpenError};
 
-use super::machine::driver_key;
+use super::machine::{client_key, driver_key, signed};
 use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
 use super::{Bench, Measurement, Signing};
 use crate::ports::Ports;
@@ -327,7 +325,6 @@ pub(super) async fn receive_done(
 /// Payloads of the wanted size, signed as wanted.
 fn payloads(bench: &Bench) -> Vec<Bytes> {
     let size = bench.size_bytes * usize::try_from(bench.signed.commands()).unwrap_or(1);
-    let key: NodeKey = driver_key();
     (0..PAYLOADS)
         .map(|number| {
             let filler = u8::try_from(number % 251).unwrap_or(0);
@@ -338,9 +335,7 @@ fn payloads(bench: &Bench) -> Vec<Bytes> {
             if bench.signed == Signing::None {
                 return Bytes::from(commands);
             }
-            let mut signed = key.signing().sign(&commands).to_bytes().to_vec();
-            signed.extend_from_slice(&commands);
-            Bytes::from(signed)
+            Bytes::from(signed(&client_key(number as u64), &commands))
         })
         .collect()
 }

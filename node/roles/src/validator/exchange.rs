@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
-    Acceptance, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, Refusal, SignedBatch,
-    VerifiedBatch,
+    Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, Refusal,
+    SignedBatch, VerifiedBatch,
 };
 use souk_memory::ContentId;
 
@@ -118,19 +118,56 @@ pub enum Checked {
 #[error("the bytes are not a signed order: {0}")]
 struct NoOrder(#[source] postcard::Error);
 
+/// A command's bytes, read.
+enum Read {
+    Batch(SignedBatch),
+    Order(SignedOrder),
+}
+
+fn read(command: &[u8]) -> Result<Read, Forged> {
+    let forged = |cause: Box<dyn std::error::Error + Send + Sync>| Forged { cause };
+    match SignedOrder::decode(command) {
+        Some(Ok(order)) => Ok(Read::Order(order)),
+        Some(Err(fault)) => Err(forged(Box::new(NoOrder(fault)))),
+        None => SignedBatch::decode(command)
+            .map(Read::Batch)
+            .map_err(|fault| forged(Box::new(fault))),
+    }
+}
+
+fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<Checked, Forged> {
+    verified.map(Checked::Batch).map_err(|fault| Forged {
+        cause: Box::new(fault),
+    })
+}
+
 impl<W: Watch> StateMachine for ExchangeMachine<W> {
     type Command = Checked;
 
     fn verify(command: &[u8]) -> Result<Checked, Forged> {
-        if let Some(order) = SignedOrder::decode(command) {
-            return order.map(Checked::Order).map_err(|fault| Forged {
-                cause: Box::new(NoOrder(fault)),
-            });
+        match read(command)? {
+            Read::Order(order) => Ok(Checked::Order(order)),
+            Read::Batch(signed) => checked(signed.verify()),
         }
-        let verified = SignedBatch::decode(command).and_then(SignedBatch::verify);
-        verified.map(Checked::Batch).map_err(|fault| Forged {
-            cause: Box::new(fault),
-        })
+    }
+
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Checked, Forged>> {
+        let mut batches = Vec::new();
+        // What is not a batch is known already; the rest is in the order of the batches.
+        let known = |command: &&[u8]| match read(command) {
+            Ok(Read::Order(order)) => Some(Ok(Checked::Order(order))),
+            Ok(Read::Batch(signed)) => {
+                batches.push(signed);
+                None
+            }
+            Err(forged) => Some(Err(forged)),
+        };
+        let known: Vec<_> = commands.iter().map(known).collect();
+        let mut verified = SignedBatch::verify_each(batches).into_iter().map(checked);
+        let known = known.into_iter();
+        known
+            .filter_map(|known| known.or_else(|| verified.next()))
+            .collect()
     }
 
     fn apply(&mut self, _at: Position, now: LogTime, command: &Checked) -> Vec<u8> {
