@@ -15,9 +15,9 @@ use tokio::sync::oneshot;
 /// Commands that may wait: half a second's work. More is answered "busy".
 const WAITING_MAX: usize = 16_384;
 
-/// Commands verified together: half a millisecond's work. More would keep the followers, who verify
-/// what is admitted, waiting for longer than it makes any of them cheaper.
-const TOGETHER_MAX: usize = 32;
+/// Commands verified together: less than a millisecond's work. More do not get cheaper, and the
+/// followers, who verify what is admitted, would wait.
+const TOGETHER_MAX: usize = 48;
 
 /// Commands that are verified by who asks.
 const AT_HAND_MAX: usize = 2;

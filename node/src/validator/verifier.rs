@@ -18,9 +18,8 @@ const ON_THE_WAY_MAX: usize = 256;
 /// takes and another thread takes to wake.
 const AT_HAND_MAX: usize = 4;
 
-/// Commands of checks that wait and are verified together: more would make the first wait longer
-/// than they make any of them cheaper.
-const TOGETHER_MAX: usize = 256;
+/// Commands of checks that wait and are verified together: more do not get cheaper.
+const TOGETHER_MAX: usize = 48;
 
 /// The task's end.
 pub(super) struct Verifier<C> {

@@ -32,8 +32,8 @@ const DRIVERS_MAX: usize = 16;
 const REQUESTS_MAX: usize = 1_024;
 
 /// Commands of one frame that are verified, proposed and answered together, as those of one client
-/// that sends many: half a millisecond's work.
-const TAKEN_TOGETHER: usize = 32;
+/// that sends many: less than a millisecond's work.
+const TAKEN_TOGETHER: usize = 48;
 
 /// How one replica is started.
 #[derive(Clone, Debug)]
