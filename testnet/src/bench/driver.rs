@@ -85,7 +85,7 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     // to wake each other.
     let running = tokio::spawn(clients.run(stream, Until::Seconds(bench.seconds)));
     let answered = running.await.map_err(std::io::Error::other)??;
-    let operations = answered.operations;
+    let operations = answered.operations + answered.warm_up_operations;
     let spent = group.cpu();
     let per_operation = |part: fn(&Cpu) -> f64| {
         let each = spent.iter().zip(&cpu);
@@ -237,6 +237,8 @@ impl Until {
 /// What came back.
 pub(super) struct Answers {
     pub operations: u64,
+    /// Those before the measurement, which cost processor time as well.
+    warm_up_operations: u64,
     pub seconds: f64,
     latencies: Vec<Duration>,
 }
@@ -268,7 +270,7 @@ impl Clients {
             .map(|client| self.put(client))
             .collect();
         wire::send_bytes(&mut to, &Put::encode(&first)).await?;
-        let mut operations = 0;
+        let (mut operations, mut warm_up_operations) = (0, 0);
         let mut sent = self.bench.clients * self.bench.signed.commands();
         while !until.is_over(begun.elapsed(), operations) {
             let done = receive_done(&mut from).await?;
@@ -283,6 +285,8 @@ impl Clients {
                     operations += self.bench.signed.commands();
                     let place = usize::try_from(number).unwrap_or(usize::MAX);
                     self.latencies.push(now.duration_since(self.started[place]));
+                } else {
+                    warm_up_operations += self.bench.signed.commands();
                 }
                 if until.wants_more(sent) {
                     sent += self.bench.signed.commands();
@@ -293,6 +297,7 @@ impl Clients {
         }
         Ok(Answers {
             operations,
+            warm_up_operations,
             seconds: (begun.elapsed() - until.warm_up()).as_secs_f64(),
             latencies: self.latencies,
         })
@@ -345,6 +350,7 @@ fn measured(bench: &Bench, answered: Answers) -> Measurement {
         operations,
         seconds,
         mut latencies,
+        ..
     } = answered;
     latencies.sort_unstable();
     let at = |permille: usize| {

@@ -211,3 +211,63 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 fn encoded(roster: &Roster) -> Vec<u8> {
     postcard::to_allocvec(roster).expect("plain data in memory always encodes")
 }
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{AccountKey, Batch, Command, Credits, MarketId, Nonce, SigningKey};
+
+    use super::*;
+    use crate::market::roster::{Body, Order};
+
+    struct Nobody;
+
+    impl Watch for Nobody {
+        fn on_events(&mut self, _events: &[Event]) {}
+    }
+
+    type Machine = ExchangeMachine<Nobody>;
+
+    fn batch(number: u64, signer: u8) -> Vec<u8> {
+        let amount = Credits(number);
+        let batch = Batch {
+            market: MarketId::default(),
+            account: AccountKey::from(&SigningKey::from_bytes(&[7; 32])),
+            nonce: Nonce(number),
+            expires: Millis(1),
+            commands: vec![Command::Withdraw { amount }],
+        };
+        batch.sign(&SigningKey::from_bytes(&[signer; 32])).encode()
+    }
+
+    fn order() -> Vec<u8> {
+        let key = SigningKey::from_bytes(&[9; 32]);
+        let body = Body {
+            market: MarketId::default(),
+            signer: AccountKey::from(&key),
+            number: 1,
+            expires: Millis(1),
+            order: Order::Remove { raft_id: 1 },
+        };
+        SignedOrder::sign(body, &key).encode()
+    }
+
+    #[test]
+    fn commands_verified_together_are_judged_as_each_alone_in_their_order() {
+        let cut_short = order()[..20].to_vec();
+        let commands = [
+            order(),
+            batch(1, 7),
+            b"neither".to_vec(),
+            batch(2, 8),
+            cut_short,
+            batch(3, 7),
+            order(),
+        ];
+        let commands: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
+        let alone: Vec<_> = commands.iter().map(|it| Machine::verify(it)).collect();
+        let holds: Vec<bool> = alone.iter().map(Result::is_ok).collect();
+        assert_eq!(holds, [true, true, false, false, false, true, true]);
+        let together = Machine::verify_each(&commands);
+        assert_eq!(format!("{together:?}"), format!("{alone:?}"));
+    }
+}
