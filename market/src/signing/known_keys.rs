@@ -11,9 +11,11 @@ use crate::ids::AccountKey;
 /// time. A power of two.
 const KNOWN_MAX: usize = 4_096;
 
+/// Each key has one place, which holds the last that needed it.
+type Places = Vec<Option<(AccountKey, EdwardsPoint)>>;
+
 thread_local! {
-    /// Each key has one place, and the last that needed it.
-    static KNOWN: RefCell<Vec<Option<(AccountKey, EdwardsPoint)>>> = const { RefCell::new(Vec::new()) };
+    static KNOWN: RefCell<Places> = const { RefCell::new(Vec::new()) };
 }
 
 /// The key's point; none if it is no point, or one of small order.

@@ -1,8 +1,8 @@
 //! Verifies what this validator is asked to propose, before it may take a place in the log.
 //!
 //! Signatures cost less together: commands that come while others are verified wait for them, and
-//! are then verified as one. A few that come alone are verified where they are, since a thread takes
-//! about as long to wake and to answer.
+//! are then verified as one. A few that come alone are verified where they are, since a thread
+//! takes about as long to wake and to answer.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
