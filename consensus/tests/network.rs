@@ -208,11 +208,10 @@ impl World {
 
     fn propose(&mut self, number: usize, command: &str) {
         let node = &mut self.nodes[number];
-        let ticket = node
-            .replica
-            .propose(Proposal::verify::<Lines>(Bytes::from(command.to_owned())).unwrap())
-            .unwrap();
-        node.asked.insert(ticket, command.to_owned());
+        for proposal in Proposal::verify_each::<Lines>(vec![Bytes::from(command.to_owned())]) {
+            let ticket = node.replica.propose(proposal.unwrap()).unwrap();
+            node.asked.insert(ticket, command.to_owned());
+        }
         self.work(number);
     }
 

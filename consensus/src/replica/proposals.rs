@@ -50,15 +50,10 @@ pub struct Proposal<C> {
 }
 
 impl<C> Proposal<C> {
-    /// Verifies a command.
-    ///
-    /// # Errors
-    /// When it must not be proposed.
-    pub fn verify<M: StateMachine<Command = C>>(bytes: Bytes) -> Result<Self, Forged> {
-        M::verify(&bytes).map(|command| Self { bytes, command })
-    }
-
     /// Verifies commands together; what is said of each is in the same order.
+    ///
+    /// # Panics
+    /// When the machine does not say something of each.
     pub fn verify_each<M: StateMachine<Command = C>>(
         commands: Vec<Bytes>,
     ) -> Vec<Result<Self, Forged>> {

@@ -4,7 +4,7 @@
 //! are then verified as one. A few that come alone are verified where they are, since a thread
 //! takes about as long to wake and to answer.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -53,6 +53,11 @@ impl<C> Queue<C> {
         }
         self.commands -= commands;
         self.applicants.drain(..count).collect()
+    }
+
+    fn take_all(&mut self) -> Vec<Applicant<C>> {
+        self.commands = 0;
+        std::mem::take(&mut self.applicants)
     }
 }
 
@@ -118,10 +123,12 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
     fn take_at_hand(&self) -> Vec<Applicant<M::Command>> {
         let mut queue = lock(&self.queue);
         if queue.commands <= AT_HAND_MAX {
-            return queue.take();
+            return queue.take_all();
         }
-        // A token that is there already wakes it as well. Where it has ended, no answer comes.
-        let _awake = self.wake.try_send(());
+        // A token that is there already wakes it as well. If it has ended, nobody is answered.
+        if let Err(TrySendError::Disconnected(())) = self.wake.try_send(()) {
+            drop(queue.take_all());
+        }
         Vec::new()
     }
 }
