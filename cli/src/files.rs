@@ -124,32 +124,33 @@ pub fn write_outputs(
     }
 }
 
-/// The files that [`write_outputs`] makes in `folder`, if they hold the outputs of these ids.
+/// The files that [`write_outputs`] makes in `folder` and what they hold, if that is the outputs of
+/// these ids.
 pub fn holds(
     folder: &Path,
     ids: &BTreeMap<String, ContentId>,
     format: Format,
-) -> Option<Vec<PathBuf>> {
-    let (found, files): (BTreeMap<String, ContentId>, Vec<PathBuf>) = match format {
+) -> Option<(Vec<PathBuf>, BTreeMap<String, Tensor>)> {
+    let (files, found) = match format {
         Format::Safetensors => {
             let path = folder.join("outputs.safetensors");
             let tensors = read_all(&path).ok()?;
-            let found = tensors
-                .iter()
-                .map(|(name, tensor)| (name.clone(), tensor.id()));
-            (found.collect(), vec![path])
+            (vec![path], tensors)
         }
         Format::Npy => {
             let read = |name: &String| {
                 let path = npy_path(folder, name);
                 let tensor = npy::read(&read(&path).ok()?).ok()?;
-                Some(((name.clone(), tensor.id()), path))
+                Some((path, (name.clone(), tensor)))
             };
             let read: Option<Vec<_>> = ids.keys().map(read).collect();
             read?.into_iter().unzip()
         }
     };
-    (found == *ids).then_some(files)
+    let of = |name: &String| found.get(name).map(Tensor::id);
+    let is_whole = found.len() == ids.len();
+    let is_it = ids.iter().all(|(name, id)| of(name) == Some(*id));
+    (is_whole && is_it).then_some((files, found))
 }
 
 /// Makes a folder and sees that files can be written in it.
@@ -271,7 +272,8 @@ mod tests {
         for format in [Format::Npy, Format::Safetensors] {
             assert_eq!(holds(folder.path(), &ids, format), None, "nothing is there");
             let files = write_outputs(folder.path(), &outputs, format).unwrap();
-            assert_eq!(holds(folder.path(), &ids, format), Some(files.clone()));
+            let held = holds(folder.path(), &ids, format);
+            assert_eq!(held, Some((files.clone(), outputs.clone())));
             // As a kill in the middle of it leaves a file.
             let whole = std::fs::read(&files[0]).unwrap();
             std::fs::write(&files[0], &whole[..whole.len() - 1]).unwrap();

@@ -1,33 +1,23 @@
 //! The buyer: plans a job over the book, buys the leases, has the parts run, checks and settles.
 //!
-//! One file a step: [`quote`] says what would run where at what price and moves no money;
-//! `purchase` turns the quote into leases; `dispatch` has the parts run; `settle` checks what came
-//! back, signs and pays. `course` is the four in rounds: where a provider fails, `rest` says what
-//! is left, and the next round runs that. `journal` is what survives this process, `resume` goes on
-//! from it; `verdict` and `compare` judge parts that were run twice.
+//! What a job does is decided by its core (`souk_roles::job`). Here is what the core wants done:
+//! `shell` is the job's one task, [`quote`] and `planner` say what would run where at what price,
+//! `rest` what is left of a job, [`journal`] is what survives this process, `compare` judges what
+//! was run twice, `holders` whom to ask for what was made, `turn` whose job goes first.
 
 pub mod checked;
 mod compare;
-mod course;
-mod dispatch;
-mod doubts;
-mod error;
 mod holders;
 pub mod job;
 pub mod journal;
-mod lineage;
 mod link_estimates;
-mod messages;
-mod purchase;
+mod planner;
 pub mod quote;
-mod reasons;
+mod quote_error;
 mod rest;
-mod resume;
-mod session;
-mod settle;
+mod shell;
 mod terms;
 mod turn;
-mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,10 +27,12 @@ use std::time::Duration;
 
 use souk_market::{AccountKey, JobId, Lease, Receipt};
 use souk_memory::{ContentId, Store, Tensor};
+use souk_roles::job::{JobCore, JobSpec, Outcome, request_id};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::graph::Graph;
-use tokio::sync::mpsc;
+use souk_scheduler::graph::cut::{self, CutError};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::buyer::job::{Job, Limits};
@@ -52,18 +44,18 @@ use crate::content::transfers::{self, Tensors};
 use crate::folder::config::{MarketFile, Traffic};
 use crate::folder::key::NodeKey;
 use crate::network::{self, Network};
-use crate::protocols::lease::Moved;
-use course::Course;
-use course::stream::Streaming;
+use crate::protocols::lease::{Moved, Shown};
 use link_estimates::LinkEstimates;
+use planner::Planner;
+use shell::Shell;
 use turn::Turn;
 
-pub use course::stream::{Answer, Requests};
-pub use error::{Ended, JobError, Spending};
 pub use journal::{Journal, JournalError};
 pub use quote::{Alternative, Quote};
-pub use reasons::{Objection, QuoteError, SessionError};
-pub use rest::RestError;
+pub use quote_error::QuoteError;
+pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
+pub use souk_roles::job::{End, JobEvent, Reason, Spending};
+pub use souk_roles::lease::WINDOW_MAX;
 
 /// Content a buyer keeps in memory: models, inputs and outputs of its jobs.
 const STORE_BYTES_MAX: u64 = 8 << 30;
@@ -110,63 +102,48 @@ pub enum JoinError {
     Direct(std::io::Error),
 }
 
-/// What happens while a job runs.
-#[derive(Clone, Debug)]
-pub enum Progress {
-    /// The leases are bought.
-    Leased {
-        /// Provider, lease id, micro-credits in escrow.
-        leases: Vec<(AccountKey, u64, u64)>,
-    },
-    /// A provider has what it needs of the buyer.
-    Fetched {
-        /// Who.
-        provider: AccountKey,
-        /// Pieces it needed, and how many it had already.
-        pieces: u32,
-        /// How many of them it had already.
-        held: u32,
-        /// Bytes that were sent.
-        bytes: u64,
-    },
-    /// A provider has compiled its parts.
-    Compiled {
-        /// Who.
-        provider: AccountKey,
-    },
-    /// A provider's device runs a part.
-    Running {
-        /// Who.
-        provider: AccountKey,
-        /// Which.
-        part: String,
-    },
-    /// A provider is done.
-    Finished {
-        /// Who.
-        provider: AccountKey,
-    },
-    /// The outputs that were made are here, checked and not yet paid.
-    Returned,
-    /// A provider failed; the job is tried again without it.
-    Retrying {
-        /// Who.
-        provider: AccountKey,
-        /// Why.
-        why: String,
-        /// How many values are kept of what was computed.
-        kept: usize,
-    },
+/// Requests of the same shapes, one after the other; a job of one is a stream of one.
+#[derive(Debug)]
+pub struct Requests {
+    /// How many there will be, for the plan and the length of leases.
+    pub count: u32,
+    /// How many may be under way at a time; at most [`WINDOW_MAX`].
+    pub window: u32,
+    /// Their inputs by name, until the sender is dropped.
+    pub inputs: mpsc::Receiver<BTreeMap<String, Tensor>>,
 }
 
-/// A job that was run.
+/// The answer to one request.
+#[derive(Debug)]
+pub struct Answer {
+    /// The request's number, from 0; answers come in this order.
+    pub number: u32,
+    /// The outputs by name.
+    pub outputs: BTreeMap<String, Tensor>,
+    kept: oneshot::Sender<()>,
+}
+
+/// What a job is run with.
+#[derive(Debug)]
+pub struct Submission {
+    /// What is asked.
+    pub requests: Requests,
+    /// Where answers go. One that is dropped before it is [kept](Answer::keep) is the last.
+    pub answers: mpsc::Sender<Answer>,
+    /// What happens meanwhile, for eyes.
+    pub progress: mpsc::Sender<JobEvent>,
+    /// Stops the job.
+    pub cancel: Arc<Notify>,
+}
+
+/// What a job came to, by all that was paid for.
 #[derive(Clone, Debug)]
 pub struct Finished {
     /// The job.
     pub job: JobId,
-    /// The outputs by name.
+    /// The outputs by name, of a job of one request that [`Buyer::run`] ran.
     pub outputs: BTreeMap<String, Tensor>,
-    /// One receipt a lease, signed by both parties, in the plan's order of providers.
+    /// One receipt a lease, signed by both parties, in the order in which they were signed.
     pub receipts: Vec<Receipt>,
     /// What came over the network to each provider, by receipt.
     pub moved: Vec<Vec<Moved>>,
@@ -174,6 +151,100 @@ pub struct Finished {
     pub report: Report,
     /// When they did it.
     pub timeline: Timeline,
+}
+
+/// A job that was not done.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", self.why())]
+pub struct Ended {
+    /// How it ended.
+    pub how: End,
+    /// What had failed before and was done without, in order.
+    pub before: Vec<Reason>,
+    /// What it has cost, if the market could be asked.
+    pub spending: Option<Spending>,
+    /// How many leases were ended before their time.
+    pub leases_ended: u32,
+    /// What was done and paid for all the same.
+    pub done: Finished,
+}
+
+impl Ended {
+    /// Why, for people.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match &self.how {
+            End::Failed(reason) => reason.to_string(),
+            End::Done | End::Cancelled => "it was stopped".to_owned(),
+        }
+    }
+
+    /// Why, as a word that never changes its meaning.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match &self.how {
+            End::Failed(reason) => reason.code(),
+            End::Done | End::Cancelled => "interrupted",
+        }
+    }
+}
+
+impl Answer {
+    /// An answer, and what is told once it is kept.
+    fn new(number: u32, outputs: BTreeMap<String, Tensor>) -> (Answer, oneshot::Receiver<()>) {
+        let (kept, told) = oneshot::channel();
+        let answer = Answer {
+            number,
+            outputs,
+            kept,
+        };
+        (answer, told)
+    }
+
+    /// It is where it stays: the job does not make it again.
+    pub fn keep(self) -> BTreeMap<String, Tensor> {
+        // A job that is over needs no word.
+        let _ = self.kept.send(());
+        self.outputs
+    }
+}
+
+impl Ended {
+    /// A job that ended before anything was bought.
+    fn at_once(job: JobId, reason: Reason) -> Box<Ended> {
+        Box::new(Ended {
+            how: End::Failed(reason),
+            before: Vec::new(),
+            spending: None,
+            leases_ended: 0,
+            done: Finished::new(job),
+        })
+    }
+}
+
+impl Finished {
+    /// Of a job that has done nothing yet.
+    fn new(job: JobId) -> Finished {
+        Finished {
+            job,
+            outputs: BTreeMap::new(),
+            receipts: Vec::new(),
+            moved: Vec::new(),
+            report: Report::default(),
+            timeline: Timeline::default(),
+        }
+    }
+
+    /// A lease is paid for.
+    fn add(&mut self, receipt: Receipt, shown: Shown) {
+        self.timeline.merge(shown.timeline);
+        match self.receipts.is_empty() {
+            true => self.report = shown.report,
+            false => self.report.merge(shown.report, &self.timeline),
+        }
+        self.receipts.push(receipt);
+        self.moved.push(shown.moved);
+    }
 }
 
 impl Buyer {
@@ -248,21 +319,6 @@ impl Buyer {
         }
     }
 
-    /// Plans what is left of a job, as [`Buyer::quote`] plans the whole.
-    async fn requote(&self, graph: Graph, limits: &Limits) -> Result<Quote, QuoteError> {
-        let deadline = Instant::now() + limits.wait;
-        let turn = self.turn(limits);
-        loop {
-            match quote::over_book(self, graph.clone(), limits, &turn).await {
-                // Devices that were leased a moment ago come back.
-                Err(error) if error.may_pass() && Instant::now() < deadline => {
-                    tokio::time::sleep(BOOK_PERIOD).await;
-                }
-                done => return done,
-            }
-        }
-    }
-
     /// The place of a job with these limits.
     fn turn(&self, limits: &Limits) -> Arc<Turn> {
         Arc::new(Turn::new(self.queue.as_deref(), limits.priority))
@@ -273,52 +329,18 @@ impl Buyer {
     /// # Errors
     /// When the model cannot be made into one subgraph.
     pub fn subject(&self, job: &Job, quote: &Quote) -> Result<ContentId, QuoteError> {
-        Ok(course::subject(&quote.graph, &job.inputs)?)
+        Ok(subject(&quote.graph, &job.inputs)?)
     }
 
-    /// Begins the journal of a quoted job below `folder`. `command` is the caller's own.
+    /// Begins the journal of a job below `folder`.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn journal(
-        &self,
-        folder: &Path,
-        job: &Job,
-        quote: &Quote,
-        command: serde_json::Value,
-    ) -> Result<Journal, JobError> {
-        self.begin_journal(folder, (job, quote), &job.inputs, command)
+    pub fn journal(&self, folder: &Path) -> Result<Journal, JournalError> {
+        Journal::create(folder, self.draw())
     }
 
-    /// The same of a stream of requests.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn journal_stream(
-        &self,
-        folder: &Path,
-        job: &Job,
-        quote: &Quote,
-        command: serde_json::Value,
-    ) -> Result<Journal, JobError> {
-        self.begin_journal(folder, (job, quote), &BTreeMap::new(), command)
-    }
-
-    /// A journal about these inputs.
-    fn begin_journal(
-        &self,
-        folder: &Path,
-        (job, quote): (&Job, &Quote),
-        inputs: &BTreeMap<String, Tensor>,
-        command: serde_json::Value,
-    ) -> Result<Journal, JobError> {
-        let subject = course::subject(&quote.graph, inputs).map_err(QuoteError::from)?;
-        let first = course::first_id(self, &job.inputs);
-        Ok(Journal::create(folder, first, unix_ms(), subject, command)?)
-    }
-
-    /// Runs a quoted job to its end. Where a provider fails, what was computed is kept and the rest
-    /// is run by others. On an error every lease is ended and its escrow on the way back.
+    /// Runs a quoted job of one request without a journal.
     ///
     /// # Errors
     /// Why the job was not run, and what it has cost.
@@ -326,108 +348,146 @@ impl Buyer {
         &self,
         job: &Job,
         quote: Quote,
-        journal: Option<&mut Journal>,
-        progress: mpsc::Sender<Progress>,
+        progress: mpsc::Sender<JobEvent>,
     ) -> Result<Finished, Box<Ended>> {
-        let course = course::of(self, job, quote.graph.clone(), &progress);
-        let course = match journal {
-            None => Ok(course),
-            Some(journal) => course.journaled(journal),
+        let (give, inputs) = mpsc::channel(1);
+        let (answers, mut answered) = mpsc::channel(1);
+        // There is room for it.
+        let _ = give.try_send(job.inputs.clone());
+        drop(give);
+        let submission = Submission {
+            requests: Requests {
+                count: 1,
+                window: 1,
+                inputs,
+            },
+            answers,
+            progress,
+            cancel: Arc::default(),
         };
-        let course = course.map_err(Ended::at_once)?;
-        self.finish(course, Some(quote)).await
+        let mut outputs = BTreeMap::new();
+        let keeping = async {
+            while let Some(answer) = answered.recv().await {
+                outputs = answer.keep();
+            }
+        };
+        let running = self.submit(job, quote, None, submission);
+        let (ended, ()) = tokio::join!(running, keeping);
+        let finished = ended?;
+        Ok(Finished {
+            outputs,
+            ..finished
+        })
     }
 
-    /// Runs a quoted job once for each of many requests of the same shapes, through all providers
-    /// at once: while one computes a request, the one before it is at the next. Answers come in the
-    /// order of the requests. Where a provider fails, what was not answered is run by others.
+    /// Runs a quoted job: once for each request, through all providers at once; while one computes
+    /// a request, the one before it is at the next. Answers come in the order of the requests.
+    /// Where a provider fails, what was computed is kept and the rest is run by others. With a
+    /// journal comes the caller's own command, which it keeps.
     ///
     /// # Errors
     /// Why it ended early, and what it has cost; what was answered by then stays answered.
-    pub async fn stream(
+    pub async fn submit(
         &self,
         job: &Job,
         quote: Quote,
-        journal: Option<&mut Journal>,
-        (requests, answers): (Requests, mpsc::Sender<Answer>),
-        progress: mpsc::Sender<Progress>,
+        journal: Option<(Journal, &serde_json::Value)>,
+        submission: Submission,
     ) -> Result<Finished, Box<Ended>> {
-        let course = course::of(self, job, quote.graph.clone(), &progress);
-        let course = match journal {
-            None => Ok(course),
-            Some(journal) => course.journaled(journal),
+        let (id, command) = match &journal {
+            None => (self.draw(), String::new()),
+            Some((journal, command)) => (journal.job(), command.to_string()),
         };
-        let course = course.map_err(Ended::at_once)?;
-        let streaming = Streaming::new(course, requests, answers);
-        self.told(streaming.complete(Some(quote)).await).await
+        let mut planner = Planner::new(self, job, quote.graph.clone());
+        let asked = submission.requests.count;
+        let spec = self.spec(
+            job,
+            &quote.graph,
+            (id, asked),
+            command,
+            &submission.requests,
+        );
+        let spec = spec.map_err(|error| Ended::at_once(id, no_graph(&error)))?;
+        let plan = planner.take(quote);
+        let begin = |now| JobCore::begin(spec, Some(plan), now);
+        let writer = journal.map(|(journal, _)| journal.start());
+        let shell = Shell::new(
+            self,
+            begin,
+            planner,
+            Finished::new(id),
+            (submission, writer),
+        );
+        told(shell.run().await)
     }
 
-    /// Goes on with a stream whose buyer died: the same job, its journal, and the requests that
-    /// are not answered. `given` are the inputs of all requests, answered or not.
+    /// Goes on with a job whose buyer died or stopped: the same job, its journal, and the requests
+    /// that are not answered. `given` are the inputs of all requests, answered or not; `all` is how
+    /// many those are.
     ///
     /// # Errors
     /// Why it ended early, and what it has cost.
-    pub async fn resume_stream(
-        &self,
-        job: &Job,
-        journal: &mut Journal,
-        (requests, answers): (Requests, mpsc::Sender<Answer>),
-        given: &BTreeSet<ContentId>,
-        progress: mpsc::Sender<Progress>,
-    ) -> Result<Finished, Box<Ended>> {
-        let line = (requests, answers);
-        resume::resume_stream(self, job, journal, line, given, &progress).await
-    }
-
-    /// Goes on with a job whose buyer died: the same job, and its journal.
-    ///
-    /// # Errors
-    /// Why the job was not run, and what it has cost.
     pub async fn resume(
         &self,
         job: &Job,
-        journal: &mut Journal,
-        progress: mpsc::Sender<Progress>,
+        journal: Journal,
+        (given, all): (&BTreeSet<ContentId>, u32),
+        submission: Submission,
     ) -> Result<Finished, Box<Ended>> {
-        resume::resume(self, job, journal, &progress).await
-    }
-
-    async fn finish(
-        &self,
-        course: Course<'_>,
-        quote: Option<Quote>,
-    ) -> Result<Finished, Box<Ended>> {
-        self.told(course.complete(quote).await).await
-    }
-
-    /// The end of a course, with what it has cost where it failed.
-    async fn told(
-        &self,
-        ended: Result<Finished, (JobError, Vec<String>)>,
-    ) -> Result<Finished, Box<Ended>> {
-        match ended {
-            Ok(finished) => Ok(finished),
-            Err((error, before)) => {
-                let spending = self.spending().await.ok();
-                Err(Box::new(Ended {
-                    error,
-                    before,
-                    spending,
-                }))
-            }
+        let (id, past) = (journal.job(), journal.past());
+        let failed = |reason| Ended::at_once(id, reason);
+        let graph = quote::import(job).map_err(|error| failed(no_graph(&error)))?;
+        let spec = self.spec(job, &graph, (id, all), String::new(), &submission.requests);
+        let mut spec = spec.map_err(|error| failed(no_graph(&error)))?;
+        spec.given.extend(given);
+        if past.began != Some((id, spec.subject)) {
+            let name = journal.name().to_owned();
+            let error = JournalError::Subject { name };
+            return Err(failed(Reason::Journal(error.to_string())));
         }
+        let broken = |error: &dyn std::fmt::Display| failed(Reason::Journal(error.to_string()));
+        for value in journal.values().map_err(|error| broken(&error))? {
+            let put = self.tensors.store().put_tensor(&value);
+            put.map_err(|error| failed(Reason::Memory(error.to_string())))?;
+        }
+        let planner = Planner::new(self, job, graph);
+        let begin = |now| JobCore::resume(spec, past, now);
+        let writer = Some(journal.start());
+        let shell = Shell::new(
+            self,
+            begin,
+            planner,
+            Finished::new(id),
+            (submission, writer),
+        );
+        told(shell.run().await)
     }
 
-    /// What the jobs that this process ran have cost.
-    ///
-    /// # Errors
-    /// When the market is not reached.
-    pub async fn spending(&self) -> Result<Spending, BrokerError> {
-        let leases = self
-            .broker()
-            .job_leases(self.account(), &self.jobs())
-            .await?;
-        Ok(purchase::spending(&leases))
+    /// What the core is told of a job of `all` requests, those answered in earlier lives too.
+    fn spec(
+        &self,
+        job: &Job,
+        graph: &Graph,
+        (id, all): (JobId, u32),
+        command: String,
+        requests: &Requests,
+    ) -> Result<JobSpec, CutError> {
+        let none = BTreeMap::new();
+        let about = if all == 1 { &job.inputs } else { &none };
+        let made = |id: &&_| graph.value(**id).producer().is_some();
+        let outputs = graph.outputs().iter().filter(made);
+        Ok(JobSpec {
+            job: id,
+            account: self.account(),
+            market: self.trader.market(),
+            subject: subject(graph, about)?,
+            command,
+            outputs: outputs.map(|id| graph.value(*id).name.clone()).collect(),
+            requests: requests.count,
+            window: requests.window,
+            given: job.inputs.values().map(Tensor::id).collect(),
+            limits: job.limits.told(),
+        })
     }
 
     /// Every lease that this process bought, closed ones as long as the market keeps them.
@@ -436,26 +496,6 @@ impl Buyer {
     /// When the market is not reached.
     pub async fn leases(&self) -> Result<Vec<Lease>, BrokerError> {
         self.broker().job_leases(self.account(), &self.jobs()).await
-    }
-
-    /// Ends every lease that this process bought and that still runs. How many there were, and what
-    /// the jobs have cost.
-    ///
-    /// # Errors
-    /// When the market is not reached.
-    pub async fn release(&self) -> Result<(usize, Spending), BrokerError> {
-        let leases = self
-            .broker()
-            .job_leases(self.account(), &self.jobs())
-            .await?;
-        let running: Vec<_> = leases
-            .iter()
-            .filter(|l| l.is_running())
-            .map(|l| l.id)
-            .collect();
-        let count = running.len();
-        purchase::end(self, running.into_iter()).await;
-        Ok((count, purchase::spending(&leases)))
     }
 
     /// Takes in what a provider says of the ways that its inputs came.
@@ -487,9 +527,59 @@ impl Buyer {
             .push(job);
     }
 
-    /// A number that no other process of this account draws: the time, and one more each time.
-    fn draw(&self) -> u128 {
+    /// The id of a job: of no other job's, by the time and a number that rises.
+    fn draw(&self) -> JobId {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        u128::from(unix_us()) << 64 | u128::from(std::process::id()) << 32 | u128::from(drawn)
+        let mut words = self.account().0.to_vec();
+        words.extend_from_slice(&unix_us().to_le_bytes());
+        words.extend_from_slice(&std::process::id().to_le_bytes());
+        words.extend_from_slice(&drawn.to_le_bytes());
+        JobId(*ContentId::of(&words).as_bytes())
+    }
+}
+
+/// The model with the shapes of its inputs, and the inputs: what a job is about. One of many
+/// requests is about no input: its requests are named one by one.
+fn subject(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<ContentId, CutError> {
+    let mut words = cut::whole(graph)?.id.as_bytes().to_vec();
+    for (name, tensor) in inputs {
+        words.extend_from_slice(name.as_bytes());
+        words.extend_from_slice(tensor.id().as_bytes());
+    }
+    Ok(ContentId::of(&words))
+}
+
+/// What names a request: its inputs and what they are called.
+#[must_use]
+pub fn request_of(inputs: &BTreeMap<String, Tensor>) -> ContentId {
+    let ids = inputs
+        .iter()
+        .map(|(name, tensor)| (name.clone(), tensor.id()));
+    request_id(&ids.collect::<Vec<_>>())
+}
+
+/// A model that is no graph any more although it was planned, or although its job was begun.
+fn no_graph(error: &dyn std::fmt::Display) -> Reason {
+    let (kind, text) = (NoPlanKind::Rest, error.to_string());
+    Reason::NoPlan(NoPlan { kind, text })
+}
+
+/// The end of a job, as its caller is told.
+fn told((outcome, done): (Outcome, Finished)) -> Result<Finished, Box<Ended>> {
+    let Outcome {
+        how,
+        before,
+        spending,
+        leases_ended,
+    } = outcome;
+    match how {
+        End::Done => Ok(done),
+        how => Err(Box::new(Ended {
+            how,
+            before,
+            spending,
+            leases_ended,
+            done,
+        })),
     }
 }

@@ -1,5 +1,4 @@
 //! What nodes say to each other about leases and the market: messages, and what they are judged by.
-//! Nothing here sends one.
 
 #[cfg(test)]
 pub(crate) mod fuzzed;

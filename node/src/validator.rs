@@ -43,6 +43,7 @@ use souk_consensus::wire::Envelope;
 use souk_consensus::{
     Forged, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
 };
+pub use souk_roles::validator::questions::Questioned;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -53,7 +54,7 @@ pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
-use task::{Event, Task};
+use task::{Event, Query, Task};
 use verifier::verify_all;
 pub use views::ViewsError;
 
@@ -235,14 +236,14 @@ pub enum Notice {
 const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
-pub struct Validator<M: StateMachine> {
+pub struct Validator<M: Questioned> {
     admission: Admission<M>,
     events: mpsc::Sender<Event<M>>,
     notices: broadcast::Sender<Notice>,
     patience: Duration,
 }
 
-impl<M: StateMachine> Clone for Validator<M> {
+impl<M: Questioned> Clone for Validator<M> {
     fn clone(&self) -> Self {
         Self {
             admission: self.admission.clone(),
@@ -268,7 +269,7 @@ impl Ended {
     }
 }
 
-impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
+impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// Opens the folder, recovers what it holds and starts the task, within a runtime. Messages for
     /// peers go to `outbound`; what does not fit is dropped, as a network may.
     ///
@@ -349,21 +350,18 @@ impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
         }
     }
 
-    /// Runs a closure on the machine and returns what it returned.
+    /// Asks the machine, and says how old the answer is.
     ///
     /// # Errors
-    /// When it was not run.
-    pub async fn query<T: Send + 'static>(
+    /// When it was not asked.
+    pub async fn query(
         &self,
         consistency: Consistency,
-        ask: impl FnOnce(&M, Seen) -> T + Send + 'static,
-    ) -> Result<T, QueryError> {
+        question: M::Question,
+    ) -> Result<(M::Reply, Seen), QueryError> {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(move |machine: &M, seen: Seen| {
-            // A caller that no longer waits is no error.
-            let _gone = reply.send(ask(machine, seen));
-        });
-        self.ask(Event::Query { consistency, job })?;
+        let query = Query { question, reply };
+        self.ask(Event::Query { consistency, query })?;
         match tokio::time::timeout(self.patience, answer).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(_)) => Err(QueryError::Stopped),

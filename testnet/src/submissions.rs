@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::buyer::job::{Job, Limits};
-use souk_node::buyer::{Buyer, JoinError, Progress};
+use souk_node::buyer::{Buyer, JobEvent, JoinError};
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::{TradeError, Trader};
 use souk_node::folder::config::{
@@ -287,18 +287,21 @@ async fn one(buyer: &Buyer, job: &Job) -> Result<JobTimes, String> {
     let (progress, mut told) = mpsc::channel(PROGRESS_MAX);
     let watching = async {
         let (mut last, mut at) = (Instant::now(), 1);
-        while let Some(progress) = told.recv().await {
-            let step = match progress {
-                Progress::Leased { .. } => 1,
-                Progress::Fetched { .. } => 2,
-                Progress::Compiled { .. } => 3,
-                Progress::Finished { .. } => 4,
-                Progress::Returned => 5,
-                Progress::Retrying { .. } => {
+        while let Some(event) = told.recv().await {
+            let step = match event {
+                JobEvent::Leased { .. } => 1,
+                JobEvent::Fetched { .. } => 2,
+                JobEvent::Ready { .. } => 3,
+                JobEvent::Finished { .. } => 4,
+                JobEvent::Returned => 5,
+                JobEvent::Retrying { .. } => {
                     timed.retries += 1;
                     continue;
                 }
-                Progress::Running { .. } => continue,
+                JobEvent::Running { .. }
+                | JobEvent::Signed { .. }
+                | JobEvent::Refused { .. }
+                | JobEvent::NotCommanded { .. } => continue,
             };
             // After a retry the steps are gone through again: they add up.
             timed.steps[step] += last.elapsed();
@@ -309,10 +312,10 @@ async fn one(buyer: &Buyer, job: &Job) -> Result<JobTimes, String> {
         }
         timed
     };
-    let (ended, timed) = tokio::join!(buyer.run(job, quote, None, progress), watching);
+    let (ended, timed) = tokio::join!(buyer.run(job, quote, progress), watching);
     match ended {
         Ok(_) => Ok(timed),
-        Err(ended) => Err(ended.error.to_string()),
+        Err(ended) => Err(ended.to_string()),
     }
 }
 

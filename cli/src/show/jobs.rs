@@ -9,7 +9,7 @@ use super::{Table, credits, say, short};
 /// One job as a JSON value, with its leases as the market has them.
 pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
     json!({
-        "job": record, "leases": leases,
+        "job": record, "leases": leases, "answers": record.answered,
         "spent_micro_credits": sum(leases, |lease| lease.cost.0),
         "held_micro_credits": sum(leases, |lease| lease.escrow.0),
     })
@@ -20,7 +20,8 @@ pub fn print(records: &[Record]) {
     let mut table = Table::new(&[
         "job",
         "state",
-        ">rounds",
+        ">attempts",
+        ">answered",
         ">receipts",
         ">values kept",
         "out",
@@ -34,9 +35,10 @@ pub fn print(records: &[Record]) {
         table.row([
             record.name.clone(),
             state(&record.state),
-            record.rounds.len().to_string(),
+            record.attempts.len().to_string(),
+            record.answered.to_string(),
             record.receipts.len().to_string(),
-            record.values.len().to_string(),
+            record.kept.len().to_string(),
             out.to_owned(),
         ]);
     }
@@ -58,9 +60,11 @@ pub fn print_one(record: &Record, leases: &[Lease]) {
         ]);
     }
     table.print();
-    let kept: Vec<&str> = record.values.keys().map(String::as_str).collect();
-    if !kept.is_empty() {
-        say(&format!("  kept: {}", kept.join(", ")));
+    if record.answered > 0 {
+        say(&format!("  {} request(s) answered", record.answered));
+    }
+    if !record.kept.is_empty() {
+        say(&format!("  kept: {}", record.kept.join(", ")));
     }
     let (spent, held) = (
         sum(leases, |lease| lease.cost.0),

@@ -2,29 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use souk_node::buyer::Progress;
+use souk_node::buyer::JobEvent;
 use souk_node::market::AccountKey;
 
 use super::{bytes, credits, say, short};
 
 /// Prints one step.
-pub fn print(progress: &Progress, names: &BTreeMap<AccountKey, String>) {
+pub fn print(event: &JobEvent, names: &BTreeMap<AccountKey, String>) {
     let name = |account: &AccountKey| {
         names
             .get(account)
             .cloned()
             .unwrap_or_else(|| short(account))
     };
-    let text = match progress {
-        Progress::Leased { leases } => {
-            let held = leases.iter().map(|(_, _, escrow)| escrow).sum();
+    let text = match event {
+        JobEvent::Leased { leases, .. } => {
+            let held = leases.iter().map(|(_, _, escrow)| escrow.0).sum();
             format!(
                 "{} lease(s) bought, {} credits in escrow",
                 leases.len(),
                 credits(held)
             )
         }
-        Progress::Fetched {
+        JobEvent::Fetched {
             provider,
             pieces,
             held,
@@ -34,11 +34,11 @@ pub fn print(progress: &Progress, names: &BTreeMap<AccountKey, String>) {
             name(provider),
             bytes(*moved),
         ),
-        Progress::Compiled { provider } => format!("{} is ready", name(provider)),
-        Progress::Running { provider, part } => format!("{} runs {part}", name(provider)),
-        Progress::Finished { provider } => format!("{} is done", name(provider)),
-        Progress::Returned => return,
-        Progress::Retrying {
+        JobEvent::Ready { provider } => format!("{} is ready", name(provider)),
+        JobEvent::Running { provider, part } => format!("{} runs {part}", name(provider)),
+        JobEvent::Finished { provider } => format!("{} is done", name(provider)),
+        JobEvent::Returned | JobEvent::Signed { .. } => return,
+        JobEvent::Retrying {
             provider,
             why,
             kept,
@@ -46,6 +46,12 @@ pub fn print(progress: &Progress, names: &BTreeMap<AccountKey, String>) {
             "{} is done without: {why}; {kept} value(s) computed so far are kept",
             name(provider)
         ),
+        JobEvent::Refused { provider, why } => {
+            format!("{} is not paid: {why}", name(provider))
+        }
+        JobEvent::NotCommanded { lease, why } => {
+            format!("lease {lease} is left to the market's rules: {why}")
+        }
     };
     say(&format!("  {text}"));
 }

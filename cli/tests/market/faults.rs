@@ -232,7 +232,8 @@ fn a_job_whose_buyer_was_killed_is_resumed_from_what_was_computed() {
     market.until(|| {
         let jobs = market.souk(&["job", "list"]).done();
         let last = jobs.as_array().unwrap().last().cloned().unwrap_or_default();
-        last["state"]["is"] == "running" && last["rounds"].as_array().is_some_and(|r| !r.is_empty())
+        last["state"]["is"] == "running"
+            && last["attempts"].as_array().is_some_and(|r| !r.is_empty())
     });
     std::thread::sleep(Duration::from_millis(500));
     kill(child.id(), "-9");

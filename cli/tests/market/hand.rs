@@ -15,7 +15,8 @@ use souk_node::market::{
 use souk_node::memory::ContentId;
 use souk_node::network::wire;
 use souk_node::network::{Config, Network};
-use souk_node::protocols::lease::{self, Event, Opening, Part, Start};
+use souk_node::protocols::lease::{self, Opening, Part, ProviderWord, Request, Start};
+
 use tokio::runtime::Runtime;
 
 use crate::common::Market;
@@ -181,7 +182,7 @@ impl Hand {
 
     /// Starts a lease whose graph nobody will ever send; what the provider says first. None where
     /// it is not reached.
-    pub fn start(&self, lease: &Lease) -> Option<Event> {
+    pub fn start(&self, lease: &Lease) -> Option<ProviderWord> {
         let start = Start {
             lease: lease.id,
             job: lease.job,
@@ -192,10 +193,12 @@ impl Hand {
                 inputs: Vec::new(),
                 outputs: Vec::new(),
                 flops: 0,
-                expected: Duration::ZERO,
+                expected: Default::default(),
             }],
             peers: Vec::new(),
             priority: 0,
+            first: Request::default(),
+            last: true,
         };
         self.runtime.block_on(async {
             let broker = self.trader.broker();

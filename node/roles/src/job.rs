@@ -80,6 +80,8 @@ pub struct JobCore {
     requests: BTreeMap<u32, Asked>,
     /// No request comes any more.
     no_more: bool,
+    /// The caller wants no answer any more.
+    is_unwanted: bool,
     answered: u32,
     excluded: Vec<AccountKey>,
     losses: Vec<Reason>,
@@ -184,6 +186,7 @@ impl JobCore {
             next_attempt: 0,
             requests: BTreeMap::new(),
             no_more: false,
+            is_unwanted: false,
             answered: 0,
             excluded,
             losses: Vec::new(),
@@ -289,6 +292,7 @@ impl JobCore {
                 self.on_answer_fetched(leg, request, name, answer);
             }
             Wait::FetchKept { leg, name, id } => self.on_kept_fetched(leg, (name, id), answer),
+            Wait::FetchGiven { leg, name } => self.on_given_fetched(leg, name, answer),
             Wait::FetchPair { pair, is_left } => self.on_pair_fetched(pair, is_left, answer),
             Wait::Compare { pair } => self.on_compared(pair, answer),
             Wait::FetchUntaken {

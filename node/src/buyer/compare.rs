@@ -21,15 +21,6 @@ pub(super) fn tolerance(graph: &Graph, part: &Subgraph) -> Tolerance {
     Tolerance(worst)
 }
 
-/// The tolerance of any output of a graph.
-pub(super) fn tolerance_of(graph: &Graph) -> Tolerance {
-    let worst = graph
-        .nodes()
-        .iter()
-        .map(|node| class_tolerance(node.cost.class));
-    Tolerance(worst.fold(0.0, f64::max))
-}
-
 /// Bounds for 32-bit floats, whose rounding is 6e-8: a chain of some tens of such operators, each
 /// adding some hundreds of products in any order.
 fn class_tolerance(class: OperatorClass) -> f64 {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Credits, Millis, Permille, Price, Regions};
 use souk_memory::Tensor;
+use souk_roles::clock::Micros;
 use souk_scheduler::planning::Objective;
 use souk_vocabulary::profile::Backend;
 
@@ -80,6 +81,28 @@ pub enum Priority {
     Normal,
     /// Before all others.
     High,
+}
+
+impl Limits {
+    /// What the core of a job is told of them.
+    pub(super) fn told(&self) -> souk_roles::job::Limits {
+        let micros = |time: Duration| Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        souk_roles::job::Limits {
+            budget: self.budget,
+            deadline: self.deadline.map(micros),
+            wait: micros(self.wait),
+            providers_min: count(self.providers_min),
+            providers_max: count(self.providers_max),
+            excluded: self.excluded.clone(),
+            regions: self.regions,
+            reputation_min: self.reputation_min,
+            notice_min: self.notice_min,
+            copies: count(self.copies),
+            spot: self.spot,
+            priority: self.priority.unwrap_or_default() as u8,
+        }
+    }
 }
 
 impl Default for Limits {

@@ -1,34 +1,34 @@
 //! The journal of a job: what a buyer must find again after its machine died.
 //!
 //! ```text
-//! FOLDER/JOB/job.json      the record, replaced whole by each change
-//! FOLDER/JOB/values/ID     values that were computed, paid for, and are needed still
-//! FOLDER/JOB/answers.jsonl the answers of a stream that were given on
+//! FOLDER/JOB/facts.jsonl   what the job's core put down, a line each, added as it goes on
+//! FOLDER/JOB/values/ID     values that were computed, are right, and are needed still
 //! ```
-//! The record is written before anything that depends on it is done: a lease that is bought under
-//! a job id which the record does not yet name is found by that id, since ids follow from the
-//! journal's own.
+//! What a fact says is on the disk before anything that depends on it is done. Leases that no fact
+//! names are found by their ids, since those follow from the job's.
 
-mod answers;
-
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, JobId, Receipt, Trade};
+use serde::Serialize;
+use souk_market::{JobId, Receipt};
 use souk_memory::{ContentId, Tensor};
+use souk_roles::effect::Ticket;
+use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
+use tokio::sync::mpsc;
 
-use crate::folder::config::{self, ConfigError, FORMAT};
-use crate::protocols::lease::Start;
+use crate::folder::facts::{FactLog, FactLogError, write_together};
 
-pub(super) use answers::given_under;
-pub use answers::{Noted, request_id};
+/// The facts.
+const FACTS_FILE: &str = "facts.jsonl";
 
-/// The record's file.
-const RECORD_FILE: &str = "job.json";
+/// How their lines are written.
+const FORMAT: &str = "job-facts-2";
+
+/// The record of souk up to version 4 of its journals.
+const OLD_FILE: &str = "job.json";
 
 /// The folder of values.
 const VALUES_FOLDER: &str = "values";
@@ -36,46 +36,48 @@ const VALUES_FOLDER: &str = "values";
 /// Jobs kept; beyond them the oldest that are over go.
 const JOBS_MAX: usize = 256;
 
-/// A job as its folder tells it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Digits of a job's id that name its folder.
+const NAME_DIGITS: usize = 12;
+
+/// A job as its journal tells it.
+#[derive(Clone, Debug, Serialize)]
 pub struct Record {
-    /// The version of the file.
-    pub format: u32,
-    /// The job's name: the first digits of its first job id.
+    /// The job's name: the first digits of its id.
     pub name: String,
-    /// The id its first leases are bought under; those of later rounds follow from it.
-    pub first: JobId,
+    /// Its id: its first leases are bought under it.
+    pub id: JobId,
     /// When it was begun, in milliseconds since 1970.
     pub begun_ms: u64,
     /// What was asked for, by the caller's own words; not looked into here.
     pub command: serde_json::Value,
-    /// The model with the shapes of its inputs, and the inputs: a job is resumed with the same.
+    /// The model with the shapes of its inputs, and the inputs where there is one request.
     pub subject: ContentId,
     /// How it stands.
     pub state: State,
-    /// Each time leases were bought for it.
-    pub rounds: Vec<Round>,
-    /// Ids that third runs were bought under, where two had differed.
-    pub others: Vec<JobId>,
-    /// Values that are there, by name.
-    pub values: BTreeMap<String, ContentId>,
-    /// Providers it does without.
-    pub excluded: Vec<AccountKey>,
-    /// Receipts signed so far.
+    /// The ids that leases were bought under whose providers were told what to do.
+    pub attempts: Vec<JobId>,
+    /// All ids that leases may have been bought under.
+    #[serde(skip)]
+    pub ids: Vec<JobId>,
+    /// The names of values that are kept.
+    pub kept: Vec<String>,
+    /// How many requests are answered.
+    pub answered: usize,
+    /// Receipts for what was right, each signed by its provider.
     pub receipts: Vec<Receipt>,
 }
 
 /// How a job stands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum State {
     /// It runs, or whoever ran it died.
     Running,
-    /// Its outputs are there.
+    /// Its answers are there.
     Done,
     /// It was interrupted and its leases were ended.
     Interrupted,
-    /// It ended without its outputs.
+    /// It ended without its answers.
     Failed {
         /// The reason as a word.
         code: String,
@@ -84,30 +86,19 @@ pub enum State {
     },
 }
 
-/// One purchase of leases.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Round {
-    /// The id the leases were bought under.
-    pub job: JobId,
-    /// The leases.
-    pub trades: Vec<Trade>,
-    /// What each lease's provider was told.
-    pub starts: Vec<Start>,
-}
-
-/// A job's folder, open for changes.
+/// A job's folder, open for one life of the job.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
-    record: Record,
+    name: String,
+    job: JobId,
+    log: FactLog,
+    facts: Vec<Fact>,
 }
 
 /// Why a journal was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The record.
-    #[error(transparent)]
-    Record(#[from] ConfigError),
     /// The file system refused.
     #[error("cannot use {path}: {source}")]
     File {
@@ -115,6 +106,21 @@ pub enum JournalError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// Its facts were not read or written.
+    #[error(transparent)]
+    Facts(#[from] FactLogError),
+    /// Another souk wrote it.
+    #[error("{path} is the journal of an older souk, which this one does not go on with")]
+    Old {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another process goes on with the job.
+    #[error("job {name} is being run by another process")]
+    Busy {
+        /// The job.
+        name: String,
     },
     /// A value is not what was written.
     #[error("{path} is damaged: its BLAKE3 is not its name")]
@@ -138,130 +144,259 @@ pub enum JournalError {
     },
 }
 
+/// What is put down.
+pub(super) enum Put {
+    Facts(Vec<Fact>),
+    Values(Vec<(ContentId, Bytes)>),
+}
+
+/// Where things are put for the writer, and where it says that they are on the disk.
+pub(super) type Writer = (
+    mpsc::Sender<(Ticket, Put)>,
+    mpsc::Receiver<(Ticket, Answer)>,
+);
+
 impl Journal {
-    /// Begins a journal below `folder`.
-    pub fn create(
-        folder: &Path,
-        first: JobId,
-        begun_ms: u64,
-        subject: ContentId,
-        command: serde_json::Value,
-    ) -> Result<Journal, JournalError> {
+    /// Begins the journal of a job below `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn create(folder: &Path, job: JobId) -> Result<Journal, JournalError> {
         prune(folder);
-        let name: String = first.to_string().chars().take(12).collect();
-        let record = Record {
-            format: FORMAT,
-            name: name.clone(),
-            first,
-            begun_ms,
-            command,
-            subject,
-            state: State::Running,
-            rounds: Vec::new(),
-            others: Vec::new(),
-            values: BTreeMap::new(),
-            excluded: Vec::new(),
-            receipts: Vec::new(),
-        };
-        let folder = folder.join(name);
+        let name: String = job.to_string().chars().take(NAME_DIGITS).collect();
+        let folder = folder.join(&name);
         let values = folder.join(VALUES_FOLDER);
         fs::create_dir_all(&values).map_err(file(&values))?;
-        let mut journal = Journal { folder, record };
-        journal.change(|_| {})?;
-        Ok(journal)
+        Journal::at(folder, name, Some(job))
     }
 
-    /// Opens the journal of a job by its name, or by the first digits of it.
+    /// Opens the journal of a job by its name, or by the first digits of it, to go on with the job.
+    ///
+    /// # Errors
+    /// When there is none, or another process has it.
     pub fn open(folder: &Path, name: &str) -> Result<Journal, JournalError> {
-        let unknown = || JournalError::Unknown {
-            name: name.to_owned(),
-            folder: folder.to_owned(),
+        let found = find(folder, name)?;
+        Journal::at(folder.join(&found), found, None)
+    }
+
+    fn at(folder: PathBuf, name: String, job: Option<JobId>) -> Result<Journal, JournalError> {
+        let path = folder.join(FACTS_FILE);
+        refuse_old(&folder)?;
+        let (log, facts) = match FactLog::open(&path, FORMAT) {
+            Err(FactLogError::Busy { .. }) => return Err(JournalError::Busy { name }),
+            opened => opened?,
         };
-        let mut named = names(folder)
-            .into_iter()
-            .filter(|known| known.starts_with(name));
-        let found = named
-            .next()
-            .filter(|_| !name.is_empty())
-            .ok_or_else(unknown)?;
-        if named.next().is_some() {
-            return Err(unknown());
-        }
-        let folder = folder.join(found);
-        let record = config::read(&folder.join(RECORD_FILE))?;
-        Ok(Journal { folder, record })
+        // One whose job was not begun is nobody's.
+        let begun = record(&name, &facts).map(|record| record.id);
+        let Some(job) = job.or(begun) else {
+            return Err(JournalError::Unknown { name, folder });
+        };
+        Ok(Journal {
+            folder,
+            name,
+            job,
+            log,
+            facts,
+        })
     }
 
     /// The records below a folder, oldest first; those that cannot be read are left out.
+    #[must_use]
     pub fn list(folder: &Path) -> Vec<Record> {
-        let read = |name: &String| config::read(&folder.join(name).join(RECORD_FILE)).ok();
+        let read = |name: &String| Journal::read(folder, name).ok();
         let mut records: Vec<Record> = names(folder).iter().filter_map(read).collect();
         records.sort_by_key(|record| record.begun_ms);
         records
     }
 
-    /// What it says.
-    pub fn record(&self) -> &Record {
-        &self.record
+    /// The record of a job by its name, or by the first digits of it.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub fn read(folder: &Path, name: &str) -> Result<Record, JournalError> {
+        let found = find(folder, name)?;
+        let path = folder.join(&found).join(FACTS_FILE);
+        refuse_old(&folder.join(&found))?;
+        record(&found, &FactLog::read(&path, FORMAT)?).ok_or_else(|| JournalError::Unknown {
+            name: found,
+            folder: folder.to_owned(),
+        })
     }
 
-    /// Changes the record, on disk before this returns.
-    pub(super) fn change(&mut self, change: impl FnOnce(&mut Record)) -> Result<(), JournalError> {
-        change(&mut self.record);
-        let path = self.folder.join(RECORD_FILE);
-        let text = serde_json::to_vec(&self.record).map_err(|source| {
-            let path = path.clone();
-            ConfigError::Damaged { path, source }
-        })?;
-        write_durably(&path, &text)
+    /// The job's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    /// Sets how the job stands; a job that is done keeps no values.
-    pub fn conclude(&mut self, state: State) -> Result<(), JournalError> {
-        let over = state == State::Done;
-        self.change(|record| record.state = state)?;
-        if over {
-            // Left behind, they only take room.
-            let _ = fs::remove_dir_all(self.folder.join(VALUES_FOLDER));
-            self.forget_answers();
-        }
-        Ok(())
+    /// The job.
+    pub(super) fn job(&self) -> JobId {
+        self.job
     }
 
-    /// Keeps values, on disk before the record names them.
-    pub(super) fn keep(&mut self, values: &BTreeMap<String, Tensor>) -> Result<(), JournalError> {
-        let mut ids = BTreeMap::new();
-        for (name, tensor) in values {
-            let (id, path) = (tensor.id(), self.value_path(&tensor.id()));
-            if !path.exists() {
-                write_durably(&path, &tensor.to_blob())?;
-            }
-            ids.insert(name.clone(), id);
-        }
-        self.change(|record| record.values.extend(ids))
+    /// What it says, once the job was begun.
+    #[must_use]
+    pub fn record(&self) -> Option<Record> {
+        record(&self.name, &self.facts)
     }
 
-    /// The values that are there.
-    pub(super) fn values(&self) -> Result<BTreeMap<String, Tensor>, JournalError> {
-        let read = |(name, id): (&String, &ContentId)| {
-            let path = self.value_path(id);
+    /// What the job did in its earlier lives.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        Past::fold(self.facts.iter().cloned())
+    }
+
+    /// The kept values of its earlier lives.
+    pub(super) fn values(&self) -> Result<Vec<Tensor>, JournalError> {
+        let kept = self.facts.iter().filter_map(|fact| match fact {
+            Fact::Kept { id, .. } => Some(*id),
+            _ => None,
+        });
+        let read = |id: ContentId| {
+            let path = self.value_path(&id);
             let blob = Bytes::from(fs::read(&path).map_err(file(&path))?);
-            let tensor = Tensor::from_blob(&blob)
-                .ok()
-                .filter(|tensor| tensor.id() == *id);
-            Ok((name.clone(), tensor.ok_or(JournalError::Value { path })?))
+            let tensor = Tensor::from_blob(&blob).ok();
+            let tensor = tensor.filter(|tensor| tensor.id() == id);
+            tensor.ok_or(JournalError::Value { path })
         };
-        self.record.values.iter().map(read).collect()
+        kept.map(read).collect()
     }
 
     fn value_path(&self, id: &ContentId) -> PathBuf {
         self.folder.join(VALUES_FOLDER).join(id.to_string())
     }
+
+    /// Has a thread of its own write, all that waits with one sync. It ends with who sends.
+    pub(super) fn start(mut self) -> Writer {
+        write_together(move |waiting| self.write(waiting))
+    }
+
+    /// Writes what waits, in its order.
+    fn write(&mut self, waiting: Vec<(Ticket, Put)>) -> Vec<(Ticket, Answer)> {
+        let mut told = Vec::with_capacity(waiting.len());
+        let (mut tickets, mut facts) = (Vec::new(), Vec::new());
+        for (ticket, write) in waiting {
+            match write {
+                Put::Facts(more) => {
+                    facts.extend(more);
+                    tickets.push(ticket);
+                }
+                Put::Values(values) => {
+                    let kept = match self.keep(&values) {
+                        Ok(()) => Answer::Kept,
+                        Err(error) => Answer::NotWritten(error.to_string()),
+                    };
+                    told.push((ticket, kept));
+                }
+            }
+        }
+        if !tickets.is_empty() {
+            let recorded = match self.put_down(facts) {
+                Ok(()) => Answer::Recorded,
+                Err(error) => Answer::NotWritten(error.to_string()),
+            };
+            told.extend(tickets.into_iter().map(|ticket| (ticket, recorded.clone())));
+        }
+        told
+    }
+
+    /// Adds facts; they are durable when this returns.
+    fn put_down(&mut self, facts: Vec<Fact>) -> Result<(), JournalError> {
+        self.log.append(&facts)?;
+        let is_done = |fact: &Fact| matches!(fact, Fact::Over { how: End::Done });
+        if facts.iter().any(is_done) {
+            // Left behind, they only take room.
+            let _ = fs::remove_dir_all(self.folder.join(VALUES_FOLDER));
+        }
+        self.facts.extend(facts);
+        Ok(())
+    }
+
+    /// Keeps values, on disk before a fact names them.
+    fn keep(&self, values: &[(ContentId, Bytes)]) -> Result<(), JournalError> {
+        for (id, blob) in values {
+            let path = self.value_path(id);
+            if !path.exists() {
+                write_durably(&path, blob)?;
+            }
+        }
+        Ok(())
+    }
 }
 
-fn file(path: &Path) -> impl FnOnce(io::Error) -> JournalError {
+fn refuse_old(folder: &Path) -> Result<(), JournalError> {
+    let path = folder.join(OLD_FILE);
+    match path.exists() {
+        true => Err(JournalError::Old { path }),
+        false => Ok(()),
+    }
+}
+
+/// What facts come to, for people.
+fn record(name: &str, facts: &[Fact]) -> Option<Record> {
+    let Some(Fact::Began {
+        job,
+        subject,
+        command,
+        at,
+    }) = facts.first()
+    else {
+        return None;
+    };
+    let past = Past::fold(facts.iter().cloned());
+    let state = match facts.last() {
+        Some(Fact::Over { how }) => State::from(how),
+        _ => State::Running,
+    };
+    let values = past.kept.values().flat_map(|values| values.keys().cloned());
+    let mut kept: Vec<String> = values.collect();
+    kept.sort_unstable();
+    kept.dedup();
+    let id = |n: u32| attempt_id(*job, n);
+    Some(Record {
+        name: name.to_owned(),
+        id: *job,
+        begun_ms: at.0,
+        command: serde_json::from_str(command).unwrap_or_default(),
+        subject: *subject,
+        state,
+        attempts: past.attempts.keys().map(|n| id(*n)).collect(),
+        ids: (0..past.next_attempt()).map(id).collect(),
+        kept,
+        answered: past.answered.len(),
+        receipts: past.right.into_values().collect(),
+    })
+}
+
+impl From<&End> for State {
+    fn from(how: &End) -> State {
+        match how {
+            End::Done => State::Done,
+            End::Cancelled => State::Interrupted,
+            End::Failed(reason) => State::Failed {
+                code: reason.code().to_owned(),
+                cause: reason.to_string(),
+            },
+        }
+    }
+}
+
+fn file(path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
     let path = path.to_owned();
     move |source| JournalError::File { path, source }
+}
+
+/// The name of the one job that begins so.
+fn find(folder: &Path, name: &str) -> Result<String, JournalError> {
+    let known = names(folder).into_iter();
+    let mut named = known.filter(|known| known.starts_with(name));
+    match (named.next(), named.next()) {
+        (Some(found), None) if !name.is_empty() => Ok(found),
+        _ => Err(JournalError::Unknown {
+            name: name.to_owned(),
+            folder: folder.to_owned(),
+        }),
+    }
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -306,40 +441,54 @@ fn prune(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use souk_market::Millis;
+
     use super::*;
 
-    fn journal(folder: &Path, first: u8) -> Journal {
-        let id = JobId([first; 32]);
-        let subject = ContentId::of(b"model");
-        Journal::create(folder, id, u64::from(first), subject, serde_json::json!({})).unwrap()
+    fn began(job: u8) -> Fact {
+        Fact::Began {
+            job: JobId([job; 32]),
+            subject: ContentId::of(b"model"),
+            command: "{\"out\":\"here\"}".to_owned(),
+            at: Millis(u64::from(job)),
+        }
+    }
+
+    fn journal(folder: &Path, job: u8) -> Journal {
+        let mut journal = Journal::create(folder, JobId([job; 32])).unwrap();
+        journal.put_down(vec![began(job)]).unwrap();
+        journal
+    }
+
+    fn kept(tensor: &Tensor) -> Fact {
+        Fact::Kept {
+            request: ContentId::of(b"asked"),
+            name: "x".to_owned(),
+            id: tensor.id(),
+        }
     }
 
     #[test]
-    fn values_come_back_as_they_were_kept() {
+    fn values_come_back_as_they_were_kept_and_a_damaged_one_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let mut written = journal(folder.path(), 7);
         let tensor = Tensor::from_vec([2], vec![1.0_f32, 2.0]).unwrap();
-        written
-            .keep(&[("x".to_owned(), tensor.clone())].into())
-            .unwrap();
+        written.keep(&[(tensor.id(), tensor.to_blob())]).unwrap();
+        written.put_down(vec![kept(&tensor)]).unwrap();
+        let path = written.value_path(&tensor.id());
+        drop(written);
         let opened = Journal::open(folder.path(), "0707").unwrap();
-        assert_eq!(opened.values().unwrap()["x"], tensor);
-        assert_eq!(opened.record().state, State::Running);
-    }
-
-    #[test]
-    fn a_damaged_value_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut journal = journal(folder.path(), 7);
-        let tensor = Tensor::from_vec([2], vec![1.0_f32, 2.0]).unwrap();
-        journal
-            .keep(&[("x".to_owned(), tensor.clone())].into())
-            .unwrap();
-        let path = journal.value_path(&tensor.id());
+        assert_eq!(opened.values().unwrap(), [tensor]);
+        let record = opened.record().unwrap();
+        assert_eq!(record.state, State::Running);
+        assert_eq!(
+            (record.kept, record.command["out"].as_str()),
+            (vec!["x".to_owned()], Some("here"))
+        );
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, bytes).unwrap();
-        assert!(matches!(journal.values(), Err(JournalError::Value { .. })));
+        assert!(matches!(opened.values(), Err(JournalError::Value { .. })));
     }
 
     #[test]
@@ -361,16 +510,43 @@ mod tests {
     }
 
     #[test]
+    fn a_job_is_gone_on_with_by_one_process_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = journal(folder.path(), 7);
+        let second = Journal::open(folder.path(), "07").unwrap_err();
+        assert!(matches!(second, JournalError::Busy { .. }));
+        assert_eq!(Journal::read(folder.path(), "07").unwrap().begun_ms, 7);
+        drop(first);
+        assert!(Journal::open(folder.path(), "07").is_ok());
+    }
+
+    #[test]
+    fn a_journal_of_an_older_souk_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = journal(folder.path(), 7).folder.join(FACTS_FILE);
+        let line = serde_json::to_string(&began(7)).unwrap() + "\n";
+        fs::write(&path, line).unwrap();
+        let old = Journal::open(folder.path(), "07").unwrap_err();
+        let JournalError::Facts(FactLogError::Format { found: None, .. }) = old else {
+            panic!("{old}");
+        };
+        fs::write(path.with_file_name(OLD_FILE), b"{}").unwrap();
+        let old = Journal::open(folder.path(), "07").unwrap_err();
+        assert!(matches!(old, JournalError::Old { .. }));
+    }
+
+    #[test]
     fn only_jobs_that_are_over_make_room() {
         let folder = tempfile::tempdir().unwrap();
         let mut over = journal(folder.path(), 1);
-        over.conclude(State::Interrupted).unwrap();
+        let how = End::Cancelled;
+        over.put_down(vec![Fact::Over { how }]).unwrap();
         for n in 0..JOBS_MAX {
             fs::create_dir_all(folder.path().join(format!("z{n}"))).unwrap();
         }
         let running = journal(folder.path(), 2);
         journal(folder.path(), 3);
-        assert!(Journal::open(folder.path(), &over.record.name).is_err());
-        assert!(Journal::open(folder.path(), &running.record.name).is_ok());
+        assert!(Journal::read(folder.path(), &over.name).is_err());
+        assert!(Journal::read(folder.path(), &running.name).is_ok());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use souk_cpu::Cpu;
-use souk_market::{Credits, Features, Listing, Millis, Trade, Units};
+use souk_market::{Credits, Features, Listing, Millis, Units};
 use souk_memory::ContentId;
 use souk_onnx::subgraph::{CompileError, Subgraph as Compilable};
 use souk_roles::market::features;
@@ -18,7 +18,7 @@ use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 
 use super::Buyer;
-use super::reasons::QuoteError;
+use super::quote_error::QuoteError;
 use super::terms::{self, MICRO};
 use super::turn::Turn;
 use crate::buyer::job::{Job, Limits};
@@ -127,12 +127,17 @@ impl Quote {
         nodes.map(|node| node_seconds(node, &offer)).sum()
     }
 
-    /// Operations of a part under a trade; 0 where its provider cannot know them before it runs, or
-    /// another ask of its was bought than was planned with: then its speed is not judged.
-    pub(super) fn flops_told(&self, part: &Subgraph, (on, trade): (usize, &Trade)) -> u64 {
-        if self.listings[on].order != trade.ask {
-            return 0;
-        }
+    /// Time to send every provider the weights of its parts, by the links they state, at once.
+    pub(super) fn weights_seconds(&self) -> f64 {
+        let each = self.parts.iter().map(|part| {
+            let bytes: u64 = part.weights.iter().map(|weight| weight.byte_length).sum();
+            bytes as f64 / self.listing(part.part).resources.link_bandwidth.max(1) as f64
+        });
+        each.sum()
+    }
+
+    /// Operations of a part; 0 where its provider cannot know them before it runs.
+    pub(super) fn flops_known(&self, part: &Subgraph) -> u64 {
         let planned = &self.plan.parts[part.part];
         let nodes = planned.nodes.iter().map(|node| self.graph.node(*node));
         let known = stated::is_known(&self.graph, nodes);

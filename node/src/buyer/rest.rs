@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use souk_memory::Tensor;
-use souk_scheduler::graph::cut::{self, CutError};
+use souk_scheduler::graph::cut::{self, Boundary, CutError};
 use souk_scheduler::graph::{Bindings, Graph, ImportError, NodeId, ValueId};
 
 /// Why what is left cannot be made a graph of its own.
@@ -19,24 +19,15 @@ pub enum RestError {
     /// It is no graph by itself, which is a fault of souk.
     #[error("what is left of the job is no graph: {0}")]
     Import(#[from] ImportError),
-}
-
-/// A graph and its inputs.
-#[derive(Clone, Debug)]
-pub(super) struct Rest {
-    pub(super) graph: Graph,
-    pub(super) inputs: BTreeMap<String, Tensor>,
-}
-
-/// The names of the outputs that some node makes and that are not among `values`.
-pub(super) fn missing(graph: &Graph, values: &BTreeMap<String, Tensor>) -> Vec<String> {
-    let made = |id: &&ValueId| graph.value(**id).producer().is_some();
-    let names = graph
-        .outputs()
-        .iter()
-        .filter(made)
-        .map(|id| graph.value(*id).name.clone());
-    names.filter(|name| !values.contains_key(name)).collect()
+    /// It is a part of a plan that was not bought.
+    #[error("no such part was planned")]
+    Unknown,
+    /// A value that it begins with was here and is not any more.
+    #[error("{name}, which the rest of the job reads, is not in memory any more")]
+    Gone {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// What is left of `graph`, given its inputs and the values computed so far.
@@ -46,35 +37,27 @@ pub(super) fn rest(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
     values: &BTreeMap<String, Tensor>,
-) -> Result<Rest, RestError> {
-    let whole = || Rest {
-        graph: graph.clone(),
-        inputs: inputs.clone(),
-    };
+) -> Result<Graph, RestError> {
     let needed = needed(graph, values);
     if needed.len() == graph.nodes().len() {
-        return Ok(whole());
+        return Ok(graph.clone());
     }
     let part = |node: usize| usize::from(needed.contains(&NodeId(node)));
     let assignment: Vec<usize> = (0..graph.nodes().len()).map(part).collect();
     let parts = match cut::cut(graph, &assignment) {
         Ok(parts) => parts,
-        Err(CutError::Cyclic { .. }) => return Ok(whole()),
+        Err(CutError::Cyclic { .. }) => return Ok(graph.clone()),
         Err(error) => return Err(error.into()),
     };
     let left = parts.into_iter().find(|part| part.part == 1);
     let left = left.expect("some node is needed, or the job would be done");
-    let given = |name: &String| {
-        let tensor = values.get(name).or_else(|| inputs.get(name));
-        tensor.map(|tensor| (name.clone(), tensor.clone()))
-    };
-    let inputs: BTreeMap<_, _> = left.inputs.iter().filter_map(|b| given(&b.name)).collect();
     let mut bindings = Bindings::new();
-    for (name, tensor) in &inputs {
-        bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+    for Boundary { name, .. } in &left.inputs {
+        if let Some(tensor) = values.get(name).or_else(|| inputs.get(name)) {
+            bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+        }
     }
-    let graph = Graph::import(left.model, &bindings)?;
-    Ok(Rest { graph, inputs })
+    Ok(Graph::import(left.model, &bindings)?)
 }
 
 /// The nodes that lead from what is there to an output that is not.
@@ -127,7 +110,7 @@ mod tests {
     fn nothing_done_leaves_all_of_it() {
         let (graph, inputs) = digits();
         let left = rest(&graph, &inputs, &BTreeMap::new()).unwrap();
-        assert_eq!(left.graph.nodes().len(), graph.nodes().len());
+        assert_eq!(left.nodes().len(), graph.nodes().len());
     }
 
     #[test]
@@ -135,22 +118,15 @@ mod tests {
         let (graph, inputs) = digits();
         let values: BTreeMap<_, _> = [early(&graph)].into();
         let left = rest(&graph, &inputs, &values).unwrap();
-        assert!(left.graph.nodes().len() < graph.nodes().len());
+        assert!(left.nodes().len() < graph.nodes().len());
+        let name = |id: &ValueId, of: &Graph| of.value(*id).name.clone();
+        let read: Vec<String> = left.inputs().iter().map(|id| name(id, &left)).collect();
         assert_eq!(
-            left.inputs.keys().collect::<Vec<_>>(),
+            read.iter().collect::<Vec<_>>(),
             values.keys().collect::<Vec<_>>()
         );
-        assert_eq!(
-            missing(&left.graph, &BTreeMap::new()),
-            missing(&graph, &values)
-        );
-    }
-
-    #[test]
-    fn every_output_done_leaves_nothing_missing() {
-        let (graph, _) = digits();
-        let output = graph.value(graph.outputs()[0]).name.clone();
-        let logits = Tensor::from_vec([1, 10], vec![0.0_f32; 10]).unwrap();
-        assert!(missing(&graph, &[(output, logits)].into()).is_empty());
+        let made =
+            |of: &Graph| -> Vec<String> { of.outputs().iter().map(|id| name(id, of)).collect() };
+        assert_eq!(made(&left), made(&graph));
     }
 }

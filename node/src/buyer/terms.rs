@@ -7,12 +7,6 @@ use souk_market::Millis;
 /// Micro-credits in a credit.
 pub const MICRO: f64 = 1e6;
 
-/// A lease is bought for the planned time this many times over, and the allowance.
-pub(super) const TIME_MARGIN: f64 = 4.0;
-
-/// Time for sending, compiling and settling on top of the planned time.
-pub(super) const ALLOWANCE: Duration = Duration::from_secs(15);
-
 /// An allowance below which another plan, with longer leases for the same money, is better.
 const COMFORT: Duration = Duration::from_secs(2);
 
@@ -28,11 +22,11 @@ pub(super) fn shortest(makespan_seconds: f64) -> Millis {
 
 /// A lease with time to spare for a busy machine and for weights that are sent first.
 pub(super) fn comfortable(makespan_seconds: f64) -> Millis {
-    millis(makespan_seconds * TIME_MARGIN + COMFORT.as_secs_f64())
+    millis(makespan_seconds * 4.0 + COMFORT.as_secs_f64())
 }
 
 /// The length of a lease as the market counts it.
-pub(super) fn millis(seconds: f64) -> Millis {
+fn millis(seconds: f64) -> Millis {
     Millis(
         Duration::try_from_secs_f64(seconds).map_or(u64::MAX, |time| {
             u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)

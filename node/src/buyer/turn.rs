@@ -67,11 +67,6 @@ impl Turn {
         }
     }
 
-    /// The job's priority.
-    pub(super) fn priority(&self) -> Priority {
-        self.priority
-    }
-
     /// Says what the job wants, unless it was said.
     pub(super) fn say(&self, demands: &Demands) {
         let Some(folder) = &self.folder else {

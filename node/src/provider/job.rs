@@ -12,12 +12,11 @@ use souk_roles::lease::Start;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
-use super::words::Shown;
 use crate::clock::unix_us;
 use crate::device::stated::{self, Shape};
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
-use crate::protocols::lease::Moved;
+use crate::protocols::lease::{Moved, Shown};
 
 /// The share by which the buyer's figure may be off what the graph says.
 const DOUBT: f64 = 0.05;

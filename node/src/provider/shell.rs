@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use souk_market::{LeaseId, Millis, Resources};
 use souk_roles::clock::{Micros, Now};
 use souk_roles::effect::{Effect, Ticket};
-use souk_roles::lease as words;
 use souk_roles::provider::{
     Action, Answer, Config, Event, Fact, Past, ProviderCore, ProviderStatus, StreamId,
 };
@@ -27,8 +26,8 @@ use super::Provider;
 use super::job::Job;
 use super::journal::{Writer, Written};
 use super::pace::Speed;
-use super::words::{self as table, Shown, Table, micros};
 use crate::clock::unix_ms;
+use crate::protocols::lease::Shown;
 use outcomes::Outcome;
 pub(super) use streams::{Frame, Incoming};
 
@@ -49,12 +48,6 @@ pub(super) enum Signal {
     Hurry,
 }
 
-/// A stream that is open.
-struct Peer {
-    say: mpsc::Sender<Frame>,
-    table: Table,
-}
-
 /// The state of the task.
 pub(super) struct Shell {
     provider: Arc<Provider>,
@@ -63,14 +56,15 @@ pub(super) struct Shell {
     inbox: mpsc::Receiver<Incoming>,
     /// Answers that are there already.
     ready: VecDeque<Event>,
-    peers: BTreeMap<StreamId, Peer>,
+    /// Streams that are open.
+    peers: BTreeMap<StreamId, mpsc::Sender<Frame>>,
     jobs: BTreeMap<LeaseId, Job>,
     shown: BTreeMap<LeaseId, Shown>,
     effects: JoinSet<(Ticket, Outcome)>,
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
     journal: mpsc::Sender<(Ticket, Vec<Fact>)>,
-    written: mpsc::Receiver<Written>,
+    written: mpsc::Receiver<(Ticket, Written)>,
     /// The figures that the core was last told, and the speed that they are of.
     speed: (Resources, Speed),
     status: watch::Sender<ProviderStatus>,
@@ -169,7 +163,7 @@ impl Shell {
                         Err(error) => tracing::error!(%error, "an effect came to grief"),
                     }
                 }
-                Some(Written { ticket, written }) = self.written.recv() => {
+                Some((ticket, written)) = self.written.recv() => {
                     let answer = match written {
                         Ok(()) => Answer::Recorded,
                         Err(why) => Answer::NotWritten(why),
@@ -230,10 +224,14 @@ impl Shell {
     }
 }
 
+fn micros(time: Duration) -> Micros {
+    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
 /// The moment by this machine's clocks.
 fn now(began: Instant) -> Now {
     Now {
-        tick: Micros(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)),
+        tick: micros(began.elapsed()),
         log: Millis(unix_ms()),
     }
 }

@@ -15,7 +15,7 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_market::{AccountKey, SignedBatch};
-use souk_roles::validator::questions;
+use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
 use crate::clock::unix_ms;
@@ -191,35 +191,29 @@ impl Door {
     }
 
     async fn read(&self, request: Request, consistency: Consistency) -> (Option<Age>, Answer) {
-        let read = move |machine: &ExchangeMachine, seen: Seen| {
-            let age = (consistency == Consistency::Stale).then(|| age_of(seen));
-            (age, questions::answer(machine.exchange(), request))
-        };
-        match self.validator.query(consistency, read).await {
-            Ok(answer) => answer,
+        let question = Question::Market(Box::new(request));
+        match self.validator.query(consistency, question).await {
+            Ok((Reply::Market(answer), seen)) => {
+                let age = (consistency == Consistency::Stale).then(|| age_of(seen));
+                (age, *answer)
+            }
+            Ok(_) => unreachable!("the market was asked"),
             Err(QueryError::Busy { retry_after_ms }) => (None, Answer::Busy { retry_after_ms }),
             Err(error) => (None, Answer::Unavailable(error.to_string())),
         }
     }
 
     async fn status(&self) -> Answer {
-        let read = |machine: &ExchangeMachine, seen: Seen| {
-            (
-                machine.exchange().market(),
-                machine.exchange().digest(),
-                seen.applied,
-            )
-        };
-        let state = self.validator.query(Consistency::Stale, read).await;
-        match (state, self.validator.status().await) {
-            (Ok((market, digest, applied)), Ok(standing)) => Answer::Status(Status {
+        let state = self.validator.query(Consistency::Stale, Question::Digest);
+        match (state.await, self.validator.status().await) {
+            (Ok((Reply::Digest(market, digest), seen)), Ok(standing)) => Answer::Status(Status {
                 market,
                 raft_id: standing.id.get(),
                 role: format!("{:?}", standing.role).to_lowercase(),
                 leader: standing.leader.map_or(0, |leader| leader.get()),
                 term: standing.term.0,
                 committed: standing.commit.0,
-                applied: applied.0,
+                applied: seen.applied.0,
                 digest: hex::encode(digest.0),
             }),
             _ => unavailable(),

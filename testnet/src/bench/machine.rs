@@ -6,6 +6,7 @@ use ed25519_dalek::Signer as _;
 use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{AccountKey, Claim, Signature};
 use souk_node::folder::key::NodeKey;
+use souk_node::validator::Questioned;
 
 use super::protocol::key;
 
@@ -74,6 +75,16 @@ impl<const SIGNED: bool> CountingMachine<SIGNED> {
     /// The highest number seen, and how many were skipped.
     pub fn numbers(&self) -> (u64, u64) {
         (self.last, self.gaps)
+    }
+}
+
+impl<const SIGNED: bool> Questioned for CountingMachine<SIGNED> {
+    type Question = ();
+    /// Commands applied, the highest number seen, and how many were skipped.
+    type Reply = (u64, (u64, u64));
+
+    fn answer(&self, (): ()) -> Self::Reply {
+        (self.count(), self.numbers())
     }
 }
 

@@ -138,11 +138,8 @@ async fn status<const SIGNED: bool>(
     let Ok(status) = validator.status().await else {
         return;
     };
-    let counted = validator
-        .query(Consistency::Stale, |counter, _| {
-            (counter.count(), counter.numbers())
-        })
-        .await;
+    let counted = validator.query(Consistency::Stale, ()).await;
+    let counted = counted.map(|(counted, _)| counted);
     let leader = status.leader.map_or(0, ReplicaId::get);
     let (commands, numbers) = counted.unwrap_or_default();
     let standing = Standing {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::buyer::job::{Job, Limits};
-use souk_node::buyer::{Buyer, Ended, Progress, QuoteError};
+use souk_node::buyer::{Buyer, Ended, JobEvent, QuoteError};
 use souk_node::market::Credits;
 use souk_node::memory::{Tensor, npy};
 use tokio::sync::{mpsc, watch};
@@ -78,7 +78,7 @@ pub(crate) async fn begin_and_leave(buyer: &Buyer, patience: Duration) -> bool {
         return false;
     };
     let (silent, _) = mpsc::channel(1);
-    let ran = tokio::time::timeout(patience, buyer.run(&job, quote, None, silent)).await;
+    let ran = tokio::time::timeout(patience, buyer.run(&job, quote, silent)).await;
     ran.is_err()
 }
 
@@ -110,9 +110,7 @@ impl Load {
             quote = buyer.quote(&job(&images, waited.clone())).await?;
         }
         let (silent, _) = mpsc::channel(1);
-        let first = buyer
-            .run(&job(&images, waited), quote, None, silent)
-            .await?;
+        let first = buyer.run(&job(&images, waited), quote, silent).await?;
         let right = first.outputs["logits"].clone();
         let (stop, stopped) = watch::channel(false);
         let mut running = JoinSet::new();
@@ -197,20 +195,20 @@ impl Stream {
         let (progress, mut told) = mpsc::channel(64);
         let counting = async {
             let mut survived = 0;
-            while let Some(progress) = told.recv().await {
-                survived += usize::from(matches!(progress, Progress::Retrying { .. }));
+            while let Some(event) = told.recv().await {
+                survived += usize::from(matches!(event, JobEvent::Retrying { .. }));
             }
             survived
         };
-        let (ended, survived) = tokio::join!(self.buyer.run(&job, quote, None, progress), counting);
+        let (ended, survived) = tokio::join!(self.buyer.run(&job, quote, progress), counting);
         jobs.survived += survived;
         match ended {
             Ok(finished) if alike(&finished.outputs["logits"], &self.right) => None,
             Ok(_) if checked => Some("wrong".to_owned()),
             Ok(_) => Some("deceived".to_owned()),
             Err(ended) => {
-                tracing::info!(error = %ended.error, before = ?ended.before, "a job ended");
-                Some(ended.error.code().to_owned())
+                tracing::info!(error = %ended, before = ?ended.before, "a job ended");
+                Some(ended.code().to_owned())
             }
         }
     }

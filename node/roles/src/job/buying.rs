@@ -34,13 +34,16 @@ impl JobCore {
     pub(super) fn advance(&mut self, errand: Errand) -> bool {
         let is_there = match errand {
             Errand::Main => self.past.is_none() && self.requests.values().any(|it| !it.is_given),
-            Errand::Check => self.check.is_some(),
+            Errand::Check => self.check.is_some() && !self.is_given_on_its_way(),
         };
         let mut attempts = self.attempts.values();
         let is_busy = attempts.any(|it| it.errand == errand && it.judging != Judging::Doubting);
         if errand == Errand::Main && self.past.is_none() && !is_busy {
             if self.requests.is_empty() && self.no_more {
-                self.end(End::Done);
+                self.end(match self.is_unwanted {
+                    true => End::Cancelled,
+                    false => End::Done,
+                });
                 return false;
             }
             if self.give_kept() {
@@ -52,6 +55,12 @@ impl JobCore {
         }
         self.prepare(errand);
         true
+    }
+
+    /// Whether something that a third run reads is not here yet.
+    fn is_given_on_its_way(&self) -> bool {
+        let mut waits = self.waits.iter();
+        waits.any(|wait| matches!(wait, Wait::FetchGiven { .. }))
     }
 
     /// Looks what is left of the budget, if there is one and something was bought.

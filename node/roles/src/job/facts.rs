@@ -105,9 +105,9 @@ pub enum Fact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Every request is answered, or nobody wants more.
+    /// Every request is answered.
     Done,
-    /// It was stopped by its user.
+    /// It was stopped by its user, or its answers were not wanted any more.
     Cancelled,
     /// It could not be done.
     Failed(Reason),

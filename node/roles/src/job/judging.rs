@@ -254,7 +254,7 @@ impl JobCore {
         let readable = asked.map(|asked| asked.readable()).unwrap_or_default();
         let attempt = self.attempt(n);
         let part = &attempt.plan.parts[question.part as usize];
-        let mut inputs = Vec::new();
+        let (mut inputs, mut made) = (Vec::new(), Vec::new());
         for input in &part.inputs {
             let value = match input.maker {
                 None => {
@@ -263,17 +263,16 @@ impl JobCore {
                 }
                 Some(maker) => {
                     let place = attempt.plan.parts[maker as usize].leg;
-                    attempt.value(place, question.request, maker, &input.name)
+                    let leg = Leg { attempt: n, place };
+                    let value = attempt.value(place, question.request, maker, &input.name);
+                    made.extend(value.map(|id| (leg, input.name.clone(), id)));
+                    value
                 }
             };
             inputs.extend(value.map(|id| (input.name.clone(), id)));
         }
         if inputs.len() < part.inputs.len() {
-            // Nobody can say any more what it was made from: it is made again.
-            let after = lineage::after(&attempt.plan, question.part);
-            attempt.tainted.extend(after);
-            attempt.questions.remove(0);
-            return;
+            return self.leave_question(n);
         }
         let pursuit = Pursuit::default();
         self.check = Some(Check {
@@ -281,6 +280,38 @@ impl JobCore {
             inputs,
             pursuit,
         });
+        // The third is given them from here.
+        for (leg, name, id) in made {
+            let of = self.attempt(n);
+            let holders = comparing::holders(of, leg.place, question.request, &name, id);
+            let wait = Wait::FetchGiven {
+                leg,
+                name: name.clone(),
+            };
+            self.ask(Action::Fetch { name, id, holders }, wait);
+        }
+    }
+
+    /// Nobody can say any more what the part in question was made from: it is made again.
+    fn leave_question(&mut self, n: u32) {
+        let attempt = self.attempt(n);
+        let question = attempt.questions.remove(0);
+        let after = lineage::after(&attempt.plan, question.part);
+        attempt.tainted.extend(after);
+    }
+
+    /// What a third run is given came from its maker, or did not.
+    pub(super) fn on_given_fetched(&mut self, leg: Leg, name: String, answer: Answer) {
+        match answer {
+            Answer::Fetched => {}
+            Answer::NotFetched(fault) => {
+                self.check = None;
+                self.stop(|wait| matches!(wait, Wait::FetchGiven { .. }));
+                self.leave_question(leg.attempt);
+                self.on_not_fetched(leg, name, fault);
+            }
+            other => self.end(End::Failed(super::buying::unreachable(other))),
+        }
     }
 
     fn compare_with_third(

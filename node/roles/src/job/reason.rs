@@ -332,3 +332,161 @@ impl Reason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHO: AccountKey = AccountKey([0x0a; 32]);
+
+    /// What the page of the command line says of each.
+    const PAGE: &str = include_str!("../../../../docs/cli.md");
+
+    fn lost(loss: Loss) -> Reason {
+        let provider = WHO;
+        Reason::Lost { provider, loss }
+    }
+
+    fn no_plan(kind: NoPlanKind) -> Reason {
+        let text = "2 asks seen: 2 of H100 is excluded".to_owned();
+        Reason::NoPlan(NoPlan { kind, text })
+    }
+
+    /// Ends of a job that is not survived: the word, and the message.
+    fn ends() -> Vec<(Reason, &'static str, &'static str)> {
+        let provider = WHO;
+        let value = "logits".to_owned();
+        let patience = Micros::seconds(7);
+        let (needed, budget) = (Credits(500_000), Credits(250_000));
+        let failure = Failure::Crashed("signal 11 (SIGSEGV)".to_owned());
+        let away = "no validator answers".to_owned();
+        vec![
+            (
+                Reason::Escrow { needed, budget },
+                "budget",
+                "0.250000 of the budget are left",
+            ),
+            (
+                no_plan(NoPlanKind::NoneEligible),
+                "none_eligible",
+                "2 asks seen",
+            ),
+            (no_plan(NoPlanKind::Rest), "rest", "2 asks"),
+            (no_plan(NoPlanKind::Other), "no_plan", "2 asks"),
+            (
+                Reason::Unreachable(away.clone()),
+                "market_unreachable",
+                "no validator",
+            ),
+            (
+                Reason::Unknown(provider),
+                "provider_unknown",
+                "no validator knows where",
+            ),
+            (
+                lost(Loss::Slow { patience }),
+                "provider_slow",
+                "not done within 7 s",
+            ),
+            (
+                lost(Loss::Deadline),
+                "provider_slow",
+                "its lease ended before",
+            ),
+            (
+                lost(Loss::Gone(away.clone())),
+                "provider_vanished",
+                "no validator",
+            ),
+            (lost(Loss::Confused), "provider_vanished", "out of turn"),
+            (
+                lost(Loss::Untaken {
+                    name: value.clone(),
+                    maker: AccountKey([0x0b; 32]),
+                    why: "no answer within 10 s".to_owned(),
+                }),
+                "untaken",
+                "neither from 0b0b",
+            ),
+            (
+                Reason::Failed { provider, failure },
+                "provider_failed",
+                "signal 11 (SIGSEGV)",
+            ),
+            (
+                Reason::Reclaimed {
+                    provider,
+                    done: 1,
+                    all: 3,
+                    what: Counted::Parts,
+                },
+                "reclaimed",
+                "took its device back after 1 of 3 parts",
+            ),
+            (
+                Reason::Output {
+                    provider,
+                    why: away.clone(),
+                },
+                "output_lost",
+                "did not arrive",
+            ),
+            (
+                Reason::Receipt {
+                    provider,
+                    objection: Objection::Outputs,
+                },
+                "receipt_refused",
+                "not those it serves",
+            ),
+            (
+                Reason::Outvoted {
+                    provider,
+                    value: value.clone(),
+                },
+                "outvoted",
+                "gave another logits than two others: it is not paid",
+            ),
+            (
+                Reason::Disagreement { value },
+                "disagreement",
+                "three different logits",
+            ),
+            (
+                Reason::Late(patience),
+                "deadline",
+                "deadline of 7.000 s has passed",
+            ),
+            (Reason::Journal(away.clone()), "journal", "no validator"),
+            (Reason::Memory(away), "memory", "no validator"),
+        ]
+    }
+
+    #[test]
+    fn each_end_has_its_word_and_says_what_happened() {
+        for (end, code, message) in ends() {
+            assert_eq!(end.code(), code, "{end}");
+            assert!(end.to_string().contains(message), "{end}");
+            assert!(PAGE.contains(&format!("`{code}`")), "{code} is on no page");
+        }
+    }
+
+    #[test]
+    fn another_provider_may_do_better_where_one_is_to_blame() {
+        for (end, code, _) in ends() {
+            let of_all = [
+                "budget",
+                "none_eligible",
+                "rest",
+                "no_plan",
+                "market_unreachable",
+                "disagreement",
+                "deadline",
+                "journal",
+                "memory",
+            ];
+            let is_of_one = !of_all.contains(&code);
+            assert_eq!(end.culprit(), is_of_one.then_some(WHO), "{end}");
+        }
+    }
+}

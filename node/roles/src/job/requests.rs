@@ -294,7 +294,7 @@ impl JobCore {
 
     /// The caller wants neither this answer nor any other: what is done is paid.
     fn on_not_wanted(&mut self) {
-        self.no_more = true;
+        (self.no_more, self.is_unwanted) = (true, true);
         self.requests.clear();
         self.stop(|wait| matches!(wait, Wait::Give { .. }));
         let running = self

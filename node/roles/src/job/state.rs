@@ -48,6 +48,11 @@ pub(super) enum Wait {
         name: String,
         id: ContentId,
     },
+    /// What a part read that is to be run a third time.
+    FetchGiven {
+        leg: Leg,
+        name: String,
+    },
     FetchPair {
         pair: u32,
         is_left: bool,
@@ -101,7 +106,9 @@ impl Wait {
         match self {
             Wait::Find(n) | Wait::RecordAttempt(n) | Wait::Serve(n) => Some(*n),
             Wait::Keep(n) | Wait::RecordRight(n) | Wait::RecordSkipped(n) => Some(*n),
-            Wait::FetchAnswer { leg, .. } | Wait::FetchKept { leg, .. } => Some(leg.attempt),
+            Wait::FetchAnswer { leg, .. }
+            | Wait::FetchKept { leg, .. }
+            | Wait::FetchGiven { leg, .. } => Some(leg.attempt),
             Wait::Give { attempt, .. } => *attempt,
             Wait::Sign { leg, .. } | Wait::Settle { leg, .. } => leg.map(|leg| leg.attempt),
             _ => None,

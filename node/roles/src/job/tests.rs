@@ -297,11 +297,11 @@ fn a_job_that_is_stopped_ends_its_leases_at_any_moment() {
 }
 
 #[test]
-fn a_caller_that_wants_no_more_ends_the_job_well() {
+fn a_caller_that_wants_no_more_ends_the_job_and_pays_what_is_done() {
     let mut world = world(&[Style::Honest; 3], 20);
     world.refuse_answers_after = Some(5);
     let outcome = world.run();
-    assert_eq!(outcome.how, End::Done);
+    assert_eq!(outcome.how, End::Cancelled);
     assert_eq!(world.answers.len(), 5);
     world.assert_rest();
 }

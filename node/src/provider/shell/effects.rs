@@ -22,12 +22,8 @@ use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::folder::key;
 use crate::folder::limits::{LimitRefusal, Limits};
-use crate::network::wire;
-use crate::protocols::lease::PROTOCOL;
+use crate::protocols::lease;
 use crate::provider::fault;
-
-/// How long another provider may take to answer an offer.
-const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Shell {
     /// Begins what is wanted.
@@ -36,12 +32,11 @@ impl Shell {
         match action {
             Action::Send { stream, word } => self.send(stream, word),
             Action::Reply { stream, taken } => {
-                self.put(stream, Frame::Taken(table::to_taken(taken)));
+                self.put(stream, Frame::Taken(taken));
             }
             Action::Hang { stream } => drop(self.peers.remove(&stream)),
             Action::Offer { to, offer } => {
-                let alone = self.jobs.get(&offer.from).is_none_or(|job| job.alone);
-                self.spawn(ticket, offer_to(provider, to, offer, alone));
+                self.spawn(ticket, offer_to(provider, to, offer));
             }
             Action::LookAt { lease } => self.spawn(ticket, look_at(provider, lease)),
             Action::LookAtMarket { asks } => {
@@ -58,7 +53,7 @@ impl Shell {
                 contents.iter().for_each(|id| store.unpin(id));
             }
             Action::Learn { peers, start } => {
-                let contacts = peers.iter().map(table::contact).collect();
+                let contacts = peers.iter().map(Contact::from).collect();
                 self.jobs.insert(start.lease, Job::new(&start, contacts));
                 let weights = start.parts.iter().flat_map(|part| &part.weights);
                 let graphs = start.parts.iter().map(|part| part.graph);
@@ -148,7 +143,7 @@ impl Shell {
                             executor.of_stream()
                         },
                     },
-                    Err(fault) => Outcome::Is(Answer::NoSandbox(table::of_failure(fault))),
+                    Err(fault) => Outcome::Is(Answer::NoSandbox(fault)),
                 }
             }),
             Action::Prepare {
@@ -161,7 +156,6 @@ impl Shell {
                 self.spawn(ticket, async move {
                     let store = provider.tensors.store();
                     let prepared = executor.prepare(store, graph, &weights).await;
-                    let prepared = prepared.map_err(table::of_failure);
                     Outcome::Prepared { lease, prepared }
                 });
             }
@@ -255,23 +249,11 @@ fn precedence((lease, price): (LeaseId, Price), deadline: Millis) -> Precedence 
 }
 
 /// Tells a provider that waits for an output where it is.
-async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer, alone: bool) -> Outcome {
-    let asking = async {
-        let peer = key::peer_of(&to.0).map_err(|error| error.to_string())?;
-        let opened = provider.network.open(peer, PROTOCOL).await;
-        let mut stream = opened.map_err(|error| error.to_string())?;
-        let opening = table::offering(&offer, alone);
-        let sent = wire::send(&mut stream, &opening).await;
-        sent.map_err(|error| error.to_string())?;
-        let taken = wire::receive(&mut stream).await;
-        taken.map_err(|error| error.to_string())
-    };
-    let taken = match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
-        Ok(taken) => taken.map(table::of_taken),
-        Err(_) => Err(format!("no answer within {} s", OFFER_TIMEOUT.as_secs())),
-    };
+async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> Outcome {
+    let (lease, name) = (offer.from, offer.name.clone());
+    let taken = lease::offer(&provider.network, to, offer).await;
     if taken != Ok(Taken::Yes) {
-        tracing::warn!(lease = %offer.from, name = offer.name, consumer = %to, ?taken, "not taken");
+        tracing::warn!(%lease, name, consumer = %to, ?taken, "not taken");
     }
     Outcome::Is(Answer::Offered(taken))
 }
@@ -454,7 +436,7 @@ async fn run(
     let known = provider.promised(&work, promised, &shapes);
     let at_work = provider.energy.begin(&executor);
     let (ran, promised) = tokio::join!(executor.run(task, precedence, fault), known);
-    let mut ran = ran.map_err(table::of_failure)?;
+    let mut ran = ran?;
     if let Some(at_work) = at_work {
         at_work.write(&mut ran.report);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use souk_market::AccountKey;
 use souk_memory::{ContentId, Tensor};
-use souk_roles::lease::{Failure, Part};
+use souk_roles::lease::{Failure, Part, TELLING_RUN};
 use souk_roles::provider::{Arrival, Content, RunResult};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{SpanKind, Timeline};
@@ -14,7 +14,7 @@ use crate::content::transfers::Fetched;
 use crate::device::stated::{self, Shape};
 use crate::executor::LeaseExecutor;
 use crate::folder::key;
-use crate::protocols::lease::{Moved, TELLING_RUN};
+use crate::protocols::lease::Moved;
 use crate::provider::job::{Judged, believed, span};
 use crate::provider::statistics::{self, DoneLease};
 
@@ -188,7 +188,7 @@ impl Shell {
 impl Provider {
     /// Looks, aside, at what a lease took beyond what its kinds of work are known to.
     fn note_pace(self: Arc<Self>, judged: Judged) {
-        if !self.is_paced() || judged.busy < TELLING_RUN {
+        if !self.is_paced() || micros(judged.busy) < TELLING_RUN {
             return;
         }
         tokio::task::spawn_blocking(move || {

@@ -12,10 +12,12 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::folder::key;
 use crate::network::wire::{self, WireError};
-use crate::protocols::lease::{Closing, Event as OldEvent, Go, Opening, Taken, WORD_BYTES_MAX};
+use crate::protocols::lease::{
+    BuyerWord, Opening, ProviderWord, Taken, WINDOW_MAX, WORD_BYTES_MAX,
+};
 
 /// What may wait to be sent on one stream: what is said of a window of requests, and the rest.
-const FRAMES_MAX: usize = 4 * crate::protocols::lease::WINDOW_MAX as usize + 16;
+const FRAMES_MAX: usize = 4 * WINDOW_MAX as usize + 16;
 
 /// What peers say.
 pub(in crate::provider) enum Incoming {
@@ -27,7 +29,7 @@ pub(in crate::provider) enum Incoming {
     },
     Said {
         stream: StreamId,
-        word: words::BuyerWord,
+        word: BuyerWord,
     },
     Hung {
         stream: StreamId,
@@ -36,7 +38,7 @@ pub(in crate::provider) enum Incoming {
 
 /// What is sent on a stream.
 pub(in crate::provider) enum Frame {
-    Event(Box<OldEvent>),
+    Word(Box<ProviderWord>),
     Taken(Taken),
 }
 
@@ -58,11 +60,10 @@ impl Provider {
         let Some(account) = key::account_of(&peer).map(AccountKey) else {
             return Ok(());
         };
-        if matches!(opening, Opening::Offer(_) | Opening::Hand { .. }) && !self.fault.takes() {
+        if matches!(opening, Opening::Offer(_)) && !self.fault.takes() {
             return wire::send(&mut stream, &Taken::No).await;
         }
         let id = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
-        let has_go = matches!(opening, Opening::Start(_) | Opening::Stream(_));
         let (say, frames) = mpsc::channel(FRAMES_MAX);
         let opened = Incoming::Opened {
             stream: id,
@@ -76,30 +77,24 @@ impl Provider {
         let (reader, writer) = stream.split();
         tokio::select! {
             // Whoever is read to its end may still be written to.
-            () = read(reader, (id, has_go), &self.inbox) => unreachable!("it is read for ever"),
+            () = read(reader, id, &self.inbox) => unreachable!("it is read for ever"),
             () = write(writer, frames, (id, &self.inbox)) => {}
         }
         Ok(())
     }
 }
 
-/// Hears a peer out: a buyer says first that its work may begin.
+/// Hears a peer out.
 async fn read(
     mut reader: impl futures::AsyncRead + Unpin,
-    (stream, has_go): (StreamId, bool),
+    stream: StreamId,
     inbox: &mpsc::Sender<Incoming>,
 ) {
     let hears = async {
-        if has_go {
-            let Go::Ahead = wire::receive_short(&mut reader, WORD_BYTES_MAX)
+        loop {
+            let word: BuyerWord = wire::receive_short(&mut reader, WORD_BYTES_MAX)
                 .await
                 .ok()?;
-            let word = words::BuyerWord::Go;
-            inbox.send(Incoming::Said { stream, word }).await.ok()?;
-        }
-        loop {
-            let said = wire::receive_short::<Closing>(&mut reader, WORD_BYTES_MAX).await;
-            let word = table::of_closing(said.ok()?);
             inbox.send(Incoming::Said { stream, word }).await.ok()?;
         }
     };
@@ -116,7 +111,7 @@ async fn write(
 ) {
     while let Some(frame) = frames.recv().await {
         let sent = match frame {
-            Frame::Event(event) => wire::send(&mut writer, &*event).await,
+            Frame::Word(word) => wire::send(&mut writer, &*word).await,
             Frame::Taken(taken) => wire::send(&mut writer, &taken).await,
         };
         if let Err(error) = sent {
@@ -137,12 +132,11 @@ impl Shell {
                 opening,
                 say,
             } => {
-                let (opening, table) = table::opening(*opening);
-                self.peers.insert(stream, Peer { say, table });
+                self.peers.insert(stream, say);
                 Some(Event::Opened {
                     stream,
                     peer,
-                    opening,
+                    opening: *opening,
                 })
             }
             Incoming::Said { stream, word } => Some(Event::Said { stream, word }),
@@ -153,29 +147,21 @@ impl Shell {
         }
     }
 
-    /// Says something to a peer.
-    pub(super) fn send(&mut self, stream: StreamId, word: words::ProviderWord) {
-        let shown = match &word {
-            words::ProviderWord::Finished(finished) => {
-                let shown = self.shown.get(&finished.receipt.body.lease);
-                shown.cloned().unwrap_or_default()
-            }
-            _ => Shown::default(),
-        };
-        let Some(peer) = self.peers.get_mut(&stream) else {
-            return;
-        };
-        if let Some(event) = peer.table.event(word, shown) {
-            self.put(stream, Frame::Event(Box::new(event)));
+    /// Says something to a peer; with a result goes what people are shown of it.
+    pub(super) fn send(&mut self, stream: StreamId, mut word: ProviderWord) {
+        if let ProviderWord::Finished(finished) = &mut word {
+            let shown = self.shown.get(&finished.receipt.body.lease);
+            finished.shown = shown.map(Shown::to_bytes).unwrap_or_default();
         }
+        self.put(stream, Frame::Word(Box::new(word)));
     }
 
     /// Puts a frame into a stream's queue. A peer that has not taken so many is gone.
     pub(super) fn put(&mut self, stream: StreamId, frame: Frame) {
-        let Some(peer) = self.peers.get(&stream) else {
+        let Some(say) = self.peers.get(&stream) else {
             return;
         };
-        if peer.say.try_send(frame).is_err() {
+        if say.try_send(frame).is_err() {
             self.peers.remove(&stream);
             self.ready.push_back(Event::Hung { stream });
         }

@@ -104,6 +104,8 @@ pub struct World {
     works: BTreeMap<LeaseId, Session>,
     /// What a content is worth: honest results of one thing differ in the id and not in this.
     values: BTreeMap<ContentId, u64>,
+    /// The values that the buyer's machine holds.
+    here: BTreeSet<ContentId>,
     plans: BTreeMap<ContentId, Vec<u32>>,
     followed: Vec<LeaseId>,
     has_said_last: bool,
@@ -240,6 +242,7 @@ impl World {
             streams: BTreeMap::new(),
             works: BTreeMap::new(),
             values: BTreeMap::new(),
+            here: BTreeSet::new(),
             plans: BTreeMap::new(),
             followed: Vec::new(),
             has_said_last: false,
@@ -315,6 +318,7 @@ impl World {
         let value = mix(42, u64::from(number));
         let id = ContentId::of(&value.to_le_bytes());
         self.values.insert(id, value);
+        self.here.insert(id);
         self.spec.given.insert(id);
         Request {
             number,
@@ -435,6 +439,11 @@ impl World {
         for lease in std::mem::take(&mut self.streams).into_values() {
             self.hang(lease);
         }
+        let kept = self.disk.iter().filter_map(|fact| match fact {
+            Fact::Kept { id, .. } => Some(*id),
+            _ => None,
+        });
+        self.here = kept.collect();
         let answered: BTreeSet<u32> = self.answers.iter().map(|(number, _)| *number).collect();
         let left = (0..self.spec.requests).filter(|number| !answered.contains(number));
         self.to_ask = left.collect();
@@ -630,7 +639,10 @@ impl World {
                 assert!(!holders.is_empty() && self.values.contains_key(&id));
                 match is_bad {
                     true => Answer::NotFetched(FetchFault::Lost("gone".to_owned())),
-                    false => Answer::Fetched,
+                    false => {
+                        self.here.insert(id);
+                        Answer::Fetched
+                    }
                 }
             }
             Action::HandOn { to, offer } => {
@@ -647,7 +659,11 @@ impl World {
             Action::Sign { receipt } => {
                 Answer::Signed(Box::new(receipt.sign_as_buyer(&key(BUYER))))
             }
-            Action::Serve { .. } => Answer::Served,
+            Action::Serve { contents } => {
+                let mut tensors = contents.iter().filter(|id| self.values.contains_key(id));
+                assert!(tensors.all(|id| self.here.contains(id)), "it is here");
+                Answer::Served
+            }
             Action::Keep { .. } => Answer::Kept,
             Action::Give { request, outputs } => self.given(request, &outputs),
             other => panic!("{other:?} is not answered"),

@@ -370,6 +370,11 @@ impl World {
         match action {
             Action::Serve { contents } => {
                 for id in contents {
+                    // Graphs and weights are the buyer's own; a tensor has to be here.
+                    let contents = &self.jobs.contents;
+                    if contents.value(id).is_some() && !contents.has(account, id) {
+                        self.breach_of_job(actor, "a job serves what it has not".to_owned());
+                    }
                     self.jobs.contents.hold(account, id);
                 }
                 self.done_soon(actor, 0, 5, ticket, soon(Answer::Served));

@@ -1,0 +1,381 @@
+//! A job over files: requests from files, answers into files, one way for one request and for many.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use souk_node::buyer::job::Job;
+use souk_node::buyer::{
+    Answer, Buyer, End, Ended, Finished, Journal, Requests, Submission, request_of,
+};
+use souk_node::market::AccountKey;
+use souk_node::memory::{ContentId, Tensor};
+use tokio::sync::{Notify, mpsc};
+
+use super::{PROGRESS_MAX, from_ended, left, tell, wanted, write_receipts};
+use crate::args::{Output, SubmitArgs};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::files::{self, Request};
+use crate::show::balance::Balances;
+use crate::{show, stop};
+
+/// Requests that were read and wait for room on the way, and answers that wait to be written.
+const AHEAD_MAX: usize = 1;
+
+/// What a job is asked.
+pub struct Files {
+    /// Requests in files of their own; none where there is one, of the inputs that `-i` names.
+    stream: Option<Vec<Request>>,
+    /// What each request asks.
+    asked: Vec<ContentId>,
+    /// Inputs that are the same for all.
+    common: BTreeMap<String, Tensor>,
+    /// The inputs of the first request.
+    first: BTreeMap<String, Tensor>,
+    /// The inputs of all.
+    given: BTreeSet<ContentId>,
+}
+
+/// An answer in files.
+#[derive(Clone)]
+pub struct Written {
+    files: Vec<PathBuf>,
+    outputs: BTreeMap<String, Tensor>,
+}
+
+/// The requests that are asked now, and what the report says of them.
+pub struct Asking<'a> {
+    args: &'a SubmitArgs,
+    output: Output,
+    files: &'a Files,
+    /// Answers that are there already, by the places of their requests.
+    kept: BTreeMap<usize, Written>,
+    /// The places of the others.
+    left: Vec<usize>,
+}
+
+/// What came of it.
+pub struct Came {
+    /// How the job ended; none where its user did not wait for that.
+    ended: Option<Result<Finished, Box<Ended>>>,
+    /// The answers that came now.
+    written: Vec<Written>,
+    /// What went wrong on this machine.
+    here: Outcome,
+}
+
+impl Files {
+    /// Reads every request once, before anything is paid for: all must be what the first is.
+    pub fn read(args: &SubmitArgs) -> Result<Files, Failure> {
+        let stream = args.stream.as_deref().map(files::requests).transpose()?;
+        let common = files::read_inputs(&args.job.input)?;
+        let mut files = Files {
+            stream,
+            asked: Vec::new(),
+            first: common.clone(),
+            common,
+            given: BTreeSet::new(),
+        };
+        for place in 0..files.count() {
+            let inputs = files.inputs(place)?;
+            if place == 0 {
+                files.first = inputs.clone();
+            }
+            let (found, expected) = (shapes(&inputs), shapes(&files.first));
+            if found != expected {
+                let requests = files.stream.as_ref();
+                let path = requests.map(|all| all[place].path().to_string());
+                let path = path.unwrap_or_default();
+                let cause = format!("{path} holds {found:?}, the first request {expected:?}");
+                let hint = "give requests of one shape; submit the others by themselves";
+                return Err(Failure::new(Kind::Input, cause, hint));
+            }
+            files.asked.push(request_of(&inputs));
+            files.given.extend(inputs.values().map(Tensor::id));
+        }
+        Ok(files)
+    }
+
+    fn count(&self) -> usize {
+        self.stream.as_ref().map_or(1, Vec::len)
+    }
+
+    /// The inputs of a request.
+    fn inputs(&self, place: usize) -> Result<BTreeMap<String, Tensor>, Failure> {
+        match &self.stream {
+            None => Ok(self.common.clone()),
+            Some(requests) => requests[place].read(&self.common),
+        }
+    }
+
+    /// What a request is called; nothing where it is the only one.
+    fn name(&self, place: usize) -> &str {
+        let requests = self.stream.as_ref();
+        requests.map_or("", |requests| &requests[place].stem)
+    }
+
+    /// The inputs of all requests.
+    pub fn given(&self) -> &BTreeSet<ContentId> {
+        &self.given
+    }
+
+    /// How many requests there are, for people, where there may be several.
+    pub fn how_many(&self) -> String {
+        let requests = self.stream.as_ref();
+        requests.map_or_else(String::new, |all| format!(", {} requests", all.len()))
+    }
+
+    /// The requests whose answers a journal names and whose files hold them, by their places.
+    pub fn kept(&self, args: &SubmitArgs, journal: &Journal) -> BTreeMap<usize, Written> {
+        let answered = journal.past().answered;
+        let kept = |(place, asked): (usize, &ContentId)| {
+            let outputs = answered.get(asked)?.outputs.iter().cloned().collect();
+            let folder = args.out.join(self.name(place));
+            let (files, outputs) = files::holds(&folder, &outputs, args.format)?;
+            Some((place, Written { files, outputs }))
+        };
+        self.asked.iter().enumerate().filter_map(kept).collect()
+    }
+}
+
+fn shapes(inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, String> {
+    let facts = |tensor: &Tensor| format!("{} {}", tensor.dtype(), tensor.shape());
+    inputs
+        .iter()
+        .map(|(name, tensor)| (name.clone(), facts(tensor)))
+        .collect()
+}
+
+impl<'a> Asking<'a> {
+    /// Asks what is not kept.
+    pub fn new(
+        args: &'a SubmitArgs,
+        output: Output,
+        files: &'a Files,
+        kept: BTreeMap<usize, Written>,
+    ) -> Asking<'a> {
+        let left = (0..files.count()).filter(|place| !kept.contains_key(place));
+        Asking {
+            args,
+            output,
+            files,
+            left: left.collect(),
+            kept,
+        }
+    }
+
+    /// The job of one request, and how many there are.
+    pub fn job(&self) -> Result<Job, Failure> {
+        let mut job = wanted(self.args, self.files.first.clone())?;
+        job.limits.requests = self.asked_now();
+        Ok(job)
+    }
+
+    /// How many requests there are in all.
+    pub fn all(&self) -> u32 {
+        u32::try_from(self.files.count()).unwrap_or(u32::MAX)
+    }
+
+    fn asked_now(&self) -> u32 {
+        u32::try_from(self.left.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many requests are answered, for people, where there may be several.
+    pub fn how_many_are_kept(&self) -> String {
+        let requests = self.files.stream.as_ref();
+        requests.map_or_else(String::new, |all| {
+            format!(
+                ": {} of {} requests are answered",
+                self.kept.len(),
+                all.len()
+            )
+        })
+    }
+
+    /// Sends the requests that are left, writes the answers, shows how it goes, and stops the job
+    /// where its user wants that.
+    pub async fn run<Running>(
+        &self,
+        names: &BTreeMap<AccountKey, String>,
+        start: impl FnOnce(Submission) -> Running,
+    ) -> Came
+    where
+        Running: Future<Output = Result<Finished, Box<Ended>>>,
+    {
+        let (give, inputs) = mpsc::channel(AHEAD_MAX);
+        let (answers, answered) = mpsc::channel(AHEAD_MAX);
+        let (progress, told) = mpsc::channel(PROGRESS_MAX);
+        let cancel = Arc::<Notify>::default();
+        let submission = Submission {
+            requests: Requests {
+                count: self.asked_now(),
+                window: self.args.window,
+                inputs,
+            },
+            answers,
+            progress,
+            cancel: cancel.clone(),
+        };
+        let mut written = Vec::new();
+        let mut ended = None;
+        let here = {
+            let running = async { ended = Some(start(submission).await) };
+            let feeding = async {
+                let fed = self.feed(give).await;
+                if fed.is_err() {
+                    cancel.notify_one();
+                }
+                fed
+            };
+            let keeping = self.keep(answered, &mut written);
+            let telling = tell(told, names, self.output);
+            let mut all = pin!(async { tokio::join!(running, feeding, keeping, telling) });
+            let mut stops = stop::Requests::new();
+            let mut is_stopping = false;
+            loop {
+                tokio::select! {
+                    ((), fed, kept, ()) = &mut all => break fed.and(kept),
+                    () = stops.next() => {}
+                }
+                if std::mem::replace(&mut is_stopping, true) {
+                    break Ok(());
+                }
+                // A reader that has gone away is no reason not to end them.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "stopping: the job's leases are ended; asked again, they are left to run out"
+                );
+                cancel.notify_one();
+            }
+        };
+        Came {
+            ended,
+            written,
+            here,
+        }
+    }
+
+    /// Reads request after request, as there is room on the way.
+    async fn feed(&self, give: mpsc::Sender<BTreeMap<String, Tensor>>) -> Outcome {
+        for place in &self.left {
+            if give.send(self.files.inputs(*place)?).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes each answer into the folder of its request; at the first that cannot be written the
+    /// job ends.
+    async fn keep(
+        &self,
+        mut answers: mpsc::Receiver<Answer>,
+        written: &mut Vec<Written>,
+    ) -> Outcome {
+        while let Some(answer) = answers.recv().await {
+            let place = self.left[answer.number as usize];
+            let name = self.files.name(place);
+            let folder = self.args.out.join(name);
+            let files = files::write_outputs(&folder, &answer.outputs, self.args.format)?;
+            let mut outputs = answer.keep();
+            if self.files.stream.is_some() {
+                if self.output == Output::Text {
+                    let (number, all) = (place + 1, self.files.count());
+                    show::say(&format!("  answer {number} of {all}: {name}"));
+                }
+                // They are in their files.
+                outputs.clear();
+            }
+            written.push(Written { files, outputs });
+        }
+        Ok(())
+    }
+
+    /// Writes receipts, and shows what was done.
+    pub async fn deliver(
+        self,
+        buyer: &Buyer,
+        (name, came): (&str, Came),
+        plan: Value,
+        before: Balances,
+    ) -> Outcome {
+        let facts = self.facts(name, came.written.len());
+        let ended = came.ended.ok_or_else(|| left().with(facts.clone()))?;
+        let (done, failed) = match ended {
+            Ok(finished) => (finished, None),
+            Err(ended) => {
+                let was_stopped = ended.how == End::Cancelled;
+                let failure = from_ended(&ended).with(facts.clone());
+                (ended.done, Some((failure, was_stopped)))
+            }
+        };
+        // What was paid for is told whatever became of the rest.
+        let receipts = write_receipts(&self.args.out, &done)?;
+        // What went wrong on this machine stopped the job.
+        match (failed, came.here) {
+            (Some((failure, false)), _) | (Some((failure, true)), Ok(())) => return Err(failure),
+            (_, Err(failure)) => return Err(failure.with(facts)),
+            (None, Ok(())) => {}
+        }
+        if let Some(path) = &self.args.trace {
+            files::write(path, done.timeline.to_trace_json().as_bytes())?;
+        }
+        let after = before.after(buyer.broker(), &done).await?;
+        self.show(done, came.written, &receipts, (plan, before, after));
+        Ok(())
+    }
+
+    /// What a failure says beside its cause.
+    fn facts(&self, name: &str, written: usize) -> Vec<(&'static str, Value)> {
+        let mut facts = vec![("job", name.into())];
+        if self.files.stream.is_some() {
+            let answered = self.kept.len() + written;
+            facts.push(("answered", answered.into()));
+            facts.push(("requests", self.files.count().into()));
+        }
+        facts
+    }
+
+    fn show(
+        self,
+        mut done: Finished,
+        written: Vec<Written>,
+        receipts: &[PathBuf],
+        (plan, before, after): (Value, Balances, Balances),
+    ) {
+        let asked = written.len();
+        let mut all = self.kept;
+        all.extend(self.left.iter().copied().zip(written));
+        let mut files: &[PathBuf] = &[];
+        if self.files.stream.is_none() {
+            let only = all.get(&0);
+            files = only.map_or(files, |only| &only.files);
+            done.outputs = only.map(|only| only.outputs.clone()).unwrap_or_default();
+        }
+        match self.output {
+            Output::Json => {
+                let mut job = show::job::to_json(&done, plan, files, receipts);
+                if self.files.stream.is_some() {
+                    let answer = |(place, one): (&usize, &Written)| {
+                        let request = self.files.name(*place);
+                        json!({ "request": request, "files": one.files })
+                    };
+                    let answers: Vec<Value> = all.iter().map(answer).collect();
+                    job = show::with(job, [("answers", answers.into()), ("asked", asked.into())]);
+                }
+                let balances = [("before", before.to_json()), ("after", after.to_json())];
+                show::json(&show::with(job, balances));
+            }
+            Output::Text => {
+                if self.files.stream.is_some() {
+                    let (all, out) = (all.len(), self.args.out.display());
+                    show::say(&format!("answers\n  {all} in the folders of {out}"));
+                }
+                show::job::print(&done, files, receipts, &before, &after);
+            }
+        }
+    }
+}

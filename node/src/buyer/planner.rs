@@ -1,0 +1,230 @@
+//! What the core of a job wants planned: a graph of what is left, a quote for it over the book, and
+//! the plan in the core's words.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_memory::{ContentId, Tensor};
+use souk_roles::clock::Micros;
+use souk_roles::job::plan::{
+    LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, Wanted, Work,
+};
+use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
+use souk_scheduler::graph::{Bindings, Graph};
+
+use super::compare::tolerance;
+use super::quote::{self, Quote};
+use super::rest::{self, RestError};
+use super::turn::Turn;
+use super::{Buyer, QuoteError};
+use crate::buyer::job::{Job, Limits};
+
+/// Plans one job, and knows the plans that it bought.
+pub(super) struct Planner {
+    buyer: Buyer,
+    graph: Graph,
+    /// The inputs of one request: all have the same shapes.
+    inputs: BTreeMap<String, Tensor>,
+    limits: Limits,
+    /// Its place among the buyer's jobs, from the first plan until that is bought.
+    turn: Option<Arc<Turn>>,
+    weights: BTreeMap<ContentId, Bytes>,
+    bought: BTreeMap<ContentId, Quote>,
+    /// What was planned last.
+    next: Option<Quote>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PlanError {
+    #[error(transparent)]
+    Quote(#[from] QuoteError),
+    #[error(transparent)]
+    Rest(#[from] RestError),
+}
+
+impl Planner {
+    /// For a job over its whole graph.
+    pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph) -> Planner {
+        Planner {
+            buyer: buyer.clone(),
+            weights: cut::weight_bytes(&graph).collect(),
+            graph,
+            inputs: job.inputs.clone(),
+            limits: job.limits.clone(),
+            turn: None,
+            bought: BTreeMap::new(),
+            next: None,
+        }
+    }
+
+    /// Takes a quote that was just made; the plan of it.
+    pub(super) fn take(&mut self, quote: Quote) -> Plan {
+        let plan = plan_of(&quote);
+        self.turn = Some(quote.turn.clone());
+        self.next = Some(quote);
+        plan
+    }
+
+    /// What was planned last is bought.
+    pub(super) fn on_bought(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            turn.over();
+        }
+        if let Some(quote) = self.next.take() {
+            self.bought.insert(quote.hash(), quote);
+        }
+    }
+
+    /// A graph or weights of the job, by id.
+    pub(super) fn content(&self, id: &ContentId) -> Option<Bytes> {
+        let quotes = self.bought.values().chain(&self.next);
+        let mut parts = quotes.flat_map(|quote| &quote.parts);
+        let part = parts.find(|part| part.id == *id);
+        part.map(|part| part.model.clone())
+            .or_else(|| self.weights.get(id).cloned())
+    }
+
+    /// Plans some work over the book as it stands.
+    pub(super) fn plan(
+        &mut self,
+        wanted: &Wanted,
+    ) -> impl Future<Output = Result<Quote, PlanError>> + Send + use<> {
+        let graph = self.graph_of(&wanted.work);
+        let limits = self.limits(wanted);
+        let queue = self.buyer.queue.as_deref();
+        let priority = self.limits.priority;
+        let turn = self
+            .turn
+            .get_or_insert_with(|| Arc::new(Turn::new(queue, priority)));
+        let (turn, buyer) = (turn.clone(), self.buyer.clone());
+        async move { Ok(quote::over_book(&buyer, graph?, &limits, &turn).await?) }
+    }
+
+    fn limits(&self, wanted: &Wanted) -> Limits {
+        let copies = wanted.copies.max(1) as usize;
+        Limits {
+            budget: wanted.budget,
+            deadline: wanted.deadline.map(|left| Duration::from_micros(left.0)),
+            providers_min: wanted.providers_min as usize,
+            providers_max: (wanted.providers_max as usize).min(LEGS_MAX / copies),
+            excluded: wanted.excluded.clone(),
+            copies,
+            requests: wanted.requests,
+            ..self.limits.clone()
+        }
+    }
+
+    /// The graph of some work.
+    fn graph_of(&self, work: &Work) -> Result<Graph, RestError> {
+        match work {
+            Work::Rest(values) if values.is_empty() => Ok(self.graph.clone()),
+            Work::Rest(values) => rest::rest(&self.graph, &self.inputs, &self.tensors(values)?),
+            Work::Part { plan, part, inputs } => {
+                let quote = self.bought.get(plan).ok_or(RestError::Unknown)?;
+                let part = quote.parts.get(*part as usize).ok_or(RestError::Unknown)?;
+                let mut bindings = Bindings::new();
+                for (name, tensor) in self.tensors(inputs)? {
+                    bindings = bindings.input(&name, tensor.dtype(), tensor.dims());
+                }
+                Ok(Graph::import(part.model.clone(), &bindings)?)
+            }
+        }
+    }
+
+    /// Values that are here.
+    fn tensors(
+        &self,
+        values: &[(String, ContentId)],
+    ) -> Result<BTreeMap<String, Tensor>, RestError> {
+        let store = self.buyer.tensors.store();
+        let tensor = |(name, id): &(String, ContentId)| {
+            let held = store.tensor(id).ok().flatten();
+            let tensor = held.ok_or_else(|| RestError::Gone { name: name.clone() });
+            Ok((name.clone(), tensor?))
+        };
+        values.iter().map(tensor).collect()
+    }
+}
+
+impl PlanError {
+    /// The same in the core's words, and whether it may be otherwise a moment later.
+    pub(super) fn no_plan(&self) -> (NoPlan, bool) {
+        let (kind, passes) = match self {
+            PlanError::Rest(_) => (NoPlanKind::Rest, false),
+            PlanError::Quote(error) => (
+                match error {
+                    QuoteError::Budget { .. } | QuoteError::Escrow { .. } => NoPlanKind::Budget,
+                    QuoteError::Broker(_) => NoPlanKind::Unreachable,
+                    QuoteError::NoneEligible { .. } => NoPlanKind::NoneEligible,
+                    _ => NoPlanKind::Other,
+                },
+                error.may_pass(),
+            ),
+        };
+        let text = self.to_string();
+        (NoPlan { kind, text }, passes)
+    }
+}
+
+/// A quote in the core's words.
+pub(super) fn plan_of(quote: &Quote) -> Plan {
+    let firsts = quote.plan.offers();
+    let leg = |offer: usize, twin_of| PlanLeg {
+        listing: Box::new(quote.listings[offer].clone()),
+        twin_of,
+    };
+    let seconds = (0..).zip(&quote.seconds);
+    let mut legs: Vec<PlanLeg> = firsts.iter().map(|offer| leg(*offer, None)).collect();
+    legs.extend(seconds.map(|(first, offer)| leg(*offer, Some(first))));
+    let parts = quote
+        .parts
+        .iter()
+        .map(|part| plan_part(quote, &firsts, part));
+    Plan {
+        id: quote.hash(),
+        legs,
+        parts: parts.collect(),
+        makespan: micros(quote.run_seconds() + quote.weights_seconds()),
+    }
+}
+
+fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
+    let planned = &quote.plan.parts[part.part];
+    let place = firsts.iter().position(|offer| *offer == planned.offer);
+    let place = place.expect("each part runs on an offer of the plan");
+    // Parts are numbered in the order in which they can run.
+    let number = |of: usize| {
+        let number = quote.parts.iter().position(|other| other.part == of);
+        u32::try_from(number.expect("a cut names its own parts")).expect("parts are few")
+    };
+    let input = |boundary: &Boundary| PlanInput {
+        name: boundary.name.clone(),
+        maker: boundary.from.map(number),
+    };
+    let output = |boundary: &Boundary| PlanOutput {
+        name: boundary.name.clone(),
+        readers: boundary.to.iter().map(|to| number(*to)).collect(),
+        is_wanted: boundary.job_output,
+    };
+    let flops = quote.flops_known(part);
+    let on = |offer: usize| micros(quote.seconds_on(planned, offer));
+    let twin = quote.seconds.get(place).copied().unwrap_or(planned.offer);
+    PlanPart {
+        leg: u32::try_from(place).expect("legs are few"),
+        graph: part.id,
+        weights: part.weights.iter().map(|weight| weight.id).collect(),
+        inputs: part.inputs.iter().map(input).collect(),
+        outputs: part.outputs.iter().map(output).collect(),
+        flops: [flops; 2],
+        expected: [on(planned.offer), on(twin)],
+        tolerance_ppm: (tolerance(&quote.graph, part).0 * 1e6).round() as u32,
+    }
+}
+
+fn micros(seconds: f64) -> Micros {
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,93 @@
+//! Why there is no quote.
+
+use souk_onnx::subgraph::CompileError;
+use souk_scheduler::graph::ImportError;
+use souk_scheduler::graph::cut::CutError;
+use souk_scheduler::planning::PlanError;
+
+use crate::client::broker::BrokerError;
+
+/// Why there is no quote.
+#[derive(Debug, thiserror::Error)]
+pub enum QuoteError {
+    /// The model or its inputs are wrong.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A device's runtime refuses something in the model.
+    #[error("no device can run the model: {0}")]
+    Unsupported(#[from] CompileError),
+    /// The market was not reached.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// No ask suits.
+    #[error("no provider is eligible: {seen} asks seen{}", reasons(lacks))]
+    NoneEligible {
+        /// How many asks there are.
+        seen: u64,
+        /// The model, what it lacks, and how many are so.
+        lacks: Vec<(String, String, u64)>,
+    },
+    /// No plan over the eligible asks fits the limits.
+    #[error("no plan fits: {0}")]
+    Plan(PlanError),
+    /// The cheapest plan is over the budget.
+    #[error("the cheapest plan costs {cheapest:.6} credits, the budget is {budget:.6}")]
+    Budget {
+        /// Its price in credits.
+        cheapest: f64,
+        /// The budget in credits.
+        budget: f64,
+    },
+    /// The budget does not hold what the shortest leases keep in escrow.
+    #[error(
+        "the shortest lease that runs this job holds {needed:.6} credits until it is settled, \
+         the budget is {budget:.6}"
+    )]
+    Escrow {
+        /// What the shortest leases hold, in credits.
+        needed: f64,
+        /// The budget in credits.
+        budget: f64,
+    },
+    /// Jobs of the buyer's own go first.
+    #[error("{jobs} of this buyer's jobs with a higher priority want a device that it would take")]
+    Behind {
+        /// How many.
+        jobs: usize,
+    },
+    /// The plan's parts cannot be made into models.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+}
+
+impl QuoteError {
+    /// Whether a book with more devices in it could do better.
+    pub(super) fn passes(&self) -> bool {
+        match self {
+            QuoteError::NoneEligible { seen, .. } => *seen == 0,
+            QuoteError::Plan(error) => matches!(error, PlanError::TooFewOffers { .. }),
+            QuoteError::Behind { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl QuoteError {
+    /// Whether a book with devices in it that others have leased could do better.
+    pub(super) fn may_pass(&self) -> bool {
+        self.passes() || matches!(self, QuoteError::NoneEligible { .. } | QuoteError::Plan(_))
+    }
+}
+
+fn reasons(lacks: &[(String, String, u64)]) -> String {
+    let one = |(model, lack, count): &(String, String, u64)| match count {
+        1 => format!("{model} {lack}"),
+        _ => format!("{count} of {model} {lack}"),
+    };
+    let each: Vec<String> = lacks.iter().map(one).collect();
+    if each.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", each.join("; "))
+    }
+}

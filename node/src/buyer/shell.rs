@@ -1,0 +1,335 @@
+//! The one task of a job: it takes in what happens, has the core decide, and carries out what
+//! follows.
+//!
+//! Nothing else is awaited here. What takes time is an effect of its own, whose answer comes back
+//! as an event; what is said to one provider, and what is put down, keeps its order in a queue of
+//! its own.
+
+mod effects;
+mod streams;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use souk_market::{Lease, LeaseId, Millis};
+use souk_memory::Tensor;
+use souk_roles::clock::{Micros, Now};
+use souk_roles::effect::{Effect, Ticket};
+use souk_roles::job::{Action, Answer, Event, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason};
+use souk_roles::lease::{ProviderWord, Request};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::journal::{Put, Writer};
+use super::planner::{PlanError, Planner};
+use super::quote::Quote;
+use super::{Buyer, Finished, Requests, Submission, WINDOW_MAX};
+use crate::clock::unix_ms;
+use crate::protocols::lease::Shown;
+use streams::{Incoming, Talk};
+
+/// What providers said and the core has not heard yet. Who reads a stream waits for a place, which
+/// holds up that provider and nobody else.
+const INBOX: usize = 4_096;
+
+/// Transfers of content at a time.
+const TRANSFERS_MAX: usize = 256;
+
+/// How long a provider that does not read may hold up the last word to it.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What an effect came to.
+enum Came {
+    Is(Answer),
+    Planned(Result<Box<Quote>, PlanError>),
+    /// How the followed leases stand.
+    Seen(Vec<Lease>),
+}
+
+/// What something that is awaited brings.
+enum Next {
+    Event(Event),
+    Came(Ticket, Came),
+    Asked(Option<BTreeMap<String, Tensor>>),
+    Incoming(Incoming),
+    /// Something about the own account changed.
+    LeasesChanged,
+    Nothing,
+}
+
+/// The state of the task.
+pub(super) struct Shell {
+    buyer: Buyer,
+    core: JobCore,
+    began: Instant,
+    /// Events that are there already.
+    ready: VecDeque<Event>,
+    inbox: mpsc::Receiver<Incoming>,
+    told: mpsc::Sender<Incoming>,
+    talks: BTreeMap<Leg, Talk>,
+    opened: u64,
+    streams: JoinSet<()>,
+    effects: JoinSet<(Ticket, Came)>,
+    handles: BTreeMap<Ticket, AbortHandle>,
+    transfers: Arc<Semaphore>,
+    requests: Requests,
+    /// Requests that came, and those that are not back with the caller.
+    asked: u32,
+    under_way: u32,
+    is_drained: bool,
+    answers: mpsc::Sender<super::Answer>,
+    progress: mpsc::Sender<JobEvent>,
+    cancel: Arc<Notify>,
+    journal: Option<Writer>,
+    planner: Planner,
+    followed: Followed,
+    /// What people are shown of the work of each leg, until it is signed for.
+    shown: BTreeMap<Leg, Shown>,
+    gathered: Finished,
+    /// What went wrong here that no core knows of.
+    fault: Option<Reason>,
+    outcome: Option<Outcome>,
+}
+
+/// The leases that the core wants to hear of.
+#[derive(Default)]
+struct Followed {
+    leases: Vec<LeaseId>,
+    changes: Option<watch::Receiver<u64>>,
+    /// Whether they are being looked at, and whether that is to be done again.
+    is_looking: bool,
+    looks_again: bool,
+}
+
+impl Shell {
+    /// A job that begins, or goes on, with what its core wants first.
+    pub(super) fn new(
+        buyer: &Buyer,
+        begin: impl FnOnce(Now) -> (JobCore, Vec<Effect<Action>>),
+        planner: Planner,
+        gathered: Finished,
+        (submission, journal): (Submission, Option<Writer>),
+    ) -> Shell {
+        let began = Instant::now();
+        let (core, effects) = begin(now(began));
+        let (told, inbox) = mpsc::channel(INBOX);
+        let mut shell = Shell {
+            buyer: buyer.clone(),
+            core,
+            began,
+            ready: VecDeque::new(),
+            inbox,
+            told,
+            talks: BTreeMap::new(),
+            opened: 0,
+            streams: JoinSet::new(),
+            effects: JoinSet::new(),
+            handles: BTreeMap::new(),
+            transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
+            requests: submission.requests,
+            asked: 0,
+            under_way: 0,
+            is_drained: false,
+            answers: submission.answers,
+            progress: submission.progress,
+            cancel: submission.cancel,
+            journal,
+            planner,
+            followed: Followed::default(),
+            shown: BTreeMap::new(),
+            gathered,
+            fault: None,
+            outcome: None,
+        };
+        shell.carry_out(effects);
+        shell
+    }
+
+    /// Goes on to the job's end.
+    pub(super) async fn run(mut self) -> (Outcome, Finished) {
+        let outcome = loop {
+            if let Some(outcome) = self.outcome.take() {
+                break outcome;
+            }
+            let event = match self.ready.pop_front() {
+                Some(event) => Some(event),
+                None => {
+                    let next = self.next().await;
+                    self.take(next)
+                }
+            };
+            if let Some(event) = event {
+                let effects = self.core.apply(now(self.began), event);
+                self.carry_out(effects);
+            }
+        };
+        // Last words are sent before the streams close.
+        self.talks.clear();
+        let parting = async { while self.streams.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
+        (self.outcome_of(outcome), self.gathered)
+    }
+
+    fn outcome_of(&mut self, mut outcome: Outcome) -> Outcome {
+        if let Some(fault) = self.fault.take() {
+            outcome.how = souk_roles::job::End::Failed(fault);
+        }
+        outcome
+    }
+
+    /// Waits for something to happen.
+    async fn next(&mut self) -> Next {
+        let wakes_at = self.core.wakes_at();
+        let wakes_in = wakes_at.map(|at| at.since(now(self.began).tick));
+        let sleep = async {
+            match wakes_in {
+                Some(wait) => tokio::time::sleep(Duration::from_micros(wait.0)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let window = self.requests.window.clamp(1, WINDOW_MAX);
+        let has_room = !self.is_drained && self.under_way < window;
+        let written = async {
+            match &mut self.journal {
+                Some((_, written)) => written.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let changed = async {
+            match &mut self.followed.changes {
+                Some(changes) if !self.followed.leases.is_empty() => changes.changed().await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(done) = self.effects.join_next() => match done {
+                Ok((ticket, came)) => {
+                    self.handles.remove(&ticket);
+                    Next::Came(ticket, came)
+                }
+                // One that was stopped is answered no more.
+                Err(error) if error.is_cancelled() => Next::Nothing,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+            Some((ticket, answer)) = written => Next::Event(Event::Answer { ticket, answer }),
+            Some(incoming) = self.inbox.recv() => Next::Incoming(incoming),
+            asked = self.requests.inputs.recv(), if has_room => Next::Asked(asked),
+            Ok(()) = changed => Next::LeasesChanged,
+            () = self.cancel.notified() => Next::Event(Event::Cancel),
+            () = sleep => Next::Event(Event::Woke),
+        }
+    }
+
+    /// The event that something is to the core.
+    fn take(&mut self, next: Next) -> Option<Event> {
+        match next {
+            Next::Event(event) => Some(event),
+            Next::Came(ticket, came) => self.on_came(ticket, came),
+            Next::Asked(Some(inputs)) => Some(self.on_request(&inputs)),
+            Next::Asked(None) => {
+                self.is_drained = true;
+                Some(Event::NoMore)
+            }
+            Next::Incoming(incoming) => self.on_incoming(incoming),
+            Next::LeasesChanged => {
+                self.look();
+                None
+            }
+            Next::Nothing => None,
+        }
+    }
+
+    /// One more request, whose inputs can be fetched from here from now on.
+    fn on_request(&mut self, inputs: &BTreeMap<String, Tensor>) -> Event {
+        let store = self.buyer.tensors.store();
+        let put = |(name, tensor): (&String, _)| Ok((name.clone(), store.put_tensor(tensor)?));
+        let inputs: Result<_, souk_memory::StoreError> = inputs.iter().map(put).collect();
+        match inputs {
+            Ok(inputs) => {
+                let number = self.asked;
+                self.asked += 1;
+                self.under_way += 1;
+                Event::NewRequest(Request { number, inputs })
+            }
+            Err(error) => {
+                self.fault = Some(Reason::Memory(error.to_string()));
+                Event::Cancel
+            }
+        }
+    }
+
+    fn on_came(&mut self, ticket: Ticket, came: Came) -> Option<Event> {
+        let answer = match came {
+            Came::Is(answer) => answer,
+            Came::Planned(planned) => match planned {
+                Ok(quote) => Answer::Planned(Box::new(self.planner.take(*quote))),
+                Err(error) => {
+                    let (why, passes) = error.no_plan();
+                    Answer::NotPlanned { why, passes }
+                }
+            },
+            Came::Seen(leases) => {
+                self.on_seen(leases);
+                return None;
+            }
+        };
+        match &answer {
+            Answer::Bought(_) => self.planner.on_bought(),
+            Answer::Taken => self.under_way -= 1,
+            _ => {}
+        }
+        Some(Event::Answer { ticket, answer })
+    }
+
+    fn on_seen(&mut self, leases: Vec<Lease>) {
+        self.followed.is_looking = false;
+        let followed = leases.into_iter();
+        let followed = followed.filter(|lease| self.followed.leases.contains(&lease.id));
+        let changed = followed.map(|lease| Event::Changed(Box::new(lease)));
+        self.ready.extend(changed);
+        if std::mem::take(&mut self.followed.looks_again) {
+            self.look();
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect<Action>>) {
+        for Effect { ticket, action } in effects {
+            self.begin(ticket, action);
+        }
+    }
+
+    /// Begins an effect whose answer takes time.
+    fn spawn(&mut self, ticket: Ticket, effect: impl Future<Output = Came> + Send + 'static) {
+        let begun = self.effects.spawn(async move { (ticket, effect.await) });
+        self.handles.insert(ticket, begun);
+    }
+
+    /// An answer that is there at once.
+    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        self.ready.push_back(Event::Answer { ticket, answer });
+    }
+
+    /// Has something written, or says that there is no journal to write to.
+    fn write(&mut self, ticket: Ticket, write: Put) {
+        let Some((put, _)) = &self.journal else {
+            let answer = match write {
+                Put::Facts(_) => Answer::Recorded,
+                Put::Values(_) => Answer::Kept,
+            };
+            return self.answer(ticket, answer);
+        };
+        if put.try_send((ticket, write)).is_err() {
+            let why = "the journal's writer has ended or is far behind".to_owned();
+            self.answer(ticket, Answer::NotWritten(why));
+        }
+    }
+}
+
+/// The moment by this machine's clocks.
+fn now(began: Instant) -> Now {
+    Now {
+        tick: Micros(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)),
+        log: Millis(unix_ms()),
+    }
+}

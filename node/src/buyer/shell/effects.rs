@@ -1,0 +1,264 @@
+//! What the core of a job wants, carried out.
+
+use souk_market::{Acceptance, AccountKey, Command, JobId, Refusal};
+use souk_memory::ContentId;
+use souk_roles::lease::{Contact as Told, Offer, Taken};
+
+use super::*;
+use crate::buyer::compare::{Tolerance, agree};
+use crate::buyer::holders;
+use crate::client::trader::TradeError;
+use crate::protocols::lease::offer;
+
+impl Shell {
+    /// Begins what is wanted.
+    pub(super) fn begin(&mut self, ticket: Ticket, action: Action) {
+        let buyer = self.buyer.clone();
+        match action {
+            Action::Plan(wanted) => {
+                let planning = self.planner.plan(&wanted);
+                self.spawn(ticket, async move {
+                    Came::Planned(planning.await.map(Box::new))
+                });
+            }
+            Action::Buy { id, bids } => {
+                buyer.opened(id);
+                self.spawn(ticket, buy(buyer, Command::PlaceGang(bids)));
+            }
+            Action::Look { ids } => self.spawn(ticket, look(buyer, ids)),
+            Action::Find { providers } => self.spawn(ticket, find(buyer, providers)),
+            Action::Follow { leases } => {
+                self.followed.leases = leases;
+                self.look();
+            }
+            Action::Command(command) => self.spawn(ticket, carry(buyer, *command)),
+            Action::Open {
+                leg,
+                provider,
+                opening,
+            } => self.open(leg, provider, opening),
+            Action::Say { leg, word } => self.say(leg, word),
+            Action::Hang { leg } => self.hang(leg),
+            Action::Serve { contents } => {
+                let served = self.serve(&contents);
+                self.answer(ticket, served);
+            }
+            Action::Fetch { name, id, holders } => {
+                let room = self.transfers.clone();
+                self.spawn(ticket, async move {
+                    // Whoever closes it is no one.
+                    let _room = room.acquire_owned().await;
+                    Came::Is(fetch(&buyer, &name, id, &holders).await)
+                });
+            }
+            Action::HandOn { to, offer } => self.spawn(ticket, hand_on(buyer, to, offer)),
+            Action::Compare {
+                left,
+                right,
+                tolerance_ppm,
+            } => self.spawn(ticket, async move {
+                let comparing = move || compare(&buyer, (left, right), tolerance_ppm);
+                let alike = tokio::task::spawn_blocking(comparing).await;
+                Came::Is(Answer::Compared(alike.unwrap_or(false)))
+            }),
+            Action::Sign { receipt } => {
+                let signed = receipt.sign_as_buyer(buyer.trader.key().signing());
+                self.answer(ticket, Answer::Signed(Box::new(signed)));
+            }
+            Action::Keep { ids } => self.keep(ticket, &ids),
+            Action::Record(facts) => self.write(ticket, Put::Facts(facts)),
+            Action::Give { request, outputs } => self.give(ticket, request, &outputs),
+            Action::Tell(event) => self.tell(event),
+            Action::Stop(stopped) => {
+                if let Some(handle) = self.handles.remove(&stopped) {
+                    handle.abort();
+                }
+            }
+            Action::Over(outcome) => self.outcome = Some(*outcome),
+        }
+    }
+
+    /// Looks how the followed leases stand, now and after what is being looked at.
+    pub(super) fn look(&mut self) {
+        if self.followed.leases.is_empty() {
+            return;
+        }
+        if self.followed.is_looking {
+            self.followed.looks_again = true;
+            return;
+        }
+        self.followed.is_looking = true;
+        let (buyer, leases) = (self.buyer.clone(), self.followed.leases.clone());
+        let account = buyer.account();
+        let changes = &mut self.followed.changes;
+        changes.get_or_insert_with(|| buyer.broker().watch(account));
+        // It is no answer to anybody.
+        self.effects.spawn(async move {
+            let mut seen = Vec::with_capacity(leases.len());
+            for lease in leases {
+                match buyer.broker().lease(lease).await {
+                    Ok(lease) => seen.extend(lease),
+                    Err(error) => tracing::debug!(%error, "a lease was not looked at"),
+                }
+            }
+            (Ticket(u64::MAX), Came::Seen(seen))
+        });
+    }
+
+    /// Puts graphs and weights where providers can fetch them. Tensors are there since they came.
+    fn serve(&self, contents: &[ContentId]) -> Answer {
+        let store = self.buyer.tensors.store();
+        for id in contents.iter().filter(|id| !store.contains(id)) {
+            let Some(bytes) = self.planner.content(id) else {
+                return Answer::NotServed(format!("{id} is not in memory any more"));
+            };
+            if let Err(error) = store.put_as(*id, bytes) {
+                return Answer::NotServed(error.to_string());
+            }
+        }
+        Answer::Served
+    }
+
+    fn keep(&mut self, ticket: Ticket, ids: &[ContentId]) {
+        let store = self.buyer.tensors.store();
+        let blob = |id: &ContentId| match store.get(id) {
+            Ok(Some(blob)) => Ok((*id, blob)),
+            Ok(None) => Err(format!("{id} is not in memory any more")),
+            Err(error) => Err(error.to_string()),
+        };
+        match ids.iter().map(blob).collect() {
+            Ok(values) => self.write(ticket, Put::Values(values)),
+            Err(why) => self.answer(ticket, Answer::NotWritten(why)),
+        }
+    }
+
+    /// Gives an answer to the caller, who says when it is where it stays.
+    fn give(&mut self, ticket: Ticket, number: u32, outputs: &[(String, ContentId)]) {
+        let store = self.buyer.tensors.store();
+        let tensor = |(name, id): &(String, ContentId)| {
+            Some((name.clone(), store.tensor(id).ok().flatten()?))
+        };
+        let Some(outputs) = outputs.iter().map(tensor).collect() else {
+            let why = "an answer is not in memory any more: there is too much of it at once";
+            self.fault = Some(Reason::Memory(why.to_owned()));
+            return self.answer(ticket, Answer::NotTaken);
+        };
+        let (answer, kept) = super::super::Answer::new(number, outputs);
+        let answers = self.answers.clone();
+        self.spawn(ticket, async move {
+            let is_taken = answers.send(answer).await.is_ok() && kept.await.is_ok();
+            Came::Is(match is_taken {
+                true => Answer::Taken,
+                false => Answer::NotTaken,
+            })
+        });
+    }
+
+    /// What people see.
+    fn tell(&mut self, event: JobEvent) {
+        match &event {
+            JobEvent::Signed { leg, receipt } => {
+                let shown = self.shown.remove(leg).unwrap_or_default();
+                self.buyer.heard(receipt.body.provider, &shown.moved);
+                self.gathered.add((**receipt).clone(), shown);
+            }
+            JobEvent::NotCommanded { lease, why } => {
+                tracing::error!(%lease, why, "the market did not do it; its rules will");
+            }
+            _ => {}
+        }
+        // Progress is for eyes: a reader that is behind or went away stops nothing.
+        let _ = self.progress.try_send(event);
+    }
+}
+
+async fn buy(buyer: Buyer, gang: Command) -> Came {
+    Came::Is(match buyer.trader.submit_one(gang).await {
+        Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
+        Ok(_) => Answer::Uncertain("the market answered something else".to_owned()),
+        // An answer was lost and the batch sent again: what it did is in the log.
+        Err(TradeError::Refused(refusal @ Refusal::NonceUsed { .. })) => {
+            Answer::Uncertain(refusal.to_string())
+        }
+        Err(TradeError::Refused(refusal)) => Answer::NotBought(refusal),
+        Err(error) => Answer::Uncertain(error.to_string()),
+    })
+}
+
+async fn carry(buyer: Buyer, command: Command) -> Came {
+    let done = buyer.trader.submit_one(command).await;
+    Came::Is(match done {
+        Ok(accepted) => Answer::commanded(Ok(accepted)),
+        Err(TradeError::Refused(refusal)) => Answer::commanded(Err(refusal)),
+        Err(error) => Answer::Commanded(Err(souk_roles::job::CommandError::Unreachable(
+            error.to_string(),
+        ))),
+    })
+}
+
+async fn look(buyer: Buyer, ids: Vec<JobId>) -> Came {
+    let leases = buyer.broker().job_leases(buyer.account(), &ids).await;
+    Came::Is(match leases {
+        Ok(leases) => Answer::Leases(leases),
+        Err(error) => Answer::NotSeen(error.to_string()),
+    })
+}
+
+/// Where providers are; the network learns it too.
+async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> Came {
+    let found = match buyer.broker().find(&providers).await {
+        Ok(found) => found,
+        Err(error) => return Came::Is(Answer::NotSeen(error.to_string())),
+    };
+    for provider in &providers {
+        let contact = found.iter().find(|contact| contact.account == provider.0);
+        let Some(contact) = contact else {
+            return Came::Is(Answer::NotFound(*provider));
+        };
+        if let Err(error) = buyer.network.learn(contact).await {
+            return Came::Is(Answer::NotSeen(error.to_string()));
+        }
+    }
+    Came::Is(Answer::Found(found.iter().map(Told::from).collect()))
+}
+
+async fn fetch(buyer: &Buyer, name: &str, id: ContentId, holders: &[AccountKey]) -> Answer {
+    let links = (buyer.tensors.links(), unix_ms());
+    let whom = holders::in_order(holders, buyer.account(), links);
+    let lost = |why: String| Answer::NotFetched(FetchFault::Lost(why));
+    let bytes = match buyer.tensors.fetch_from(&whom, id).await {
+        Ok(fetched) => fetched.bytes,
+        Err(error) => return lost(error.to_string()),
+    };
+    match Tensor::from_blob(&bytes) {
+        Ok(_) => Answer::Fetched,
+        Err(error) => {
+            tracing::warn!(name, %id, %error, "an output is no tensor");
+            Answer::NotFetched(FetchFault::NoTensor(error.to_string()))
+        }
+    }
+}
+
+async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> Came {
+    let name = handed.name.clone();
+    let taken = offer(&buyer.network, to, handed).await;
+    Came::Is(Answer::HandedOn(match taken {
+        Ok(Taken::Yes) => {
+            tracing::info!(name, consumer = %to, "handed on by the buyer");
+            Ok(())
+        }
+        Ok(Taken::No) => Err("it does not wait for it".to_owned()),
+        Err(why) => Err(why),
+    }))
+}
+
+/// Whether two contents that are here are the same but for rounding.
+fn compare(buyer: &Buyer, (left, right): (ContentId, ContentId), tolerance_ppm: u32) -> bool {
+    let tensor = |id| buyer.tensors.store().tensor(&id).ok().flatten();
+    match (tensor(left), tensor(right)) {
+        (Some(left), Some(right)) => {
+            agree(&left, &right, Tolerance(f64::from(tolerance_ppm) / 1e6))
+        }
+        _ => false,
+    }
+}
