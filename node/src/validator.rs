@@ -6,6 +6,7 @@
 //! sends events and awaits answers. The exchange is reached by closures that run in the task,
 //! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
 
+mod admission;
 mod auditing;
 mod backup_file;
 pub mod exchange_machine;
@@ -40,12 +41,13 @@ use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
+    Forged, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
 };
 pub use souk_roles::validator::questions::Questioned;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use admission::{Admission, Crowded};
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
 pub use backup_file::BackupFault;
 pub use members::MembersError;
@@ -235,6 +237,7 @@ const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
 pub struct Validator<M: Questioned> {
+    admission: Admission<M>,
     events: mpsc::Sender<Event<M>>,
     notices: broadcast::Sender<Notice>,
     patience: Duration,
@@ -243,6 +246,7 @@ pub struct Validator<M: Questioned> {
 impl<M: Questioned> Clone for Validator<M> {
     fn clone(&self) -> Self {
         Self {
+            admission: self.admission.clone(),
             events: self.events.clone(),
             notices: self.notices.clone(),
             patience: self.patience,
@@ -283,11 +287,28 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         // Where nobody waits for the end, nobody is told of it.
         tokio::spawn(async move { end.send(task.run().await) });
         let validator = Self {
+            admission: Admission::start(config.replica.id)?,
             events,
             notices,
             patience: config.patience,
         };
         Ok((validator, Ended { end: ended }))
+    }
+
+    /// Verifies commands that are to be proposed, together with what else waits for that; what is
+    /// said of each is in their order.
+    ///
+    /// # Errors
+    /// When they were not looked at.
+    pub async fn verify_each(
+        &self,
+        commands: Vec<Bytes>,
+    ) -> Result<Vec<Result<Proposal<M::Command>, Forged>>, ProposeError> {
+        let verified = self.admission.verify(commands).await;
+        let verified = verified.map_err(|Crowded| ProposeError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })?;
+        verified.ok_or(ProposeError::Stopped)
     }
 
     /// Replicates a verified command and returns what applying it gave.

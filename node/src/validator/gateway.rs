@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_consensus::replica::{COMMAND_BYTES_MAX, Proposal};
+use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_market::{AccountKey, SignedBatch};
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
@@ -28,7 +28,7 @@ use crate::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
 };
 use crate::protocols::roster::SignedOrder;
-use crate::validator::exchange_machine::{BatchResult, Changed, Checked, ExchangeMachine};
+use crate::validator::exchange_machine::{BatchResult, Changed, ExchangeMachine};
 use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
 use announced::Announced;
 
@@ -160,13 +160,19 @@ impl Door {
     }
 
     async fn submit(&self, batch: SignedBatch) -> Answer {
-        let bytes = batch.encode().into();
         // Checked here so that nobody's nonsense takes the others' place in the log.
-        let command = match batch.verify() {
-            Ok(verified) => Checked::Batch(verified),
-            Err(fault) => return Answer::Invalid(fault.to_string()),
+        let verified = self
+            .validator
+            .verify_each(vec![batch.encode().into()])
+            .await;
+        let verified = verified.map(|each| each.into_iter().next());
+        let proposed = match verified {
+            Ok(Some(Ok(proposal))) => self.validator.propose(proposal).await,
+            Ok(Some(Err(forged))) => return Answer::Invalid(forged.to_string()),
+            Ok(None) => Err(ProposeError::Stopped),
+            Err(error) => Err(error),
         };
-        let result = match self.validator.propose(Proposal { bytes, command }).await {
+        let result = match proposed {
             Ok(result) => result,
             Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
             Err(ProposeError::TooLarge { bytes }) => {

@@ -300,7 +300,7 @@ impl<M: Questioned<Command: Send> + 'static> Task<M> {
         self.send(std::mem::take(&mut work.send_first));
         let at_hand = self.verifier.begin(std::mem::take(&mut work.checks));
         // The disk's thread has its work before the checks at hand begin.
-        let checked = async { at_hand.iter().map(Check::run::<M>).collect::<Vec<_>>() };
+        let checked = async { Check::run_all::<M>(&at_hand) };
         let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
         let mut work = persisted?;
         self.send(std::mem::take(&mut work.send_after));

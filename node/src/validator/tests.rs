@@ -622,6 +622,32 @@ async fn commands_that_come_together_are_answered_together_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_is_told_of_its_own_commands_however_many_ask_at_once() {
+    let group = Group::start(1_000);
+    let ask = |asker: usize| {
+        let validator = group.any();
+        let names = (0..asker % 5).map(move |place| match (asker + place) % 3 {
+            0 => "forged".to_owned(),
+            _ => format!("{asker}-{place}"),
+        });
+        let names: Vec<String> = names.collect();
+        tokio::spawn(async move {
+            let commands = names.iter().cloned().map(Bytes::from).collect();
+            let verified = validator.verify_each(commands).await.unwrap();
+            assert_eq!(verified.len(), names.len());
+            for (verified, name) in verified.into_iter().zip(names) {
+                let command = verified.ok().map(|it| it.command);
+                assert_eq!(command, (name != "forged").then(|| name.into_bytes()));
+            }
+        })
+    };
+    let askers: Vec<_> = (0..200).map(ask).collect();
+    for asker in askers {
+        asker.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_command_too_large_for_the_log_is_refused_with_its_size() {
     let group = Group::start(1_000);
     let refused = group
