@@ -4,7 +4,7 @@
 //! acknowledged anywhere before the question. A peer that asks for it gets a stale one, with its
 //! age: the way to look at a market whose quorum is gone.
 
-mod announced;
+mod announcements;
 mod members;
 
 use std::collections::BTreeSet;
@@ -28,9 +28,9 @@ use crate::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
 };
 use crate::protocols::roster::SignedOrder;
-use crate::validator::exchange_machine::{BatchResult, Changed, Checked, ExchangeMachine};
-use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
-use announced::Announced;
+use crate::validator::exchange_machine::{BatchResult, ChangedAccounts, Checked, ExchangeMachine};
+use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};
+use announcements::Announcements;
 
 /// Streams served at a time, watches among them: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
@@ -48,8 +48,8 @@ const ASKED_PER_SECOND: u32 = 2_048;
 struct Door {
     network: Network,
     validator: Validator<ExchangeMachine>,
-    changes: broadcast::Sender<Changed>,
-    announced: Mutex<Announced>,
+    changes: broadcast::Sender<ChangedAccounts>,
+    announcements: Mutex<Announcements>,
     intake: Intake,
     rate_limit: RateLimit,
 }
@@ -58,13 +58,13 @@ struct Door {
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,
-    changes: broadcast::Sender<Changed>,
+    changes: broadcast::Sender<ChangedAccounts>,
 ) {
     let door = Arc::new(Door {
         network: network.clone(),
         validator,
         changes,
-        announced: Mutex::default(),
+        announcements: Mutex::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
         rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });
@@ -219,14 +219,14 @@ impl Door {
             return Answer::Unavailable("only ed25519 peers have an account".to_owned());
         };
         let understood = contact::understood(addresses);
-        self.announced().take(AccountKey(account), understood);
+        self.announcements().take(AccountKey(account), understood);
         Answer::Done
     }
 
     /// Those that announced themselves here, and those that were heard of by gossip.
     async fn find(&self, accounts: &[AccountKey]) -> Answer {
         let mut found: Vec<Contact> = {
-            let announced = self.announced();
+            let announced = self.announcements();
             let contact = |account| announced.contact(account);
             accounts.iter().filter_map(contact).collect()
         };
@@ -245,15 +245,15 @@ impl Door {
         Answer::Found(found.iter().map(Into::into).collect())
     }
 
-    fn announced(&self) -> MutexGuard<'_, Announced> {
+    fn announcements(&self) -> MutexGuard<'_, Announcements> {
         // Each change under this lock is whole before anything can panic.
-        self.announced
+        self.announcements
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn age_of(seen: Seen) -> Age {
+fn age_of(seen: ReadMoment) -> Age {
     Age {
         age_ms: seen.age_ms,
         applied: seen.applied.0,

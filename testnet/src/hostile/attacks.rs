@@ -214,7 +214,7 @@ impl Attacker {
     /// Acts under one identity until it gets nothing through any more.
     async fn as_one(&mut self, target: &Target) {
         let key = NodeKey::generate();
-        let Ok(network) = Network::start(&key, network::Config::default()).await else {
+        let Ok(network) = Network::start(&key, network::NetworkConfig::default()).await else {
             return;
         };
         if network.learn(&target.contact).await.is_err() {
