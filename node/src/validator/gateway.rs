@@ -14,7 +14,7 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::replica::{COMMAND_BYTES_MAX, Proposal};
-use souk_market::{AccountKey, SignedBatch};
+use souk_market::{AccountKey, Millis, SignedBatch};
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
@@ -25,7 +25,7 @@ use crate::network::profile::Profile;
 use crate::network::wire::{self, Intake, WireError};
 use crate::network::{Network, RateLimit};
 use crate::protocols::market::{
-    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
+    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
 };
 use crate::protocols::roster::SignedOrder;
 use crate::validator::exchange_machine::{BatchResult, ChangedAccounts, Checked, ExchangeMachine};
@@ -54,7 +54,7 @@ struct Door {
     rate_limit: RateLimit,
 }
 
-/// Serves `/souk/market/5` until the network stops.
+/// Serves `/souk/market/6` until the network stops.
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,
@@ -86,7 +86,7 @@ impl Door {
         while let Some(request) = self.intake.receive::<Request>(&mut stream).await? {
             self.rate_limit.pass(peer, request.cost()).await;
             if let Some(excess) = request.excess() {
-                wire::send(&mut stream, &Answer::Invalid(excess)).await?;
+                wire::send(&mut stream, &timed(None, Answer::Invalid(excess))).await?;
                 continue;
             }
             if let Request::Stale = request {
@@ -100,10 +100,7 @@ impl Door {
                 return self.send_backup(&order, &mut stream).await;
             }
             let (age, answer) = self.answer(peer, request, consistency).await;
-            if let Some(age) = age {
-                wire::send(&mut stream, &Answer::Age(age)).await?;
-            }
-            wire::send(&mut stream, &answer).await?;
+            wire::send(&mut stream, &timed(age, answer)).await?;
         }
         Ok(())
     }
@@ -147,6 +144,7 @@ impl Door {
     ) -> (Option<Age>, Answer) {
         let answer = match request {
             Request::Submit(batch) => self.submit(batch).await,
+            Request::Time => Answer::Done,
             Request::Announce(addresses) => self.announce(peer, &addresses),
             Request::Find(accounts) => self.find(&accounts).await,
             Request::Status => self.status().await,
@@ -259,6 +257,12 @@ fn age_of(seen: ReadMoment) -> Age {
         applied: seen.applied.0,
         time_ms: seen.time.0,
     }
+}
+
+/// An answer as it is sent: with this validator's clock, of which a client believes the median.
+fn timed(age: Option<Age>, answer: Answer) -> TimedAnswer {
+    let time = Millis(unix_ms());
+    TimedAnswer { time, age, answer }
 }
 
 fn unavailable() -> Answer {
