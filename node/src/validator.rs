@@ -54,7 +54,7 @@ pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
-use task::{Event, Query, Task};
+use task::{Event, Query, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;
 
@@ -66,7 +66,7 @@ const NOTICES_MAX: usize = 4_096;
 
 /// How a folder that was never used is begun.
 #[derive(Clone, Debug)]
-pub enum Beginning {
+pub enum LogBeginning {
     /// As one of the first members of a new group; every member must be given the same list.
     Found(Vec<ReplicaId>),
     /// As a new replica that an existing group will add.
@@ -83,7 +83,7 @@ pub struct ValidatorConfig {
     /// Its folder: the log, snapshots, and the views that can be rebuilt.
     pub folder: PathBuf,
     /// What to do if the folder is empty.
-    pub beginning: Beginning,
+    pub beginning: LogBeginning,
     /// Length of a tick.
     pub tick: Duration,
     /// Sizes on disk.
@@ -95,7 +95,7 @@ pub struct ValidatorConfig {
 impl ValidatorConfig {
     /// The defaults: a tick of 15 ms (elections after 300 to 600 ms), 10 s of patience.
     #[must_use]
-    pub fn new(id: ReplicaId, seed: u64, folder: PathBuf, beginning: Beginning) -> Self {
+    pub fn new(id: ReplicaId, seed: u64, folder: PathBuf, beginning: LogBeginning) -> Self {
         Self {
             replica: ReplicaConfig::new(id, seed),
             folder,
@@ -208,13 +208,13 @@ pub enum QueryError {
 pub enum Consistency {
     /// It reflects everything acknowledged anywhere before the query.
     Linearizable,
-    /// Whatever this validator has; [`Seen`] says how old it is.
+    /// Whatever this validator has; [`ReadMoment`] says how old it is.
     Stale,
 }
 
 /// What a query sees besides the machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct ReadMoment {
     /// The last entry applied here.
     pub applied: LogIndex,
     /// The log's clock.
@@ -255,11 +255,11 @@ impl<M: Questioned> Clone for Validator<M> {
 }
 
 /// The end of a validator.
-pub struct Ended {
+pub struct ValidatorEnd {
     end: oneshot::Receiver<Result<(), ValidatorFailure>>,
 }
 
-impl Ended {
+impl ValidatorEnd {
     /// Waits until the validator has stopped.
     ///
     /// # Errors
@@ -279,10 +279,10 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         config: &ValidatorConfig,
         machine: M,
         outbound: mpsc::Sender<Envelope>,
-    ) -> Result<(Self, Ended), ValidatorError> {
+    ) -> Result<(Self, ValidatorEnd), ValidatorError> {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
-        let task = Task::open(config, machine, inbox, notices.clone(), outbound)?;
+        let task = ValidatorTask::open(config, machine, inbox, notices.clone(), outbound)?;
         let (end, ended) = oneshot::channel();
         // Where nobody waits for the end, nobody is told of it.
         tokio::spawn(async move { end.send(task.run().await) });
@@ -292,7 +292,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
             notices,
             patience: config.patience,
         };
-        Ok((validator, Ended { end: ended }))
+        Ok((validator, ValidatorEnd { end: ended }))
     }
 
     /// Verifies commands that are to be proposed, together with what else waits for that; what is
@@ -358,7 +358,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         &self,
         consistency: Consistency,
         question: M::Question,
-    ) -> Result<(M::Reply, Seen), QueryError> {
+    ) -> Result<(M::Reply, ReadMoment), QueryError> {
         let (reply, answer) = oneshot::channel();
         let query = Query { question, reply };
         self.ask(Event::Query { consistency, query })?;
@@ -443,15 +443,14 @@ fn begin<M: StateMachine<Command: Send>>(
             folder: folder.clone(),
             cause,
         })?;
-    let recovered =
-        match (recovered, &config.beginning) {
-            (Some(recovered), _) => recovered,
-            (None, Beginning::Found(members)) => store
-                .bootstrap(Replica::genesis(members, &machine))
-                .map_err(|cause| ValidatorError::Write { folder, cause })?,
-            (None, Beginning::Join) => store.join(),
-            (None, Beginning::Refuse) => return Err(ValidatorError::Empty(folder)),
-        };
+    let recovered = match (recovered, &config.beginning) {
+        (Some(recovered), _) => recovered,
+        (None, LogBeginning::Found(members)) => store
+            .bootstrap(Replica::genesis(members, &machine))
+            .map_err(|cause| ValidatorError::Write { folder, cause })?,
+        (None, LogBeginning::Join) => store.join(),
+        (None, LogBeginning::Refuse) => return Err(ValidatorError::Empty(folder)),
+    };
     if let Some((file, offset)) = &recovered.cut {
         tracing::info!(
             file,

@@ -3,21 +3,21 @@
 mod queries;
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use libp2p::PeerId;
 use souk_market::AccountKey;
-use souk_roles::market::client::{ANSWER_PATIENCE, PATIENCE, Reply};
+use souk_roles::market::client::{PATIENCE, Reply};
 use tokio::sync::watch;
 
-use super::task::{self, Client};
+pub use super::task::AttemptError;
+use super::task::{self, ANSWER_TIMEOUT, Client};
+use crate::clock::LogClock;
 use crate::folder::contact::Contact;
-use crate::network::wire::WireError;
-use crate::network::{Network, OpenError};
+use crate::network::Network;
 use crate::protocols::market::{Age, Answer, Member, Members, Request, Standing};
 
-/// How long one validator may take for one answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_micros(ANSWER_PATIENCE.0);
+/// How long a question is put, in seconds.
+const PATIENCE_S: u64 = PATIENCE.0 / 1_000_000;
 
 /// Asks validators; clones share one task, which knows who answered last.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ pub struct Broker {
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     /// No validator answered in time.
-    #[error("none of {tried} validators answered for {} s, the last: {last}", PATIENCE.0 / 1_000_000)]
+    #[error("none of {tried} validators answered for {PATIENCE_S} s, the last: {last}")]
     Unreachable {
         /// How many validators are known.
         tried: usize,
@@ -45,26 +45,6 @@ pub enum BrokerError {
     /// A validator gave an answer to another question.
     #[error("a validator answered out of turn: is it an older or newer souk?")]
     Confused,
-}
-
-/// Why one validator did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AttemptError {
-    /// It was not reached.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The conversation broke.
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    /// It said nothing.
-    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
-    Timeout,
-    /// It is full.
-    #[error("it is busy")]
-    Busy,
-    /// It cannot answer now.
-    #[error("{0}")]
-    Unavailable(String),
 }
 
 impl Broker {
@@ -106,6 +86,12 @@ impl Broker {
     /// broken and is whole again, since something may have been missed then.
     pub fn watch(&self, account: AccountKey) -> watch::Receiver<u64> {
         self.client.watch(account)
+    }
+
+    /// The log's clock: this machine's, and by how much those of the validators differ from it in
+    /// the median. What the market judges is judged by it.
+    pub fn log_clock(&self) -> LogClock {
+        self.client.log_clock()
     }
 
     /// The validators this broker knows.
@@ -170,7 +156,7 @@ impl Broker {
     ) -> Result<Answer, AttemptError> {
         let putting = task::put(&self.network, validator, self.takes_stale, request);
         let timed = tokio::time::timeout(ANSWER_TIMEOUT, putting).await;
-        match timed.map_err(|_| AttemptError::Timeout)??.1 {
+        match timed.map_err(|_| AttemptError::Timeout)??.answer {
             Answer::Busy { .. } => Err(AttemptError::Busy),
             Answer::Unavailable(reason) => Err(AttemptError::Unavailable(reason)),
             answer => Ok(answer),

@@ -4,37 +4,61 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libp2p::PeerId;
 use souk_market::{AccountKey, Command, MarketId, Millis};
-use souk_roles::clock::{Micros, Now};
+use souk_roles::clock::Micros;
 use souk_roles::market::client::{
-    Action, Asked, Event, Heard, MarketClient, Putting, Reply, Silence, WatchId,
+    ANSWER_PATIENCE, Action, Asked, Event, Heard, MarketClient, Putting, Reply, Seat, Silence,
+    WatchId,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::broker::AttemptError;
-use crate::clock::{unix_ms, unix_us};
+use crate::clock::{CoreClock, LogClock, unix_us};
 use crate::folder::key::NodeKey;
-use crate::network::{Network, wire};
-use crate::protocols::market::{Age, Answer, PROTOCOL, Request};
+use crate::network::wire::WireError;
+use crate::network::{Network, OpenError, wire};
+use crate::protocols::market::{Age, Answer, PROTOCOL, Request, TimedAnswer};
+
+/// How long one validator may take for one answer.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_micros(ANSWER_PATIENCE.0);
 
 /// What callers want and the task has not taken in: who comes then waits.
 const INBOX: usize = 1_024;
+
+/// Why one validator did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptError {
+    /// It was not reached.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The conversation broke.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It said nothing.
+    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
+    Timeout,
+    /// It is full.
+    #[error("it is busy")]
+    Busy,
+    /// It cannot answer now.
+    #[error("{0}")]
+    Unavailable(String),
+}
 
 /// What is asked of the task.
 enum Message {
     Ask {
         asked: Asked,
         question: Box<Request>,
-        reply: oneshot::Sender<Came>,
+        reply: oneshot::Sender<ClientReply>,
     },
     Carry {
         asked: Asked,
         commands: Vec<Command>,
-        reply: oneshot::Sender<Came>,
+        reply: oneshot::Sender<ClientReply>,
     },
     /// Who asked does not wait any more.
     Forget(Asked),
@@ -48,7 +72,7 @@ enum Message {
 }
 
 /// What came of a question or of commands, and why the last validator that was silent was so.
-pub(super) struct Came {
+pub(super) struct ClientReply {
     pub(super) reply: Reply,
     pub(super) last: Option<AttemptError>,
 }
@@ -60,15 +84,16 @@ pub(super) struct Client {
     next: Arc<AtomicU64>,
     /// The oldest answer so far, of a client that takes stale ones.
     oldest: watch::Receiver<Option<Age>>,
+    log_clock: LogClock,
 }
 
 /// Forgets what was asked where its caller goes away first.
-struct Waiting<'c> {
+struct ReplyWait<'c> {
     client: &'c Client,
     asked: Option<Asked>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ReplyWait<'_> {
     fn drop(&mut self) {
         if let Some(asked) = self.asked {
             // A task that is that far behind finds out when it replies.
@@ -83,14 +108,16 @@ impl Client {
         let (tell, inbox) = mpsc::channel(INBOX);
         let (age, oldest) = watch::channel(None);
         let (told, changes) = mpsc::channel(INBOX);
+        let log_clock = LogClock::default();
         let nobody = (AccountKey::default(), MarketId::default());
         let task = Task {
             core: MarketClient::new(nobody.0, nobody.1, validators.len()),
-            began: Instant::now(),
+            clock: CoreClock::new(log_clock.clone()),
             network,
             validators,
             takes_stale,
             age,
+            log_clock: log_clock.clone(),
             key: None,
             inbox,
             effects: JoinSet::new(),
@@ -107,7 +134,13 @@ impl Client {
             tell,
             next: Arc::default(),
             oldest,
+            log_clock,
         }
+    }
+
+    /// The log's clock, as far as validators have told.
+    pub(super) fn log_clock(&self) -> LogClock {
+        self.log_clock.clone()
     }
 
     /// How old the oldest answer was that was taken.
@@ -116,7 +149,7 @@ impl Client {
     }
 
     /// Puts a question to the market.
-    pub(super) async fn ask(&self, question: Request) -> Came {
+    pub(super) async fn ask(&self, question: Request) -> ClientReply {
         let question = Box::new(question);
         self.waited(|asked, reply| Message::Ask {
             asked,
@@ -127,7 +160,7 @@ impl Client {
     }
 
     /// Brings commands to the market, under one signature.
-    pub(super) async fn carry(&self, commands: Vec<Command>) -> Came {
+    pub(super) async fn carry(&self, commands: Vec<Command>) -> ClientReply {
         self.waited(|asked, reply| Message::Carry {
             asked,
             commands,
@@ -136,14 +169,17 @@ impl Client {
         .await
     }
 
-    async fn waited(&self, message: impl FnOnce(Asked, oneshot::Sender<Came>) -> Message) -> Came {
+    async fn waited(
+        &self,
+        message: impl FnOnce(Asked, oneshot::Sender<ClientReply>) -> Message,
+    ) -> ClientReply {
         let drawn = self.next.fetch_add(1, Ordering::Relaxed);
         let (reply, came) = oneshot::channel();
-        let mut waiting = Waiting {
+        let mut waiting = ReplyWait {
             client: self,
             asked: Some(Asked(drawn)),
         };
-        let gone = Came {
+        let gone = ClientReply {
             reply: Reply::Unreached(Silence::Broken),
             last: None,
         };
@@ -194,25 +230,28 @@ impl Client {
 }
 
 /// What an effect came to.
-enum Done {
-    Put(Asked, Putting, Result<Answer, AttemptError>),
+enum EffectEnd {
+    Put(Asked, Putting, Result<TimedAnswer, AttemptError>),
     /// A watch broke off.
     Watched(WatchId),
+    /// A validator's clock, if it said so.
+    Time(PeerId, Option<Millis>),
 }
 
 struct Task {
     core: MarketClient,
-    began: Instant,
+    clock: CoreClock,
     network: Network,
     validators: Arc<[PeerId]>,
     takes_stale: bool,
     age: watch::Sender<Option<Age>>,
+    log_clock: LogClock,
     key: Option<NodeKey>,
     inbox: mpsc::Receiver<Message>,
-    effects: JoinSet<Done>,
+    effects: JoinSet<EffectEnd>,
     handles: BTreeMap<Putting, AbortHandle>,
     watching: BTreeMap<WatchId, AbortHandle>,
-    replies: BTreeMap<Asked, oneshot::Sender<Came>>,
+    replies: BTreeMap<Asked, oneshot::Sender<ClientReply>>,
     /// Why the last validator was silent about what is asked.
     last: BTreeMap<Asked, AttemptError>,
     watchers: BTreeMap<AccountKey, watch::Sender<u64>>,
@@ -226,10 +265,10 @@ impl Task {
     async fn run(mut self) {
         loop {
             let wakes_at = self.core.wakes_at();
-            let wakes_in = wakes_at.map(|at| at.since(self.now().tick));
+            let wakes_in = wakes_at.map(|at| self.clock.until(at));
             let sleep = async {
                 match wakes_in {
-                    Some(wait) => tokio::time::sleep(Duration::from_micros(wait.0)).await,
+                    Some(wait) => tokio::time::sleep(wait).await,
                     None => std::future::pending().await,
                 }
             };
@@ -250,14 +289,6 @@ impl Task {
                 self.apply(event);
             }
             self.end_watches();
-        }
-    }
-
-    fn now(&self) -> Now {
-        let passed = self.began.elapsed().as_micros();
-        Now {
-            tick: Micros(u64::try_from(passed).unwrap_or(u64::MAX)),
-            log: Millis(unix_ms()),
         }
     }
 
@@ -305,12 +336,15 @@ impl Task {
         }
     }
 
-    fn on_done(&mut self, done: Done) -> Option<Event> {
+    fn on_done(&mut self, done: EffectEnd) -> Option<Event> {
         match done {
-            Done::Put(asked, putting, answer) => {
+            EffectEnd::Put(asked, putting, answer) => {
                 self.handles.remove(&putting)?;
                 let heard = match answer {
-                    Ok(answer) => Ok(Heard { time: None, answer }),
+                    Ok(TimedAnswer { time, answer, .. }) => Ok(Heard {
+                        time: Some(time),
+                        answer,
+                    }),
                     Err(error) => {
                         tracing::debug!(%error, "a validator gave no answer");
                         let silence = match &error {
@@ -334,7 +368,12 @@ impl Task {
                 }
                 Some(Event::Heard { putting, heard })
             }
-            Done::Watched(watch) => {
+            EffectEnd::Time(validator, time) => {
+                let place = self.validators.iter().position(|peer| *peer == validator)?;
+                let validator = Seat(place);
+                time.map(|time| Event::Time { validator, time })
+            }
+            EffectEnd::Watched(watch) => {
                 self.watching.remove(&watch)?;
                 let goes_on = false;
                 Some(Event::Watched { watch, goes_on })
@@ -344,7 +383,9 @@ impl Task {
 
     fn apply(&mut self, event: Event) {
         let own = Micros(unix_us());
-        let actions = self.core.apply(self.now(), own, event);
+        let actions = self.core.apply(self.clock.now(), own, event);
+        let shown = Millis(own.0 / 1_000);
+        self.log_clock.set(self.core.log_time(shown), shown);
         for action in actions {
             self.carry_out(action);
         }
@@ -371,14 +412,14 @@ impl Task {
                 let age = self.age.clone();
                 let begun = self.effects.spawn(async move {
                     let heard = put(&network, validator, takes_stale, &question).await;
-                    let answer = heard.map(|(told, answer)| {
-                        age.send_if_modified(|oldest| is_older(oldest, told));
-                        answer
-                    });
-                    Done::Put(asked, putting, answer)
+                    if let Ok(told) = &heard {
+                        age.send_if_modified(|oldest| is_older(oldest, told.age));
+                    }
+                    EffectEnd::Put(asked, putting, heard)
                 });
                 self.handles.insert(putting, begun);
             }
+            Action::AskTime(validator) => self.ask_time(validator),
             Action::Stop(putting) => {
                 if let Some(handle) = self.handles.remove(&putting) {
                     handle.abort();
@@ -388,7 +429,7 @@ impl Task {
                 let last = self.last.remove(&asked);
                 if let Some(caller) = self.replies.remove(&asked) {
                     // A caller that no longer waits is no error.
-                    let _ = caller.send(Came { reply, last });
+                    let _ = caller.send(ClientReply { reply, last });
                 }
             }
             Action::Watch {
@@ -409,6 +450,18 @@ impl Task {
         }
     }
 
+    /// Asks one validator what its clock shows. One that is silent is asked again by and by.
+    fn ask_time(&mut self, validator: Seat) {
+        let validator = self.validators[validator.0 % self.validators.len()];
+        let network = self.network.clone();
+        self.effects.spawn(async move {
+            let asking = put(&network, validator, false, &Request::Time);
+            let told = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
+            let time = told.ok().and_then(Result::ok).map(|told| told.time);
+            EffectEnd::Time(validator, time)
+        });
+    }
+
     /// Hears one validator's word of changes until it goes away.
     fn watch(&mut self, watch: WatchId, seat: usize, account: AccountKey) {
         let validator = self.validators[seat % self.validators.len()];
@@ -424,7 +477,7 @@ impl Task {
                 None::<()>
             };
             hearing.await;
-            Done::Watched(watch)
+            EffectEnd::Watched(watch)
         });
         self.watching.insert(watch, begun);
     }
@@ -453,20 +506,17 @@ fn is_older(oldest: &mut Option<Age>, told: Option<Age>) -> bool {
     is_older
 }
 
-/// Puts a question to one validator; the answer, and how old it is where that was asked for.
+/// Puts a question to one validator.
 pub(super) async fn put(
     network: &Network,
     validator: PeerId,
     takes_stale: bool,
     question: &Request,
-) -> Result<(Option<Age>, Answer), AttemptError> {
+) -> Result<TimedAnswer, AttemptError> {
     let mut stream = network.open(validator, PROTOCOL).await?;
     if takes_stale {
         wire::send(&mut stream, &Request::Stale).await?;
     }
     wire::send(&mut stream, question).await?;
-    Ok(match wire::receive(&mut stream).await? {
-        Answer::Age(age) => (Some(age), wire::receive(&mut stream).await?),
-        answer => (None, answer),
-    })
+    Ok(wire::receive(&mut stream).await?)
 }

@@ -133,16 +133,16 @@ mod tests {
     use crate::clock::unix_us;
     use crate::folder::contact::Contact;
     use crate::network::wire;
-    use crate::network::{Config, Network};
+    use crate::network::{Network, NetworkConfig};
     use crate::protocols::market::{PROTOCOL, Request};
 
     /// What a validator made of a batch; none where it applied it and its answer was lost.
     type Made = Option<Result<Acceptance, Refusal>>;
 
     async fn network(key: &NodeKey) -> Network {
-        let config = Config {
+        let config = NetworkConfig {
             listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
-            ..Config::default()
+            ..NetworkConfig::default()
         };
         Network::start(key, config).await.unwrap()
     }

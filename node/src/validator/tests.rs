@@ -121,7 +121,7 @@ struct Group {
     snapshot_entries: u64,
     running: Running,
     parts: Arc<Mutex<Parts>>,
-    ended: BTreeMap<u64, Ended>,
+    ended: BTreeMap<u64, ValidatorEnd>,
 }
 
 fn id(number: u64) -> ReplicaId {
@@ -129,7 +129,7 @@ fn id(number: u64) -> ReplicaId {
 }
 
 fn config(number: u64, folder: &Path, snapshot_entries: u64) -> ValidatorConfig {
-    let members = Beginning::Found([1, 2, 3].map(id).to_vec());
+    let members = LogBeginning::Found([1, 2, 3].map(id).to_vec());
     let mut config = ValidatorConfig::new(id(number), 7, folder.to_path_buf(), members);
     config.replica.snapshot_entries = snapshot_entries;
     config.replica.checkpoint_entries = 8;
@@ -187,10 +187,10 @@ impl Group {
     }
 
     fn run(&mut self, number: u64) {
-        self.run_as(number, Beginning::Found([1, 2, 3].map(id).to_vec()));
+        self.run_as(number, LogBeginning::Found([1, 2, 3].map(id).to_vec()));
     }
 
-    fn run_as(&mut self, number: u64, beginning: Beginning) {
+    fn run_as(&mut self, number: u64, beginning: LogBeginning) {
         let (sender, outbound) = mpsc::channel(1_024);
         let mut config = config(number, self.folder(number), self.snapshot_entries);
         config.beginning = beginning;
@@ -462,7 +462,7 @@ async fn a_newcomer_learns_then_votes_and_a_removed_id_never_comes_back() {
     propose_each(group.any(), "before", 50).await;
     let folder = tempfile::tempdir().unwrap();
     group.folders.push(folder);
-    group.run_as(4, Beginning::Join);
+    group.run_as(4, LogBeginning::Join);
     let leader = group.leader().await;
     group.get(leader).add_member(id(4)).await.unwrap();
     let old = leader % 3 + 1;
@@ -546,7 +546,7 @@ async fn a_log_that_is_gone_from_under_its_snapshot_is_not_begun_anew() {
 async fn an_empty_folder_is_not_taken_for_a_replica_that_was_wiped() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(1, folder.path(), 10);
-    config.beginning = Beginning::Refuse;
+    config.beginning = LogBeginning::Refuse;
     let (sender, _outbound) = mpsc::channel(1);
     let started = Validator::start(&config, Tally::default(), sender);
     assert!(matches!(started.err(), Some(ValidatorError::Empty(_))));

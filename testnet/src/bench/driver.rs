@@ -104,7 +104,7 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
 impl Group {
     pub(super) async fn start(bench: &Bench) -> Result<Self, BenchError> {
         let ports = Ports::take(bench.nodes as usize)?;
-        let network = Network::start(&driver_key(), network::Config::default()).await?;
+        let network = Network::start(&driver_key(), network::NetworkConfig::default()).await?;
         let mut group = Self {
             nodes: Vec::new(),
             ports,

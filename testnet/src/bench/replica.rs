@@ -14,7 +14,7 @@ use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network};
 use souk_node::validator::raft_link;
 use souk_node::validator::{
-    Beginning, Consistency, Validator, ValidatorConfig, ValidatorError, ValidatorFailure,
+    Consistency, LogBeginning, Validator, ValidatorConfig, ValidatorError, ValidatorFailure,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -92,9 +92,9 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
     let listen = contact(id, *port).addresses.first().cloned();
     let network = Network::start(
         &key(id),
-        network::Config {
+        network::NetworkConfig {
             listen,
-            ..network::Config::default()
+            ..network::NetworkConfig::default()
         },
     )
     .await?;
@@ -109,7 +109,7 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
         peers.insert(key(member.get()).peer_id(), *member);
     }
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
-    let config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
+    let config = ValidatorConfig::new(*me, id, folder, LogBeginning::Found(members.clone()));
     let (validator, ended) =
         Validator::start(&config, CountingMachine::<SIGNED>::default(), outbound)?;
     // They stay who they are: nobody needs the sender.

@@ -8,6 +8,7 @@ use super::*;
 use crate::buyer::compare::{Tolerance, agree};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
+use crate::clock::unix_ms;
 use crate::protocols::lease::offer;
 
 impl Shell {

@@ -10,7 +10,8 @@ use souk_consensus::LogTime;
 use souk_market::{AccountKey, Credits, Genesis, MarketId, Millis, Name, SignedBatch, SigningKey};
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
-    Action, Asked, Event as ClientEvent, Heard, MarketClient, Putting, Reply, Silence, WatchId,
+    Action, Asked, Event as ClientEvent, Heard, MarketClient, Putting, Reply, Seat, Silence,
+    WatchId,
 };
 use souk_roles::market::words::{Answer, Request};
 use souk_roles::validator::questions;
@@ -109,6 +110,8 @@ pub enum ActorEvent {
         putting: Putting,
         heard: Box<Result<Heard, Silence>>,
     },
+    /// A validator's clock, as it is then, reaches the client.
+    Time { life: u64, node: usize },
     /// A wish to be told of changes reaches a validator.
     Watch {
         life: u64,
@@ -286,8 +289,16 @@ impl World {
                     account,
                 },
             ),
+            ActorEvent::Time { life, node } if of_life(life) => {
+                if self.nodes[node].running.is_some() {
+                    let (LogTime(time), validator) = (self.nodes[node].clock(self.now), Seat(node));
+                    let time = Millis(time);
+                    self.tell(actor, ClientEvent::Time { validator, time });
+                }
+            }
             ActorEvent::Wake { .. }
             | ActorEvent::RoleWake { .. }
+            | ActorEvent::Time { .. }
             | ActorEvent::Heard { .. }
             | ActorEvent::Watched { .. } => {}
         }
@@ -429,6 +440,10 @@ impl World {
                         question,
                     },
                 );
+            }
+            Action::AskTime(validator) => {
+                let node = validator.0;
+                self.message(actor, ActorEvent::Time { life, node });
             }
             Action::Stop(putting) => self.operations.forget(|waiter| {
                 (waiter.actor, waiter.life, waiter.putting) == (actor, life, putting)
