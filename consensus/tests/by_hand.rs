@@ -184,8 +184,7 @@ impl Group {
             let checks = std::mem::take(&mut self.checks[place]);
             let (now, later) = checks.into_iter().partition(|_| prompt);
             self.checks[place] = later;
-            for check in Vec::<Check>::from_iter(now) {
-                let verdict = check.run::<Lines>();
+            for verdict in Check::run_all::<Lines>(&Vec::from_iter(now)) {
                 if let Err(forgery) = self.replicas[place].on_verified(NOW, verdict) {
                     self.found.push((number, forgery));
                 }
@@ -483,7 +482,7 @@ fn what_was_written_and_not_verified_is_cut_off_at_the_start() {
     };
     let start = |recovered: Recovered| {
         let checks = checks_of(&recovered.entries);
-        let verdicts = checks.iter().map(Check::run::<Lines>).collect();
+        let verdicts = Check::run_all::<Lines>(&checks);
         let config = ReplicaConfig::new(id(follower), 1);
         Replica::new(config, recovered, verdicts, Lines::default())
     };

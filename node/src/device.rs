@@ -543,7 +543,7 @@ mod tests {
         };
         let devices = match open_known(&part, None, Some(&known)) {
             Ok(devices) => devices,
-            Err(DeviceError::NoGpu { .. }) => return eprintln!("skipped: there is no llvmpipe"),
+            Err(DeviceError::NoGpu { .. }) => return eprintln!("SKIPPED: there is no llvmpipe"),
             Err(error) => panic!("{error}"),
         };
         let profile = together(&profiles(&devices));
@@ -578,7 +578,7 @@ mod tests {
         for choice in [DeviceChoice::Cpu { threads: 1 }, gpu] {
             match open_known(&choice, None, Some(&known)) {
                 Ok(devices) => assert_eq!(profiles(&devices), known, "{choice:?}"),
-                Err(DeviceError::NoGpu { .. }) => eprintln!("skipped: there is no llvmpipe"),
+                Err(DeviceError::NoGpu { .. }) => eprintln!("SKIPPED: there is no llvmpipe"),
                 Err(error) => panic!("{choice:?}: {error}"),
             }
         }

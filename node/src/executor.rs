@@ -5,7 +5,7 @@ pub mod meter;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -305,6 +305,20 @@ impl LeaseExecutor {
         match &self.place {
             LeaseProcess::Here(..) => None,
             LeaseProcess::Sandboxed(sandbox, _) => sandbox.process_id(),
+        }
+    }
+
+    /// Waits until the process of its lease's own has ended by itself, and says how. None where it
+    /// has none, or where its lease ends first.
+    pub(crate) async fn lost(place: Weak<LeaseExecutor>) -> Option<Failure> {
+        let ending = match &place.upgrade()?.place {
+            LeaseProcess::Here(..) => return None,
+            LeaseProcess::Sandboxed(sandbox, _) => sandbox.ending(),
+        };
+        ending.await;
+        match &place.upgrade()?.place {
+            LeaseProcess::Here(..) => None,
+            LeaseProcess::Sandboxed(sandbox, _) => Some(run_failed(sandbox.fault().await)),
         }
     }
 

@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod contact;
+pub mod facts;
 pub mod key;
 pub mod limits;
 pub mod pricing;

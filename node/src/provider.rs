@@ -43,6 +43,7 @@ use crate::device::linked::Unusable;
 use crate::device::{self, DeviceError, resources, together};
 use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::{MarketFile, ProviderFile};
+use crate::folder::facts::FactLogError;
 use crate::folder::key::NodeKey;
 use crate::folder::limits::LimitRefusal;
 use crate::metrics::MetricsListener;
@@ -60,7 +61,7 @@ use shell::{Incoming, Shell, Signal};
 
 pub use books::runs;
 pub use conditions::{Conditions, minute_now};
-pub use journal::{Before, Closing, Entry, History, JournalError};
+pub use journal::{Before, Closing, Entry, History, JOURNAL_FORMAT};
 pub use live::{LiveDevice, LiveFigures};
 pub use power::HoldError;
 pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
@@ -140,7 +141,7 @@ pub enum ProviderError {
     Power(#[from] HoldError),
     /// The journal.
     #[error(transparent)]
-    Journal(#[from] JournalError),
+    Journal(#[from] FactLogError),
     /// Another process sells this device.
     #[error("a provider is already running in {}", home.display())]
     Running {
@@ -187,7 +188,7 @@ impl Beginning {
     /// Opens the journal of a folder: beside it, where peers are heard and what leases come to.
     fn open(
         home: &Path,
-    ) -> Result<(Beginning, mpsc::Sender<Incoming>, watch::Receiver<Sums>), JournalError> {
+    ) -> Result<(Beginning, mpsc::Sender<Incoming>, watch::Receiver<Sums>), FactLogError> {
         let journal = journal::Journal::open(home)?;
         let past = journal.history().past();
         let (journal, sums) = journal.start();

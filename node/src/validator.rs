@@ -6,6 +6,7 @@
 //! sends events and awaits answers. The exchange is reached by closures that run in the task,
 //! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
 
+mod admission;
 mod auditing;
 mod backup_file;
 pub mod exchange_machine;
@@ -40,18 +41,20 @@ use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
+    Forged, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
 };
+pub use souk_roles::validator::questions::Questioned;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use admission::{Admission, Crowded};
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
 pub use backup_file::BackupFault;
 pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
-use task::{Event, Task};
+use task::{Event, Query, Task};
 use verifier::verify_all;
 pub use views::ViewsError;
 
@@ -233,15 +236,17 @@ pub enum Notice {
 const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
-pub struct Validator<M: StateMachine> {
+pub struct Validator<M: Questioned> {
+    admission: Admission<M>,
     events: mpsc::Sender<Event<M>>,
     notices: broadcast::Sender<Notice>,
     patience: Duration,
 }
 
-impl<M: StateMachine> Clone for Validator<M> {
+impl<M: Questioned> Clone for Validator<M> {
     fn clone(&self) -> Self {
         Self {
+            admission: self.admission.clone(),
             events: self.events.clone(),
             notices: self.notices.clone(),
             patience: self.patience,
@@ -264,7 +269,7 @@ impl Ended {
     }
 }
 
-impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
+impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// Opens the folder, recovers what it holds and starts the task, within a runtime. Messages for
     /// peers go to `outbound`; what does not fit is dropped, as a network may.
     ///
@@ -282,11 +287,28 @@ impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
         // Where nobody waits for the end, nobody is told of it.
         tokio::spawn(async move { end.send(task.run().await) });
         let validator = Self {
+            admission: Admission::start(config.replica.id)?,
             events,
             notices,
             patience: config.patience,
         };
         Ok((validator, Ended { end: ended }))
+    }
+
+    /// Verifies commands that are to be proposed, together with what else waits for that; what is
+    /// said of each is in their order.
+    ///
+    /// # Errors
+    /// When they were not looked at.
+    pub async fn verify_each(
+        &self,
+        commands: Vec<Bytes>,
+    ) -> Result<Vec<Result<Proposal<M::Command>, Forged>>, ProposeError> {
+        let verified = self.admission.verify(commands).await;
+        let verified = verified.map_err(|Crowded| ProposeError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })?;
+        verified.ok_or(ProposeError::Stopped)
     }
 
     /// Replicates a verified command and returns what applying it gave.
@@ -328,21 +350,18 @@ impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
         }
     }
 
-    /// Runs a closure on the machine and returns what it returned.
+    /// Asks the machine, and says how old the answer is.
     ///
     /// # Errors
-    /// When it was not run.
-    pub async fn query<T: Send + 'static>(
+    /// When it was not asked.
+    pub async fn query(
         &self,
         consistency: Consistency,
-        ask: impl FnOnce(&M, Seen) -> T + Send + 'static,
-    ) -> Result<T, QueryError> {
+        question: M::Question,
+    ) -> Result<(M::Reply, Seen), QueryError> {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(move |machine: &M, seen: Seen| {
-            // A caller that no longer waits is no error.
-            let _gone = reply.send(ask(machine, seen));
-        });
-        self.ask(Event::Query { consistency, job })?;
+        let query = Query { question, reply };
+        self.ask(Event::Query { consistency, query })?;
         match tokio::time::timeout(self.patience, answer).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(_)) => Err(QueryError::Stopped),

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use souk_node::folder::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
+use souk_node::folder::facts::FactLogError;
 use souk_node::folder::key::NodeKey;
 use souk_node::metrics::{MetricsError, MetricsListener};
 use souk_node::network;
-use souk_node::provider::{self, JournalError, ProviderError};
+use souk_node::provider::{self, ProviderError};
 use souk_node::sandbox::SandboxFault;
 use souk_node::validator::node::{self, Seat, SeatError};
 
@@ -234,11 +235,11 @@ pub fn from_provider(error: ProviderError) -> Failure {
             error,
             "stop it first, or give another folder with --dir",
         ),
-        ProviderError::Journal(JournalError::Damaged { .. }) => Failure::new(
-            Kind::State,
-            error,
-            "correct that line or remove it; what the market knows is not lost with it",
-        ),
+        ProviderError::Journal(FactLogError::Damaged { .. } | FactLogError::Format { .. }) => {
+            let hint = "restore the file from a copy, or move it away: then leases that are open \
+                        now are not settled from here";
+            Failure::new(Kind::State, error, hint)
+        }
         ProviderError::Group(_) | ProviderError::Store(_) | ProviderError::Journal(_) => {
             Failure::new(
                 Kind::State,

@@ -31,7 +31,7 @@ pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
 fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
     let file = ProviderFile::find(folder).map_err(from_config)?;
     let history = History::read(folder).map_err(|error| {
-        let hint = "correct that line or remove it, or check the folder's permissions";
+        let hint = "restore the file from a copy, or check the folder's permissions";
         Failure::new(Kind::State, error, hint)
     })?;
     let (runs, kept) = (provider::runs(folder), IsolationFile::read(folder));

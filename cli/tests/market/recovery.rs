@@ -1,9 +1,10 @@
 //! What a provider makes of its journal after a crash.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs;
 
 use serde_json::{Value, json};
+use souk_node::folder::facts::lines;
+use souk_node::provider::JOURNAL_FORMAT;
 
 use crate::common::{Market, kill, souk};
 
@@ -33,15 +34,16 @@ fn work_that_was_done_and_not_signed_for_is_paid_after_a_crash() {
     let lease = status()["open"][0].clone();
     kill(buyer.id(), "-9");
     buyer.wait().expect("it was killed");
-    // As if it had been done just before the power went: this line is durable before anybody is told.
-    let journal = OpenOptions::new()
-        .append(true)
-        .open(folder.join("journal.jsonl"));
+    // As if it had been done just before the power went: this line is durable before anybody is
+    // told. The provider is held meanwhile, so that it writes no line of the same number.
+    let processes = market.processes(&format!("{name} "));
+    processes.iter().for_each(|process| kill(*process, "-STOP"));
+    let path = folder.join("journal.jsonl");
+    let text = fs::read_to_string(&path).expect("a provider has a journal");
     let ran = json!({ "what": "ran", "lease": lease, "usage": USED });
-    writeln!(journal.expect("a provider has a journal"), "{ran}").expect("it is written");
-    for process in market.processes(&format!("{name} ")) {
-        kill(process, "-9");
-    }
+    let line = lines(JOURNAL_FORMAT, text.lines().count() as u64 + 1, &[ran]);
+    fs::write(&path, text + &line).expect("it is written");
+    processes.iter().for_each(|process| kill(*process, "-9"));
 
     market.until(|| status()["earned"].as_u64() > Some(earned));
     let entry: Value = status()["leases"][lease.to_string()].clone();

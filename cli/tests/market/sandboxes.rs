@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,12 @@ const ONE: [&str; 2] = ["--max-providers", "1"];
 
 /// The name of the only provider of a job's plan.
 fn planned(market: &Market, job: &Value) -> String {
-    let account = job["plan"]["parts"][0]["provider"]
+    of_part(market, job, 0)
+}
+
+/// The name of the provider that a plan gives a part to.
+fn of_part(market: &Market, job: &Value, part: usize) -> String {
+    let account = job["plan"]["parts"][part]["provider"]
         .as_str()
         .expect("an account");
     let names = (1..=4).map(|n| format!("provider-{n}"));
@@ -106,6 +111,47 @@ fn a_job_whose_process_is_killed_is_done_by_another_provider() {
     assert!(log_of(&market, &name).contains("signal 9 (SIGKILL)"));
 }
 
+#[test]
+fn a_process_that_is_killed_while_it_waits_ends_its_lease_at_once() {
+    const CUT: [&str; 2] = ["--min-providers", "2"];
+    let market = Market::up();
+    let first = market.submit_digits("first", &CUT).done();
+    let [stalls, waits] = [0, 1].map(|part| of_part(&market, &first, part));
+    // Its tensor never comes, so that the other is asked for nothing.
+    market.make_faulty(&stalls, "stall");
+    let (mut job, mut told) = spawn_for_people(&market, &CUT);
+    // By then both have accepted, and what is to be compiled soon is.
+    assert!(told.any(|line| line.contains(" runs part 1")));
+    let sandboxes = market.sandboxes_of(&waits);
+    sandboxes.iter().for_each(|sandbox| kill(*sandbox, "-9"));
+    market.until(|| {
+        let log = log_of(&market, &waits);
+        log.contains("the work was not done") && log.contains("signal 9 (SIGKILL)")
+    });
+    kill(job.id(), "-INT");
+    job.wait().expect("it ends");
+}
+
+/// A submission whose words for people are read line by line.
+fn spawn_for_people(
+    market: &Market,
+    more: &[&str],
+) -> (Child, impl Iterator<Item = String> + use<>) {
+    let images = format!("images={}", digits("images.npy").display());
+    let mut job = Command::new(SOUK)
+        .arg("--dir")
+        .arg(market.folder().join("net"))
+        .arg("submit")
+        .arg(digits("digits.onnx"))
+        .args(["-i", &images, "-o", &market.path("out")])
+        .args(more)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let told = BufReader::new(job.stdout.take().expect("it is piped"));
+    (job, told.lines().map_while(Result::ok))
+}
+
 /// Whether a lease of a provider has begun and not ended: its journal says so.
 fn log_of_running(market: &Market, name: &str) -> bool {
     let status = crate::common::souk(
@@ -120,19 +166,7 @@ fn log_of_running(market: &Market, name: &str) -> bool {
 fn what_runs_for_a_buyer_that_leaves_ends_by_its_word() {
     let market = Market::up();
     let (name, _) = faulty(&market, "stall", json!({}));
-    let images = format!("images={}", digits("images.npy").display());
-    let mut job = Command::new(SOUK)
-        .arg("--dir")
-        .arg(market.folder().join("net"))
-        .arg("submit")
-        .arg(digits("digits.onnx"))
-        .args(["-i", &images, "-o", &market.path("out")])
-        .args(ONE)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let told = BufReader::new(job.stdout.take().expect("it is piped"));
-    let mut lines = told.lines().map_while(Result::ok);
+    let (mut job, mut lines) = spawn_for_people(&market, &ONE);
     assert!(lines.any(|line| line.contains(" runs part 1")));
     let sandboxes = market.sandboxes_of(&name);
     // Nobody answers who could end a lease, or say that it has ended.

@@ -44,12 +44,24 @@ fn cpu() -> Cpu {
 /// The device of [`open`] that most tests share.
 fn gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    GPU.get_or_init(|| open(GpuConfig::default())).as_ref()
+    said(GPU.get_or_init(|| opened(GpuConfig::default())).as_ref())
+}
+
+/// Each test that has no adapter says so.
+fn said<G>(gpu: Option<G>) -> Option<G> {
+    if gpu.is_none() {
+        eprintln!("SKIPPED: no GPU adapter (install mesa-vulkan-drivers)");
+    }
+    gpu
 }
 
 /// A device of a test's own: through CUDA the card whose number `SOUK_TEST_CUDA` is, else the first
 /// adapter. Without one these tests pass, saying so, unless `SOUK_TEST_GPU` is set.
 fn open(config: GpuConfig) -> Option<Gpu> {
+    said(opened(config))
+}
+
+fn opened(config: GpuConfig) -> Option<Gpu> {
     #[cfg(feature = "cuda")]
     if let Ok(card) = std::env::var("SOUK_TEST_CUDA") {
         let ordinal = card.parse().expect("SOUK_TEST_CUDA is a card's number");
@@ -61,7 +73,6 @@ fn open(config: GpuConfig) -> Option<Gpu> {
             std::env::var_os("SOUK_TEST_GPU").is_none(),
             "SOUK_TEST_GPU is set and there is no adapter"
         );
-        eprintln!("skipped: no GPU adapter (install mesa-vulkan-drivers)");
         return None;
     };
     Some(Gpu::unmeasured(adapter, config).unwrap())
@@ -70,23 +81,19 @@ fn open(config: GpuConfig) -> Option<Gpu> {
 /// A GPU whose kernels are translated for CUDA, compiled for it, and run on the CPU.
 #[cfg(feature = "cuda")]
 fn on_paper() -> Option<&'static Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    static GPU: OnceLock<Gpu> = OnceLock::new();
+    if !souk_testing::host::has_compiler() {
+        eprintln!("SKIPPED: no C++ compiler for kernels translated for CUDA");
+        return None;
+    }
     let open = || {
-        if !souk_testing::host::has_compiler() {
-            eprintln!("skipped: no C++ compiler for kernels translated for CUDA");
-            return None;
-        }
         let profile = cpu().profile().clone();
         let (name, driver) = ("paper".to_owned(), driver::Driver::Paper);
         let time_max = std::time::Duration::MAX;
         let context = Context::new(name, driver, u64::MAX, time_max, Arc::default());
-        Some(Gpu::over(
-            profile,
-            context,
-            souk_vocabulary::links::copied(),
-        ))
+        Gpu::over(profile, context, souk_vocabulary::links::copied())
     };
-    GPU.get_or_init(open).as_ref()
+    Some(GPU.get_or_init(open))
 }
 
 fn tensor(dtype: DType, dims: &[usize], values: &[f64]) -> Tensor {

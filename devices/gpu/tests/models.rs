@@ -28,7 +28,7 @@ fn the_digit_classifier_gives_the_same_scores_on_gpu_and_cpu() {
     let Some(adapter) = adapters.first() else {
         let wanted = std::env::var_os("SOUK_TEST_GPU").is_some();
         assert!(!wanted, "SOUK_TEST_GPU is set and there is no adapter");
-        eprintln!("skipped: no GPU adapter");
+        eprintln!("SKIPPED: no GPU adapter");
         return;
     };
     let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).expect("it opens");

@@ -199,7 +199,7 @@ mod tests {
         use souk_gpu::{Gpu, GpuConfig, adapters};
         let adapters = adapters();
         let Some(adapter) = adapters.first() else {
-            eprintln!("skipped: no GPU adapter");
+            eprintln!("SKIPPED: no GPU adapter");
             return;
         };
         let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();

@@ -31,7 +31,7 @@ fn compile(folder: &Path) {
 #[must_use]
 pub fn noted(test: &str) -> Option<Vec<String>> {
     if !host::has_compiler() {
-        eprintln!("skipped: no C++ compiler for libraries in the place of CUDA's");
+        eprintln!("SKIPPED: no C++ compiler for libraries in the place of CUDA's");
         return None;
     }
     let folder = tempfile::tempdir().expect("a test is built from what holds");

@@ -7,8 +7,8 @@
 //! What a fact says is on the disk before anything that depends on it is done. Leases that no fact
 //! names are found by their ids, since those follow from the job's.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -19,8 +19,13 @@ use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
 use tokio::sync::mpsc;
 
+use crate::folder::facts::{FactLog, FactLogError, write_together};
+
 /// The facts.
 const FACTS_FILE: &str = "facts.jsonl";
+
+/// How their lines are written.
+const FORMAT: &str = "job-facts-2";
 
 /// The record of souk up to version 4 of its journals.
 const OLD_FILE: &str = "job.json";
@@ -33,12 +38,6 @@ const JOBS_MAX: usize = 256;
 
 /// Digits of a job's id that name its folder.
 const NAME_DIGITS: usize = 12;
-
-/// What may wait to be written, and to be heard of.
-const WAITING_MAX: usize = 4_096;
-
-/// Writes that share a sync.
-const TOGETHER_MAX: usize = 256;
 
 /// A job as its journal tells it.
 #[derive(Clone, Debug, Serialize)]
@@ -93,11 +92,7 @@ pub struct Journal {
     folder: PathBuf,
     name: String,
     job: JobId,
-    file: File,
-    /// Bytes of the whole lines in it.
-    length: u64,
-    /// Whether something may stand behind them.
-    is_torn: bool,
+    log: FactLog,
     facts: Vec<Fact>,
 }
 
@@ -112,16 +107,9 @@ pub enum JournalError {
         /// What the system said.
         source: io::Error,
     },
-    /// A line of it is none.
-    #[error("line {line} of {path} is damaged: {source}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Which, from 1.
-        line: usize,
-        /// What the parser said.
-        source: serde_json::Error,
-    },
+    /// Its facts were not read or written.
+    #[error(transparent)]
+    Facts(#[from] FactLogError),
     /// Another souk wrote it.
     #[error("{path} is the journal of an older souk, which this one does not go on with")]
     Old {
@@ -194,25 +182,10 @@ impl Journal {
     fn at(folder: PathBuf, name: String, job: Option<JobId>) -> Result<Journal, JournalError> {
         let path = folder.join(FACTS_FILE);
         refuse_old(&folder)?;
-        let failed = file(&path);
-        let opened = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .open(&path);
-        let mut out = opened.map_err(failed)?;
-        match out.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(JournalError::Busy { name }),
-            Err(TryLockError::Error(source)) => return Err(file(&path)(source)),
-        }
-        let mut bytes = Vec::new();
-        out.read_to_end(&mut bytes).map_err(file(&path))?;
-        let (facts, whole) = parse(&path, &bytes)?;
-        if whole < bytes.len() {
-            // A line that was being written when the machine died.
-            out.set_len(whole as u64).map_err(file(&path))?;
-        }
+        let (log, facts) = match FactLog::open(&path, FORMAT) {
+            Err(FactLogError::Busy { .. }) => return Err(JournalError::Busy { name }),
+            opened => opened?,
+        };
         // One whose job was not begun is nobody's.
         let begun = record(&name, &facts).map(|record| record.id);
         let Some(job) = job.or(begun) else {
@@ -222,9 +195,7 @@ impl Journal {
             folder,
             name,
             job,
-            file: out,
-            length: whole as u64,
-            is_torn: false,
+            log,
             facts,
         })
     }
@@ -246,8 +217,7 @@ impl Journal {
         let found = find(folder, name)?;
         let path = folder.join(&found).join(FACTS_FILE);
         refuse_old(&folder.join(&found))?;
-        let (facts, _) = parse(&path, &fs::read(&path).map_err(file(&path))?)?;
-        record(&found, &facts).ok_or_else(|| JournalError::Unknown {
+        record(&found, &FactLog::read(&path, FORMAT)?).ok_or_else(|| JournalError::Unknown {
             name: found,
             folder: folder.to_owned(),
         })
@@ -298,20 +268,7 @@ impl Journal {
 
     /// Has a thread of its own write, all that waits with one sync. It ends with who sends.
     pub(super) fn start(mut self) -> Writer {
-        let (put, mut writes) = mpsc::channel::<(Ticket, Put)>(WAITING_MAX);
-        let (tell, written) = mpsc::channel(WAITING_MAX);
-        tokio::task::spawn_blocking(move || {
-            while let Some(first) = writes.blocking_recv() {
-                let rest = std::iter::from_fn(|| writes.try_recv().ok());
-                let waiting = std::iter::once(first).chain(rest).take(TOGETHER_MAX);
-                for told in self.write(waiting.collect()) {
-                    if tell.blocking_send(told).is_err() {
-                        return;
-                    }
-                }
-            }
-        });
-        (put, written)
+        write_together(move |waiting| self.write(waiting))
     }
 
     /// Writes what waits, in its order.
@@ -344,15 +301,8 @@ impl Journal {
     }
 
     /// Adds facts; they are durable when this returns.
-    ///
-    /// What a full disk took of lines that it did not take whole is cut off before the next ones:
-    /// else the two would be one that says nothing.
     fn put_down(&mut self, facts: Vec<Fact>) -> Result<(), JournalError> {
-        let lines: String = facts.iter().map(line).collect();
-        let written = self.append(lines.as_bytes());
-        self.is_torn = written.is_err();
-        written.map_err(file(&self.folder.join(FACTS_FILE)))?;
-        self.length += lines.len() as u64;
+        self.log.append(&facts)?;
         let is_done = |fact: &Fact| matches!(fact, Fact::Over { how: End::Done });
         if facts.iter().any(is_done) {
             // Left behind, they only take room.
@@ -360,15 +310,6 @@ impl Journal {
         }
         self.facts.extend(facts);
         Ok(())
-    }
-
-    fn append(&mut self, lines: &[u8]) -> io::Result<()> {
-        if self.is_torn {
-            self.file.set_len(self.length)?;
-            self.file.seek(SeekFrom::Start(self.length))?;
-        }
-        self.file.write_all(lines)?;
-        self.file.sync_data()
     }
 
     /// Keeps values, on disk before a fact names them.
@@ -381,26 +322,6 @@ impl Journal {
         }
         Ok(())
     }
-}
-
-fn line(fact: &Fact) -> String {
-    serde_json::to_string(fact).expect("plain data in memory always encodes") + "\n"
-}
-
-/// Reads the lines of a journal, and how many bytes the whole ones take.
-fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<Fact>, usize), JournalError> {
-    let end = bytes.iter().rposition(|byte| *byte == b'\n');
-    let whole = end.map_or(0, |end| end + 1);
-    let mut facts = Vec::new();
-    let lines = bytes[..whole].split(|byte| *byte == b'\n');
-    for (line, text) in (1..).zip(lines).filter(|(_, text)| !text.is_empty()) {
-        let fact = serde_json::from_slice(text).map_err(|source| {
-            let path = path.to_owned();
-            JournalError::Damaged { path, line, source }
-        })?;
-        facts.push(fact);
-    }
-    Ok((facts, whole))
 }
 
 fn refuse_old(folder: &Path) -> Result<(), JournalError> {
@@ -600,24 +521,15 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_cut_off_a_damaged_one_is_named_and_an_older_journal_refused() {
+    fn a_journal_of_an_older_souk_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = journal(folder.path(), 7).folder.join(FACTS_FILE);
-        let whole = fs::read(&path).unwrap();
-        let torn = [&whole[..], &whole[..20]].concat();
-        fs::write(&path, torn).unwrap();
-        let mut opened = Journal::open(folder.path(), "07").unwrap();
-        opened
-            .put_down(vec![Fact::Over {
-                how: End::Cancelled,
-            }])
-            .unwrap();
-        drop(opened);
-        let read = Journal::read(folder.path(), "07").unwrap();
-        assert_eq!(read.state, State::Interrupted);
-        fs::write(&path, b"no fact\n").unwrap();
-        let damaged = Journal::open(folder.path(), "07").unwrap_err();
-        assert!(matches!(damaged, JournalError::Damaged { line: 1, .. }));
+        let line = serde_json::to_string(&began(7)).unwrap() + "\n";
+        fs::write(&path, line).unwrap();
+        let old = Journal::open(folder.path(), "07").unwrap_err();
+        let JournalError::Facts(FactLogError::Format { found: None, .. }) = old else {
+            panic!("{old}");
+        };
         fs::write(path.with_file_name(OLD_FILE), b"{}").unwrap();
         let old = Journal::open(folder.path(), "07").unwrap_err();
         assert!(matches!(old, JournalError::Old { .. }));

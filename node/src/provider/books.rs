@@ -4,7 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::Path;
 
 use super::ProviderError;
-use super::journal::JournalError;
+use crate::folder::facts::FactLogError;
 
 /// The file that a running provider holds a lock on: two on one folder would sell a device twice.
 const LOCK_FILE: &str = "lock";
@@ -18,7 +18,7 @@ pub fn runs(home: &Path) -> bool {
 pub(super) fn lock(home: &Path) -> Result<File, ProviderError> {
     let path = home.join(LOCK_FILE);
     let failed = |source| {
-        ProviderError::Journal(JournalError::File {
+        ProviderError::Journal(FactLogError::File {
             path: path.clone(),
             source,
         })

@@ -1,14 +1,12 @@
 //! A provider's journal: which leases it began, what they used, what they were paid.
 //!
 //! A line is durable before what it announces: a lease is in the journal before its work begins, so
-//! that after a crash it is settled or given back and never run a second time. A line torn by a
-//! crash is cut off. Where the market knows better, the market is right: the journal says what to
-//! ask it.
+//! that after a crash it is settled or given back and never run a second time. Where the market
+//! knows better, the market is right: the journal says what to ask it.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, CloseReason, Credits, DeviceMicros, JobId, LeaseId, Millis, Price};
@@ -17,14 +15,13 @@ pub use souk_roles::provider::Before;
 use souk_roles::provider::{Fact, Past, PastLease, PastState};
 use tokio::sync::{mpsc, watch};
 
+use crate::folder::facts::{FactLog, FactLogError, write_together};
+
 /// The journal's file in a provider's folder.
 const JOURNAL_FILE: &str = "journal.jsonl";
 
-/// Facts that wait to be written: a few of each lease.
-const WAITING_MAX: usize = 4_096;
-
-/// So many of those that wait are written with one sync.
-const TOGETHER_MAX: usize = 256;
+/// How its lines are written.
+pub const JOURNAL_FORMAT: &str = "provider-facts-2";
 
 /// Closed leases that stay readable one by one; older ones are summed up at the next start.
 const CLOSED_KEPT: usize = 10_000;
@@ -71,38 +68,14 @@ pub struct History {
     open: BTreeMap<LeaseId, Vec<Fact>>,
 }
 
-/// Why a journal was not read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// The file system refused.
-    #[error("cannot read or write the journal {}: {source}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A line is not one of a journal.
-    #[error("the journal {} is damaged in line {line}: {source}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What the parser said.
-        source: serde_json::Error,
-    },
-}
-
-/// That facts are on the disk, or why they may not be.
-#[derive(Debug)]
-pub(super) struct Written {
-    pub(super) ticket: Ticket,
-    pub(super) written: Result<(), String>,
-}
+/// Whether facts are on the disk, or why they may not be.
+pub(super) type Written = Result<(), String>;
 
 /// Where facts are put for the writer, and where it says that they are on the disk.
-pub(super) type Writer = (mpsc::Sender<(Ticket, Vec<Fact>)>, mpsc::Receiver<Written>);
+pub(super) type Writer = (
+    mpsc::Sender<(Ticket, Vec<Fact>)>,
+    mpsc::Receiver<(Ticket, Written)>,
+);
 
 /// What a provider's leases come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +91,7 @@ pub(super) struct Sums {
 /// An open journal.
 #[derive(Debug)]
 pub(super) struct Journal {
-    path: PathBuf,
-    file: File,
-    /// Bytes of the whole lines in it.
-    length: u64,
-    /// Whether something may stand behind them.
-    is_torn: bool,
+    log: FactLog,
     history: History,
 }
 
@@ -132,13 +100,20 @@ impl History {
     ///
     /// # Errors
     /// When the file can't be read or holds something else.
-    pub fn read(home: &Path) -> Result<History, JournalError> {
-        let path = home.join(JOURNAL_FILE);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => parse(&path, &text).map(|(history, _)| history),
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(History::default()),
-            Err(source) => Err(JournalError::File { path, source }),
+    pub fn read(home: &Path) -> Result<History, FactLogError> {
+        match FactLog::read(&home.join(JOURNAL_FILE), JOURNAL_FORMAT) {
+            Ok(facts) => Ok(History::of(facts)),
+            Err(FactLogError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(History::default())
+            }
+            Err(error) => Err(error),
         }
+    }
+
+    fn of(facts: Vec<Fact>) -> History {
+        let mut history = History::default();
+        facts.into_iter().for_each(|fact| history.take(fact));
+        history
     }
 
     /// Leases that the market has not been seen to close.
@@ -296,158 +271,46 @@ impl History {
 }
 
 impl Journal {
-    /// Opens the journal of a folder; a torn last line is cut off, old leases are summed up.
-    pub(super) fn open(home: &Path) -> Result<Journal, JournalError> {
-        let path = home.join(JOURNAL_FILE);
-        let failed = |source| JournalError::File {
-            path: path.clone(),
-            source,
-        };
-        let options = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .clone();
-        let mut file = options.open(&path).map_err(failed)?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(failed)?;
-        let (mut history, whole) = parse(&path, &text)?;
-        if whole < text.len() {
-            file.set_len(whole as u64).map_err(failed)?;
-        }
+    /// Opens the journal of a folder; old leases are summed up.
+    pub(super) fn open(home: &Path) -> Result<Journal, FactLogError> {
+        let (mut log, facts) = FactLog::open(&home.join(JOURNAL_FILE), JOURNAL_FORMAT)?;
+        let mut history = History::of(facts);
         if history.shorten() {
-            let draft = path.with_extension("jsonl.new");
-            let mut out = File::create(&draft).map_err(failed)?;
-            for fact in history.facts() {
-                out.write_all(line(&fact).as_bytes()).map_err(failed)?;
-            }
-            out.sync_all().map_err(failed)?;
-            std::fs::rename(&draft, &path).map_err(failed)?;
-            file = options.open(&path).map_err(failed)?;
+            log.replace(&history.facts())?;
         }
-        let length = file.seek(SeekFrom::End(0)).map_err(failed)?;
-        Ok(Journal {
-            path,
-            file,
-            length,
-            is_torn: false,
-            history,
-        })
+        Ok(Journal { log, history })
     }
 
     /// Writes facts; they are durable when this returns.
-    ///
-    /// What a full disk took of lines that it did not take whole is cut off before the next ones:
-    /// else the two would be one that says nothing.
-    fn write(&mut self, facts: Vec<Fact>) -> Result<(), JournalError> {
-        let lines: String = facts.iter().map(line).collect();
-        let written = self.append(lines.as_bytes());
-        self.is_torn = written.is_err();
-        written.map_err(|source| JournalError::File {
-            path: self.path.clone(),
-            source,
-        })?;
-        self.length += lines.len() as u64;
+    fn write(&mut self, facts: Vec<Fact>) -> Result<(), FactLogError> {
+        self.log.append(&facts)?;
         facts.into_iter().for_each(|fact| self.history.take(fact));
         Ok(())
-    }
-
-    fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.is_torn {
-            self.file.set_len(self.length)?;
-            self.file.seek(SeekFrom::Start(self.length))?;
-        }
-        self.file.write_all(line)?;
-        self.file.sync_data()
     }
 
     pub(super) fn history(&self) -> &History {
         &self.history
     }
-}
 
-impl Journal {
     /// Has a thread of its own write: all that waits with one sync. It ends with who sends.
     pub(super) fn start(mut self) -> (Writer, watch::Receiver<Sums>) {
-        let (put, mut facts) = mpsc::channel::<(Ticket, Vec<Fact>)>(WAITING_MAX);
-        let (tell, written) = mpsc::channel(WAITING_MAX);
         let (sums, told) = watch::channel(self.history.sums());
-        tokio::task::spawn_blocking(move || {
-            while let Some(first) = facts.blocking_recv() {
-                let rest = std::iter::from_fn(|| facts.try_recv().ok());
-                let waiting: Vec<(Ticket, Vec<Fact>)> = std::iter::once(first)
-                    .chain(rest)
-                    .take(TOGETHER_MAX)
-                    .collect();
-                let all = waiting.iter().flat_map(|(_, facts)| facts.iter().cloned());
-                let done = self.write(all.collect()).map_err(|error| error.to_string());
-                sums.send_replace(self.history.sums());
-                for (ticket, _) in waiting {
-                    let written = done.clone();
-                    if tell.blocking_send(Written { ticket, written }).is_err() {
-                        return;
-                    }
-                }
-            }
+        let writer = write_together(move |waiting: Vec<(Ticket, Vec<Fact>)>| {
+            let (tickets, facts): (Vec<Ticket>, Vec<Vec<Fact>>) = waiting.into_iter().unzip();
+            let done = self.write(facts.concat());
+            let written = done.map_err(|error| error.to_string());
+            sums.send_replace(self.history.sums());
+            let tell = |ticket| (ticket, written.clone());
+            tickets.into_iter().map(tell).collect()
         });
-        ((put, written), told)
+        (writer, told)
     }
-}
-
-fn line(fact: &Fact) -> String {
-    serde_json::to_string(fact).expect("plain data in memory always encodes") + "\n"
-}
-
-/// Reads the lines of a journal, and how many bytes the whole ones take.
-fn parse(path: &Path, text: &str) -> Result<(History, usize), JournalError> {
-    let whole = text.rfind('\n').map_or(0, |end| end + 1);
-    let mut history = History::default();
-    for (number, text) in (1..).zip(text[..whole].lines()) {
-        let fact = serde_json::from_str(text).map_err(|source| JournalError::Damaged {
-            path: path.to_owned(),
-            line: number,
-            source,
-        })?;
-        history.take(fact);
-    }
-    Ok((history, whole))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_full_disk_took_of_a_line_is_cut_off_before_the_next() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(folder.path()).unwrap();
-        journal.write(vec![began(1)]).unwrap();
-        let path = journal.path.clone();
-        // A disk that is full takes a part of a line and fails.
-        let good = std::mem::replace(&mut journal.file, File::open(&path).unwrap());
-        assert!(journal.write(vec![began(2)]).is_err());
-        journal.file = good;
-        let half = &line(&began(2))[..20];
-        journal.file.write_all(half.as_bytes()).unwrap();
-        journal.write(vec![began(3)]).unwrap();
-        drop(journal);
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, line(&began(1)) + &line(&began(3)));
-        assert!(Journal::open(folder.path()).is_ok());
-    }
-
-    #[test]
-    fn damaged_journals_are_read_or_refused() {
-        let whole: String = (1..20).map(|lease| line(&began(lease))).collect();
-        let mut damage = crate::protocols::fuzzed::Damage::new(20);
-        let mut refused = 0;
-        for _ in 0..2_000 {
-            let damaged = damage.of(whole.as_bytes());
-            let text = String::from_utf8_lossy(&damaged);
-            refused += u32::from(parse(Path::new("journal.jsonl"), &text).is_err());
-        }
-        assert!(refused > 1_000, "{refused} of 2,000 are refused");
-    }
+    use crate::folder::facts::lines;
 
     fn began(lease: u64) -> Fact {
         Fact::Began {
@@ -487,8 +350,9 @@ mod tests {
         journal.write(vec![closed(1, 30)]).unwrap();
         let past = journal.history().past();
         assert_eq!(past.leases[&LeaseId(1)].state, PastState::Closed);
-        let again = Journal::open(home.path()).unwrap();
-        assert_eq!(again.history(), journal.history());
+        let history = journal.history().clone();
+        drop(journal);
+        assert_eq!(Journal::open(home.path()).unwrap().history(), &history);
         let history = History::read(home.path()).unwrap();
         let open: Vec<LeaseId> = history.open().map(|(lease, _)| lease).collect();
         assert_eq!(open, [LeaseId(2)]);
@@ -506,8 +370,8 @@ mod tests {
             put.send((Ticket(number), facts)).await.unwrap();
         }
         for number in 1..=9 {
-            let Written { ticket, written } = written.recv().await.unwrap();
-            assert_eq!((ticket, written), (Ticket(number), Ok(())));
+            let told = written.recv().await.unwrap();
+            assert_eq!(told, (Ticket(number), Ok(())));
             let history = History::read(home.path()).unwrap();
             assert!(history.leases.contains_key(&LeaseId(number)));
         }
@@ -520,27 +384,20 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_is_cut_off_and_a_wrong_one_is_named() {
+    fn a_journal_of_an_older_souk_is_refused_by_name() {
         let home = tempfile::tempdir().unwrap();
-        let path = home.path().join(JOURNAL_FILE);
-        let whole = line(&began(1));
-        std::fs::write(&path, whole.clone() + &line(&began(2))[..20]).unwrap();
-        let mut journal = Journal::open(home.path()).unwrap();
-        assert_eq!(journal.history().leases.len(), 1);
-        journal.write(vec![began(3)]).unwrap();
-        assert_eq!(History::read(home.path()).unwrap().leases.len(), 2);
-        std::fs::write(&path, whole + "no record\n").unwrap();
-        let damaged = Journal::open(home.path()).unwrap_err();
-        assert!(matches!(damaged, JournalError::Damaged { line: 2, .. }));
+        let line = serde_json::to_string(&began(1)).unwrap() + "\n";
+        std::fs::write(home.path().join(JOURNAL_FILE), line).unwrap();
+        let refused = Journal::open(home.path()).unwrap_err();
+        assert!(matches!(refused, FactLogError::Format { found: None, .. }));
     }
 
     #[test]
     fn old_leases_are_summed_up_and_not_begun_again() {
         let home = tempfile::tempdir().unwrap();
         let leases = 1..=CLOSED_KEPT as u64 + 5;
-        let text: String = leases
-            .flat_map(|lease| [line(&began(lease)), line(&closed(lease, 2))])
-            .collect();
+        let facts = leases.flat_map(|lease| [began(lease), closed(lease, 2)]);
+        let text = lines(JOURNAL_FORMAT, 1, &facts.collect::<Vec<Fact>>());
         std::fs::write(home.path().join(JOURNAL_FILE), text).unwrap();
         let before = History::read(home.path()).unwrap();
         let journal = Journal::open(home.path()).unwrap();

@@ -64,7 +64,7 @@ pub(super) struct Shell {
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
     journal: mpsc::Sender<(Ticket, Vec<Fact>)>,
-    written: mpsc::Receiver<Written>,
+    written: mpsc::Receiver<(Ticket, Written)>,
     /// The figures that the core was last told, and the speed that they are of.
     speed: (Resources, Speed),
     status: watch::Sender<ProviderStatus>,
@@ -163,7 +163,7 @@ impl Shell {
                         Err(error) => tracing::error!(%error, "an effect came to grief"),
                     }
                 }
-                Some(Written { ticket, written }) = self.written.recv() => {
+                Some((ticket, written)) = self.written.recv() => {
                     let answer = match written {
                         Ok(()) => Answer::Recorded,
                         Err(why) => Answer::NotWritten(why),

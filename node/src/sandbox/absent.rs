@@ -70,6 +70,16 @@ impl Sandbox {
         match *self {}
     }
 
+    /// Waits until the process ends.
+    pub fn ending(&self) -> std::future::Pending<()> {
+        match *self {}
+    }
+
+    /// How the process ended.
+    pub async fn fault(&self) -> SandboxFault {
+        match *self {}
+    }
+
     /// Gives the sandbox a model and its weights.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use souk_scheduler::execution::{Moment, RunResult, Task};
 use souk_vocabulary::profile::Profile;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, watch};
 use tokio::task::JoinHandle;
 
 use super::group::{ControlGroup, ControlGroupError, GroupLimits};
@@ -53,6 +53,8 @@ pub struct Sandbox {
     memory_bytes: u64,
     opened: messages::OpenAnswer,
     group: Option<ControlGroup>,
+    /// Closed when what it prints has come to its end, which its own end is.
+    speaking: watch::Receiver<()>,
     /// Told when this sandbox is gone.
     pub(super) vacated: Option<pool::FreedPlace>,
 }
@@ -107,10 +109,14 @@ impl Sandbox {
             .spawn()
             .map_err(SandboxFault::Start)?;
         let stderr = child.stderr.take().expect("it was asked for above");
+        let (speaks, speaking) = watch::channel(());
         let mut sandbox = Sandbox {
             process: Turn::new(Process {
                 child,
-                last_words: Some(tokio::spawn(last_words(stderr))),
+                last_words: Some(tokio::spawn(async move {
+                    let _speaks = speaks;
+                    last_words(stderr).await
+                })),
                 said: String::new(),
             }),
             orders: Turn::new(orders),
@@ -122,6 +128,7 @@ impl Sandbox {
             memory_bytes: recipe.memory_bytes,
             opened: messages::OpenAnswer::default(),
             group: None,
+            speaking,
             vacated: None,
         };
         // Before it is told anything.
@@ -229,6 +236,18 @@ impl Sandbox {
         };
         prlimit(Some(process), Resource::Cpu, limit)?;
         Ok(())
+    }
+
+    /// Waits until the process ends, by itself or as the sandbox is dropped, which is not held
+    /// meanwhile.
+    pub fn ending(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut speaking = self.speaking.clone();
+        async move { while speaking.changed().await.is_ok() {} }
+    }
+
+    /// How the process ended, once it has.
+    pub async fn fault(&self) -> SandboxFault {
+        self.how_it_ended(io::ErrorKind::BrokenPipe).await
     }
 
     /// Ends the process, as dropping the sandbox does, and waits until it has.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use souk_market::{AccountKey, Event};
+use souk_roles::market::roster::Roster;
 use souk_roles::validator::exchange::{self, Watch};
 pub use souk_roles::validator::exchange::{BatchResult, Checked, StateFault};
+use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
+use super::{Consistency, QueryError, Validator};
 use crate::folder::config::MarketFile;
 
 /// Changes a slow watcher may fall behind by; beyond them it is told that it missed some.
@@ -30,6 +33,19 @@ impl Watch for Changes {
         if !accounts.is_empty() {
             // Nobody listens on most validators most of the time.
             let _ = self.0.send(accounts.into());
+        }
+    }
+}
+
+impl Validator<ExchangeMachine> {
+    /// The members, as this validator has them.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(super) async fn roster(&self) -> Result<Roster, QueryError> {
+        match self.query(Consistency::Stale, Question::Roster).await? {
+            (Reply::Roster(roster), _) => Ok(*roster),
+            _ => unreachable!("the roster was asked for"),
         }
     }
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_consensus::replica::{COMMAND_BYTES_MAX, Proposal};
+use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_market::{AccountKey, SignedBatch};
-use souk_roles::validator::questions;
+use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
 use crate::clock::unix_ms;
@@ -28,7 +28,7 @@ use crate::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
 };
 use crate::protocols::roster::SignedOrder;
-use crate::validator::exchange_machine::{BatchResult, Changed, Checked, ExchangeMachine};
+use crate::validator::exchange_machine::{BatchResult, Changed, ExchangeMachine};
 use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
 use announced::Announced;
 
@@ -160,13 +160,19 @@ impl Door {
     }
 
     async fn submit(&self, batch: SignedBatch) -> Answer {
-        let bytes = batch.encode().into();
         // Checked here so that nobody's nonsense takes the others' place in the log.
-        let command = match batch.verify() {
-            Ok(verified) => Checked::Batch(verified),
-            Err(fault) => return Answer::Invalid(fault.to_string()),
+        let verified = self
+            .validator
+            .verify_each(vec![batch.encode().into()])
+            .await;
+        let verified = verified.map(|each| each.into_iter().next());
+        let proposed = match verified {
+            Ok(Some(Ok(proposal))) => self.validator.propose(proposal).await,
+            Ok(Some(Err(forged))) => return Answer::Invalid(forged.to_string()),
+            Ok(None) => Err(ProposeError::Stopped),
+            Err(error) => Err(error),
         };
-        let result = match self.validator.propose(Proposal { bytes, command }).await {
+        let result = match proposed {
             Ok(result) => result,
             Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
             Err(ProposeError::TooLarge { bytes }) => {
@@ -185,35 +191,29 @@ impl Door {
     }
 
     async fn read(&self, request: Request, consistency: Consistency) -> (Option<Age>, Answer) {
-        let read = move |machine: &ExchangeMachine, seen: Seen| {
-            let age = (consistency == Consistency::Stale).then(|| age_of(seen));
-            (age, questions::answer(machine.exchange(), request))
-        };
-        match self.validator.query(consistency, read).await {
-            Ok(answer) => answer,
+        let question = Question::Market(Box::new(request));
+        match self.validator.query(consistency, question).await {
+            Ok((Reply::Market(answer), seen)) => {
+                let age = (consistency == Consistency::Stale).then(|| age_of(seen));
+                (age, *answer)
+            }
+            Ok(_) => unreachable!("the market was asked"),
             Err(QueryError::Busy { retry_after_ms }) => (None, Answer::Busy { retry_after_ms }),
             Err(error) => (None, Answer::Unavailable(error.to_string())),
         }
     }
 
     async fn status(&self) -> Answer {
-        let read = |machine: &ExchangeMachine, seen: Seen| {
-            (
-                machine.exchange().market(),
-                machine.exchange().digest(),
-                seen.applied,
-            )
-        };
-        let state = self.validator.query(Consistency::Stale, read).await;
-        match (state, self.validator.status().await) {
-            (Ok((market, digest, applied)), Ok(standing)) => Answer::Status(Status {
+        let state = self.validator.query(Consistency::Stale, Question::Digest);
+        match (state.await, self.validator.status().await) {
+            (Ok((Reply::Digest(market, digest), seen)), Ok(standing)) => Answer::Status(Status {
                 market,
                 raft_id: standing.id.get(),
                 role: format!("{:?}", standing.role).to_lowercase(),
                 leader: standing.leader.map_or(0, |leader| leader.get()),
                 term: standing.term.0,
                 committed: standing.commit.0,
-                applied: applied.0,
+                applied: seen.applied.0,
                 digest: hex::encode(digest.0),
             }),
             _ => unavailable(),

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use souk_consensus::ReplicaId;
 use souk_consensus::replica::{ChangeError, MemberChange, Status};
-use souk_consensus::{ReplicaId, StateMachine};
+use souk_roles::validator::questions::Questioned;
 use tokio::sync::oneshot;
 
 use super::task::Event;
@@ -26,7 +27,7 @@ pub enum MembersError {
     Timeout(Duration),
 }
 
-impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
+impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// Adds a validator that was begun with `Join`: as a learner first, then, once it has caught
     /// up, as a voter. To be asked of the leader.
     ///

@@ -11,8 +11,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use libp2p::PeerId;
 use libp2p::swarm::{Stream, StreamProtocol};
+use souk_consensus::ReplicaId;
 use souk_consensus::wire::Envelope;
-use souk_consensus::{ReplicaId, StateMachine};
+use souk_roles::validator::questions::Questioned;
 use tokio::sync::{mpsc, watch};
 
 use crate::network::Network;
@@ -39,7 +40,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub type Peers = Arc<HashMap<PeerId, ReplicaId>>;
 
 /// Takes messages of `peers` for `validator`.
-pub fn receive<M: StateMachine<Command: Send> + Send + 'static>(
+pub fn receive<M: Questioned<Command: Send> + Send + 'static>(
     network: &Network,
     validator: Validator<M>,
     peers: watch::Receiver<Peers>,
@@ -75,7 +76,7 @@ struct Line {
 }
 
 /// Sends what comes from `outbound` to the peers it is for, until the channel closes.
-pub async fn send<M: StateMachine<Command: Send> + Send + 'static>(
+pub async fn send<M: Questioned<Command: Send> + Send + 'static>(
     network: Network,
     validator: Validator<M>,
     mut outbound: mpsc::Receiver<Envelope>,
@@ -118,7 +119,7 @@ fn follow(
     }
 }
 
-async fn listen<M: StateMachine<Command: Send> + Send + 'static>(
+async fn listen<M: Questioned<Command: Send> + Send + 'static>(
     validator: &Validator<M>,
     from: ReplicaId,
     mut stream: Stream,

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use souk_consensus::snapshot::SnapshotError;
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
-use souk_consensus::{FolderDisk, LogIndex, ReplicaId, Snapshot, StateMachine, Store, StoreConfig};
+use souk_consensus::{FolderDisk, LogIndex, ReplicaId, Snapshot, Store, StoreConfig};
+use souk_roles::validator::questions::Questioned;
 use tokio::sync::oneshot;
 
 use super::backup_file::{self, BackupFault};
@@ -82,7 +83,7 @@ pub enum RestoreBackupError {
     Write(#[from] WalError),
 }
 
-impl<M: StateMachine<Command: Send> + Send + 'static> Validator<M> {
+impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// The state as it stands here, as the bytes of a backup, and the last entry in it.
     ///
     /// # Errors

@@ -12,7 +12,8 @@ use souk_consensus::replica::{
     ChangeError, MemberChange, Outcome, Proposal, ReadTicket, Status, Work,
 };
 use souk_consensus::wire::Envelope;
-use souk_consensus::{Check, LogTime, Replica, ReplicaId, Snapshot, StateMachine, Verdict};
+use souk_consensus::{Check, LogTime, Replica, ReplicaId, Snapshot, Verdict};
+use souk_roles::validator::questions::Questioned;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -36,11 +37,14 @@ const LATE_TICKS_MAX: u32 = 4;
 /// committed: some round trips of a client that answers at once.
 const COMMIT_PAUSE: Duration = Duration::from_millis(2);
 
-/// A closure that reads the machine and answers its caller.
-pub(super) type Job<M> = Box<dyn FnOnce(&M, Seen) + Send>;
+/// What is asked of the machine, and where the answer goes.
+pub(super) struct Query<M: Questioned> {
+    pub(super) question: M::Question,
+    pub(super) reply: oneshot::Sender<(M::Reply, Seen)>,
+}
 
 /// Everything that can happen to a validator.
-pub(super) enum Event<M: StateMachine> {
+pub(super) enum Event<M: Questioned> {
     /// A peer sent something.
     Peer { from: ReplicaId, bytes: Bytes },
     /// Commands are to be replicated.
@@ -53,7 +57,7 @@ pub(super) enum Event<M: StateMachine> {
     /// The machine is to be read.
     Query {
         consistency: Consistency,
-        job: Job<M>,
+        query: Query<M>,
     },
     /// Someone wants to know where the replica stands.
     Status { reply: oneshot::Sender<Status> },
@@ -71,7 +75,7 @@ pub(super) enum Event<M: StateMachine> {
 }
 
 /// What the task waits for.
-enum Happened<M: StateMachine> {
+enum Happened<M: Questioned> {
     /// Something came, or nobody is left that could send something.
     Event(Option<Event<M>>),
     /// A check has ended.
@@ -79,7 +83,7 @@ enum Happened<M: StateMachine> {
 }
 
 /// What the task owns.
-pub(super) struct Task<M: StateMachine> {
+pub(super) struct Task<M: Questioned> {
     replica: Replica<M>,
     storage: Storage,
     views: Views,
@@ -88,13 +92,13 @@ pub(super) struct Task<M: StateMachine> {
     notices: broadcast::Sender<Notice>,
     outbound: mpsc::Sender<Envelope>,
     proposals: Waiting,
-    queries: HashMap<ReadTicket, Job<M>>,
+    queries: HashMap<ReadTicket, Query<M>>,
     tick: Duration,
     next_tick: Instant,
     heard_at: Instant,
 }
 
-impl<M: StateMachine<Command: Send> + 'static> Task<M> {
+impl<M: Questioned<Command: Send> + 'static> Task<M> {
     pub(super) fn open(
         config: &ValidatorConfig,
         machine: M,
@@ -218,12 +222,12 @@ impl<M: StateMachine<Command: Send> + 'static> Task<M> {
             Event::Propose { commands, reply } => self.on_propose(commands, reply),
             Event::Query {
                 consistency: Consistency::Stale,
-                job,
-            } => self.answer(job),
+                query,
+            } => self.answer(query),
             Event::Query {
                 consistency: Consistency::Linearizable,
-                job,
-            } => self.on_read(job),
+                query,
+            } => self.on_read(query),
             // A caller that no longer waits is no error, here and below.
             Event::Status { reply } => drop(reply.send(self.replica.status())),
             Event::Members { changes, reply } => {
@@ -256,13 +260,13 @@ impl<M: StateMachine<Command: Send> + 'static> Task<M> {
     }
 
     /// A read that finds the queue full is dropped, which its caller sees as no answer.
-    fn on_read(&mut self, job: Job<M>) {
+    fn on_read(&mut self, query: Query<M>) {
         if let Ok(ticket) = self.replica.read() {
-            self.queries.insert(ticket, job);
+            self.queries.insert(ticket, query);
         }
     }
 
-    fn answer(&self, job: Job<M>) {
+    fn answer(&self, query: Query<M>) {
         let leads = self.replica.is_leader();
         let age = if leads {
             Duration::ZERO
@@ -271,14 +275,14 @@ impl<M: StateMachine<Command: Send> + 'static> Task<M> {
         };
         let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let (applied, time) = (self.replica.applied(), self.replica.time());
-        job(
-            self.replica.machine(),
-            Seen {
-                applied,
-                time,
-                age_ms,
-            },
-        );
+        let seen = Seen {
+            applied,
+            time,
+            age_ms,
+        };
+        let answer = self.replica.machine().answer(query.question);
+        // A caller that no longer waits is no error.
+        let _gone = query.reply.send((answer, seen));
     }
 
     fn on_time(&mut self) {
@@ -296,7 +300,7 @@ impl<M: StateMachine<Command: Send> + 'static> Task<M> {
         self.send(std::mem::take(&mut work.send_first));
         let at_hand = self.verifier.begin(std::mem::take(&mut work.checks));
         // The disk's thread has its work before the checks at hand begin.
-        let checked = async { at_hand.iter().map(Check::run::<M>).collect::<Vec<_>>() };
+        let checked = async { Check::run_all::<M>(&at_hand) };
         let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
         let mut work = persisted?;
         self.send(std::mem::take(&mut work.send_after));
@@ -318,8 +322,8 @@ impl<M: StateMachine<Command: Send> + 'static> Task<M> {
             self.proposals.on_answer(answer.ticket, result);
         }
         for ticket in outcome.reads {
-            if let Some(job) = self.queries.remove(&ticket) {
-                self.answer(job);
+            if let Some(query) = self.queries.remove(&ticket) {
+                self.answer(query);
             }
         }
         self.views.on_checkpoints(&outcome.checkpoints);

@@ -11,6 +11,7 @@ use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
     Forged, LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
 };
+use souk_roles::validator::questions::Questioned;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -20,6 +21,15 @@ use super::*;
 #[derive(Debug, Default, Clone)]
 struct Tally {
     counts: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Questioned for Tally {
+    type Question = ();
+    type Reply = BTreeMap<Vec<u8>, u64>;
+
+    fn answer(&self, (): ()) -> BTreeMap<Vec<u8>, u64> {
+        self.counts.clone()
+    }
 }
 
 impl StateMachine for Tally {
@@ -224,11 +234,9 @@ impl Group {
     }
 
     async fn counts(&self, number: u64) -> BTreeMap<Vec<u8>, u64> {
-        let ask = |machine: &Tally, _: Seen| machine.counts.clone();
-        self.get(number)
-            .query(Consistency::Linearizable, ask)
-            .await
-            .unwrap()
+        let asked = self.get(number);
+        let asked = asked.query(Consistency::Linearizable, ());
+        asked.await.unwrap().0
     }
 }
 
@@ -566,15 +574,10 @@ async fn without_a_quorum_a_proposal_says_so_and_a_stale_read_still_answers() {
     let (validator, _ended) = Validator::start(&config, Tally::default(), sender).unwrap();
     let answer = validator.propose(taken_in("alone")).await;
     assert!(matches!(answer, Err(ProposeError::Timeout(_))));
-    let fresh = validator
-        .query(Consistency::Linearizable, |_, seen| seen.applied)
-        .await;
+    let fresh = validator.query(Consistency::Linearizable, ()).await;
     assert!(matches!(fresh, Err(QueryError::Timeout(_))));
-    let stale = validator
-        .query(Consistency::Stale, |_, seen| seen.applied)
-        .await
-        .unwrap();
-    assert_eq!(stale, LogIndex(1));
+    let stale = validator.query(Consistency::Stale, ()).await.unwrap();
+    assert_eq!(stale.1.applied, LogIndex(1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -616,6 +619,32 @@ async fn commands_that_come_together_are_answered_together_in_order() {
             .unwrap()
             .is_empty()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_is_told_of_its_own_commands_however_many_ask_at_once() {
+    let group = Group::start(1_000);
+    let ask = |asker: usize| {
+        let validator = group.any();
+        let names = (0..asker % 5).map(move |place| match (asker + place) % 3 {
+            0 => "forged".to_owned(),
+            _ => format!("{asker}-{place}"),
+        });
+        let names: Vec<String> = names.collect();
+        tokio::spawn(async move {
+            let commands = names.iter().cloned().map(Bytes::from).collect();
+            let verified = validator.verify_each(commands).await.unwrap();
+            assert_eq!(verified.len(), names.len());
+            for (verified, name) in verified.into_iter().zip(names) {
+                let command = verified.ok().map(|it| it.command);
+                assert_eq!(command, (name != "forged").then(|| name.into_bytes()));
+            }
+        })
+    };
+    let askers: Vec<_> = (0..200).map(ask).collect();
+    for asker in askers {
+        asker.await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,7 +24,7 @@ fn device() -> Option<&'static Gpu> {
     // Mesa's is the one of which it is known.
     assert!(has || !gpu.profile().model.contains("llvmpipe"));
     if !has {
-        eprintln!("skipped: this adapter has no numbers of 64 bits");
+        eprintln!("SKIPPED: this adapter has no numbers of 64 bits");
     }
     has.then_some(gpu)
 }

@@ -12,7 +12,7 @@ fn having(halves: Halves) -> Option<Gpu> {
         Halves::Own => gpu.context.try_halves(probe::halves),
     }
     if gpu.context.halves() != halves {
-        eprintln!("skipped: this adapter has no right halves of its own");
+        eprintln!("SKIPPED: this adapter has no right halves of its own");
         return None;
     }
     Some(gpu)

@@ -44,7 +44,7 @@ fn main(@builtin(workgroup_id) at: vec3<u32>) {{
 fn a_kernel_that_does_not_end_in_its_time_ends_its_device_and_no_other() {
     let adapters = adapters();
     let Some(adapter) = adapters.iter().find(|adapter| adapter.is_software()) else {
-        eprintln!("skipped: there is no software adapter");
+        eprintln!("SKIPPED: there is no software adapter");
         return;
     };
     let config = GpuConfig {

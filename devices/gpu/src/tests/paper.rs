@@ -8,7 +8,7 @@ use souk_testing::host::{self, HostKernel};
 pub(crate) fn has_compiler() -> bool {
     let wanted = std::env::var_os("SOUK_TEST_NVRTC").is_some();
     if !wanted {
-        eprintln!("skipped: kernels are translated and not compiled (SOUK_TEST_NVRTC is not set)");
+        eprintln!("SKIPPED: kernels are translated and not compiled (SOUK_TEST_NVRTC is not set)");
     }
     wanted
 }

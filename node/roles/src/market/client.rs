@@ -136,6 +136,8 @@ pub enum Action {
     },
     /// Put a question to a validator: [`Event::Heard`], or nothing once it is stopped.
     Put {
+        /// For whom.
+        asked: Asked,
         /// What the answer names.
         putting: Putting,
         /// Whom.
@@ -257,6 +259,11 @@ impl MarketClient {
             watching: Watching::default(),
             timers: Timers::default(),
         }
+    }
+
+    /// Commands are of this account, in this market, from now on.
+    pub fn sign_for(&mut self, account: AccountKey, market: MarketId) {
+        (self.account, self.market) = (account, market);
     }
 
     /// When it wants to be woken.
@@ -408,6 +415,7 @@ impl MarketClient {
         let over = now.tick.plus(ANSWER_PATIENCE);
         self.timers.set(Timer::Answer(asked), over);
         actions.push(Action::Put {
+            asked,
             putting,
             validator,
             question,

@@ -40,7 +40,7 @@ pub enum Fact {
         /// The device time it used.
         usage: DeviceMicros,
         /// What the receipt says and what was made, so that it can still be handed over after a
-        /// restart; none in the journals of older souks.
+        /// restart; none where the lease is closed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         work: Option<Box<Work>>,
     },
@@ -217,13 +217,5 @@ mod tests {
     #[test]
     fn what_was_never_begun_has_not_run() {
         assert_eq!(Past::fold([ran(1), closed(2)]), Past::default());
-    }
-
-    #[test]
-    fn a_journal_of_an_older_souk_is_read() {
-        let line = r#"{"what":"ran","lease":3,"usage":7}"#;
-        assert_eq!(serde_json::from_str::<Fact>(line).unwrap(), ran(3));
-        let line = serde_json::to_string(&ran(3)).unwrap();
-        assert_eq!(line, r#"{"what":"ran","lease":3,"usage":7}"#);
     }
 }

@@ -1,9 +1,12 @@
-//! Questions to a market's state, and their answers.
+//! Questions to a validator's state, and their answers.
 
 use std::collections::BTreeSet;
 
-use souk_market::{Exchange, JobId, Lease};
+use souk_consensus::StateMachine;
+use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, Totals};
 
+use super::exchange::{ExchangeMachine, Watch};
+use crate::market::roster::Roster;
 use crate::market::words::{Answer, Request};
 
 /// The asks of one answer: more would not fit a frame.
@@ -11,6 +14,59 @@ const BOOK_MAX: usize = 20_000;
 
 /// Price levels of a side in one answer.
 const QUOTES_DEPTH: usize = 32;
+
+/// A replicated machine that is asked about its state: a closed list of questions, so that what is
+/// read of a validator can be told, counted and played.
+pub trait Questioned: StateMachine {
+    /// What can be asked.
+    type Question: Send + 'static;
+    /// What is answered.
+    type Reply: Send + 'static;
+
+    /// Answers from the state as it is.
+    fn answer(&self, question: Self::Question) -> Self::Reply;
+}
+
+/// What a validator's own tasks ask of its state.
+#[derive(Clone, Debug)]
+pub enum Question {
+    /// What a client asks of the market: [`Reply::Market`].
+    Market(Box<Request>),
+    /// Who the members are: [`Reply::Roster`].
+    Roster,
+    /// How much of everything there is: [`Reply::Sums`].
+    Sums,
+    /// What the state hashes to: [`Reply::Digest`].
+    Digest,
+}
+
+/// What the state says.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// To a client.
+    Market(Box<Answer>),
+    /// The members.
+    Roster(Box<Roster>),
+    /// Counts, and sums of credits.
+    Sums(Box<(Census, Totals)>),
+    /// Of which market, and the hash.
+    Digest(MarketId, Digest),
+}
+
+impl<W: Watch> Questioned for ExchangeMachine<W> {
+    type Question = Question;
+    type Reply = Reply;
+
+    fn answer(&self, question: Question) -> Reply {
+        let exchange = self.exchange();
+        match question {
+            Question::Market(request) => Reply::Market(Box::new(answer(exchange, *request))),
+            Question::Roster => Reply::Roster(Box::new(self.roster().clone())),
+            Question::Sums => Reply::Sums(Box::new((exchange.census(), exchange.totals()))),
+            Question::Digest => Reply::Digest(exchange.market(), exchange.digest()),
+        }
+    }
+}
 
 /// What an exchange answers to a question about it.
 #[must_use]

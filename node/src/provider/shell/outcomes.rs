@@ -85,8 +85,10 @@ impl Shell {
             } => self.on_came(lease, request, came),
             Outcome::Sandboxed { lease, executor } => {
                 let slots = u32::try_from(executor.ahead()).unwrap_or(u32::MAX);
+                let executor = Arc::new(executor);
+                self.watch(lease, &executor);
                 if let Some(job) = self.jobs.get_mut(&lease) {
-                    job.executor = Some(Arc::new(executor));
+                    job.executor = Some(executor);
                 }
                 Answer::Sandboxed { slots }
             }
@@ -98,6 +100,18 @@ impl Shell {
             }
             Outcome::Ran { lease, ran } => Answer::Ran(self.on_ran(lease, *ran)),
         }
+    }
+
+    /// Has the core told when the process of a lease's own ends by itself, also while it is asked
+    /// for nothing. Where its time on the cores ran out, the run that took it says so.
+    fn watch(&self, lease: LeaseId, executor: &Arc<LeaseExecutor>) {
+        let lost = LeaseExecutor::lost(Arc::downgrade(executor));
+        let inbox = self.provider.inbox.clone();
+        tokio::spawn(async move {
+            if let Some(fault) = lost.await.filter(|fault| *fault != Failure::Expired) {
+                let _ = inbox.send(Incoming::SandboxLost { lease, fault }).await;
+            }
+        });
     }
 
     fn on_came(&mut self, lease: LeaseId, request: Option<u32>, came: Vec<Came>) -> Answer {

@@ -7,6 +7,7 @@ use futures::AsyncReadExt;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::AccountKey;
+use souk_roles::lease::Failure;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -19,7 +20,7 @@ use crate::protocols::lease::{
 /// What may wait to be sent on one stream: what is said of a window of requests, and the rest.
 const FRAMES_MAX: usize = 4 * WINDOW_MAX as usize + 16;
 
-/// What peers say.
+/// What peers say, and that a job's process is gone.
 pub(in crate::provider) enum Incoming {
     Opened {
         stream: StreamId,
@@ -33,6 +34,10 @@ pub(in crate::provider) enum Incoming {
     },
     Hung {
         stream: StreamId,
+    },
+    SandboxLost {
+        lease: LeaseId,
+        fault: Failure,
     },
 }
 
@@ -123,7 +128,7 @@ async fn write(
 }
 
 impl Shell {
-    /// What a peer said, as the core has it.
+    /// What was heard, as the core has it.
     pub(super) fn on_incoming(&mut self, incoming: Incoming) -> Option<Event> {
         match incoming {
             Incoming::Opened {
@@ -140,6 +145,7 @@ impl Shell {
                 })
             }
             Incoming::Said { stream, word } => Some(Event::Said { stream, word }),
+            Incoming::SandboxLost { lease, fault } => Some(Event::SandboxLost { lease, fault }),
             Incoming::Hung { stream } => {
                 self.peers.remove(&stream)?;
                 Some(Event::Hung { stream })

@@ -15,8 +15,7 @@ use crate::folder::contact::Contact;
 use crate::network::OpenError;
 use crate::protocols::market::{Answer, Declined, Member, Members, Standing};
 use crate::protocols::roster::{Order, Roster, SignedOrder};
-use crate::validator::Consistency;
-use crate::validator::exchange_machine::{BatchResult, Checked, ExchangeMachine};
+use crate::validator::exchange_machine::{BatchResult, Checked};
 use crate::validator::raft_link;
 use crate::validator::steps::Group;
 
@@ -123,8 +122,7 @@ impl Door {
     }
 
     async fn look(&self) -> Option<(Roster, Status)> {
-        let read = |machine: &ExchangeMachine, _| machine.roster().clone();
-        let roster = self.validator.query(Consistency::Stale, read).await.ok()?;
+        let roster = self.validator.roster().await.ok()?;
         Some((roster, self.validator.status().await.ok()?))
     }
 

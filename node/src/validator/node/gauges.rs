@@ -2,6 +2,7 @@
 
 use souk_consensus::replica::{Role, Status};
 use souk_market::{Census, Totals};
+use souk_roles::validator::questions::{Question, Reply};
 
 use crate::metrics::{Kind, Page, peers};
 use crate::network::Network;
@@ -13,11 +14,12 @@ use crate::validator::{Consistency, Seen, Validator};
 pub(super) async fn page(validator: Validator<ExchangeMachine>, network: Network) -> Option<Page> {
     let mut page = Page::of_machine();
     let waiting = validator.queued();
-    let read = |machine: &ExchangeMachine, seen| {
-        let exchange = machine.exchange();
-        (exchange.census(), exchange.totals(), seen)
+    let sums = validator.query(Consistency::Stale, Question::Sums);
+    let (Reply::Sums(sums), seen) = sums.await.ok()? else {
+        unreachable!("sums were asked for")
     };
-    let market = validator.query(Consistency::Stale, read).await.ok()?;
+    let (census, totals) = *sums;
+    let market = (census, totals, seen);
     log(&mut page, &validator.status().await.ok()?);
     page.gauge(
         "souk_log_events_waiting",

@@ -19,10 +19,10 @@ use crate::folder::key::NodeKey;
 use crate::network::Network;
 use crate::protocols::market::{Member, Standing};
 use crate::protocols::roster::{Body, Order, Roster, SignedOrder};
+use crate::validator::Validator;
 use crate::validator::exchange_machine::{Checked, ExchangeMachine};
 use crate::validator::raft_link::Peers;
 use crate::validator::steps::{Group, Step};
-use crate::validator::{Consistency, Validator};
 
 /// How often the roster is looked at: an addition takes a few of these.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -75,8 +75,7 @@ impl Keeper {
     }
 
     async fn look(&self) -> Option<(Roster, Status)> {
-        let read = |machine: &ExchangeMachine, _| machine.roster().clone();
-        let roster = self.validator.query(Consistency::Stale, read).await.ok()?;
+        let roster = self.validator.roster().await.ok()?;
         Some((roster, self.validator.status().await.ok()?))
     }
 

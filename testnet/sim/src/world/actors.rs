@@ -416,6 +416,7 @@ impl World {
                 putting,
                 validator,
                 question,
+                ..
             } => {
                 self.counts.questions_put += 1;
                 let node = validator.0;

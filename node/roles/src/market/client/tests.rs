@@ -80,6 +80,7 @@ fn put(actions: Vec<Action>) -> Put {
             putting,
             validator,
             question,
+            ..
         } => Some((putting, validator, *question)),
         _ => None,
     });

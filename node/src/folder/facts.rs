@@ -1,0 +1,537 @@
+//! A log of facts: a file of lines that says after a crash what was done before it.
+//!
+//! ```text
+//! {"checksum":"5f0c62a1b4d39e78","format":"job-facts-2","sequence":7,"fact":{…}}
+//! ```
+//! Facts are on the disk when [`FactLog::append`] returns. What a crash may leave behind them was
+//! never said to be written and is cut off: a line without its end, or lines that the file had
+//! room for and the disk had not, which hold zeros. All else that is not as it was written is
+//! damage and is refused, since a fact that is lost is work done twice or a payment forgotten. The
+//! checksum covers the rest of its line, and lines are numbered, so that one that is changed, gone
+//! or twice there is seen.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+/// What each line begins with.
+const PREFIX: &str = "{\"checksum\":\"";
+
+/// Digits of a checksum: the first 8 bytes of a BLAKE3.
+const CHECKSUM_DIGITS: usize = 16;
+
+/// What may wait to be written, and to be heard of: a few facts of each of some hundred leases.
+const WAITING_MAX: usize = 4_096;
+
+/// Writes that share a sync.
+const TOGETHER_MAX: usize = 256;
+
+/// An open log: nobody else writes it meanwhile.
+#[derive(Debug)]
+pub struct FactLog {
+    path: PathBuf,
+    /// The name of the format, in each line.
+    format: &'static str,
+    file: File,
+    /// Lines in it.
+    lines: u64,
+    /// Bytes of them.
+    length: u64,
+    /// Whether something may stand behind them.
+    is_torn: bool,
+}
+
+/// Why a log was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum FactLogError {
+    /// The file system refused.
+    #[error("cannot read or write {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line is not as it was written.
+    #[error("line {line} of {} is damaged: {damage}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        damage: Damage,
+    },
+    /// Another souk wrote it.
+    #[error(
+        "{} is written in the format {}, and this souk reads {format} alone",
+        path.display(), found.as_deref().unwrap_or("of an older souk")
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it names; an older souk named none.
+        found: Option<String>,
+        /// What is read.
+        format: &'static str,
+    },
+    /// Another process has it open.
+    #[error("{} is in use by another process", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// What is wrong with a line.
+#[derive(Debug, thiserror::Error)]
+pub enum Damage {
+    /// Not what was written.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// A line before it is gone, or there twice.
+    #[error("it is number {found}")]
+    Sequence {
+        /// Which it says it is.
+        found: u64,
+    },
+    /// It was written so, and is no fact.
+    #[error("{0}")]
+    Fact(#[from] serde_json::Error),
+}
+
+/// What is read of a line before its fact is.
+#[derive(Deserialize)]
+struct Header {
+    format: String,
+    sequence: u64,
+}
+
+/// The fact of a line.
+#[derive(Deserialize)]
+struct Body<F> {
+    fact: F,
+}
+
+/// Why a line was not read.
+enum LineFault {
+    Damaged(Damage),
+    Format(Option<String>),
+}
+
+impl From<Damage> for LineFault {
+    fn from(damage: Damage) -> LineFault {
+        LineFault::Damaged(damage)
+    }
+}
+
+impl FactLog {
+    /// Opens a log, an empty one where there is none; what a crash left behind its lines is cut
+    /// off.
+    ///
+    /// # Errors
+    /// When it is damaged, of another format, or open elsewhere, or the disk refuses.
+    pub fn open<F: DeserializeOwned>(
+        path: &Path,
+        format: &'static str,
+    ) -> Result<(FactLog, Vec<F>), FactLogError> {
+        let failed = |source| file_error(path, source);
+        let mut file = writable(path)?;
+        // What is acted on is on the disk: whoever wrote it may have died before the sync.
+        file.sync_all().map_err(failed)?;
+        sync_folder_of(path)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(failed)?;
+        let (facts, length) = parse(path, format, &bytes)?;
+        if length < bytes.len() {
+            file.set_len(length as u64).map_err(failed)?;
+        }
+        let log = FactLog {
+            path: path.to_owned(),
+            format,
+            file,
+            lines: facts.len() as u64,
+            length: length as u64,
+            is_torn: false,
+        };
+        Ok((log, facts))
+    }
+
+    /// What a log says, while another process may be writing it.
+    ///
+    /// # Errors
+    /// When there is none, it is damaged or of another format.
+    pub fn read<F: DeserializeOwned>(
+        path: &Path,
+        format: &'static str,
+    ) -> Result<Vec<F>, FactLogError> {
+        let bytes = fs::read(path).map_err(|source| file_error(path, source))?;
+        parse(path, format, &bytes).map(|(facts, _)| facts)
+    }
+
+    /// Adds facts, with one sync; they are durable when this returns.
+    ///
+    /// What a full disk took of lines that it did not take whole is cut off before the next ones.
+    ///
+    /// # Errors
+    /// When the disk refuses: then none of them counts as written.
+    pub fn append<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
+        let lines = lines(self.format, self.lines + 1, facts);
+        let written = self.write(lines.as_bytes());
+        self.is_torn = written.is_err();
+        written.map_err(|source| file_error(&self.path, source))?;
+        self.lines += facts.len() as u64;
+        self.length += lines.len() as u64;
+        Ok(())
+    }
+
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.length)?;
+            self.file.seek(SeekFrom::Start(self.length))?;
+        }
+        self.file.write_all(lines)?;
+        self.file.sync_data()
+    }
+
+    /// Says these facts instead of all that were there, whole or not at all.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn replace<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
+        let draft = self.path.with_extension("new");
+        let failed = |source| file_error(&draft, source);
+        match fs::remove_file(&draft) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(failed(source)),
+            _ => {}
+        }
+        let lines = lines(self.format, 1, facts);
+        let mut file = writable(&draft)?;
+        file.write_all(lines.as_bytes()).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        fs::rename(&draft, &self.path).map_err(failed)?;
+        self.file = file;
+        self.lines = facts.len() as u64;
+        self.length = lines.len() as u64;
+        self.is_torn = false;
+        sync_folder_of(&self.path)
+    }
+}
+
+/// Has a thread of its own write, all that waits at once. It ends with who sends.
+pub fn write_together<T, W, A>(
+    mut write: impl FnMut(Vec<(T, W)>) -> Vec<(T, A)> + Send + 'static,
+) -> (mpsc::Sender<(T, W)>, mpsc::Receiver<(T, A)>)
+where
+    (T, W): Send + 'static,
+    (T, A): Send + 'static,
+{
+    let (put, mut writes) = mpsc::channel(WAITING_MAX);
+    let (tell, written) = mpsc::channel(WAITING_MAX);
+    tokio::task::spawn_blocking(move || {
+        while let Some(first) = writes.blocking_recv() {
+            let rest = std::iter::from_fn(|| writes.try_recv().ok());
+            let waiting = std::iter::once(first).chain(rest).take(TOGETHER_MAX);
+            for told in write(waiting.collect()) {
+                if tell.blocking_send(told).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    (put, written)
+}
+
+/// The lines of facts, the first of them of that number.
+pub fn lines<F: Serialize>(format: &str, first: u64, facts: &[F]) -> String {
+    let line = |(sequence, fact): (u64, &F)| {
+        let fact = serde_json::to_string(fact).expect("plain data in memory always encodes");
+        let rest = format!("\"format\":\"{format}\",\"sequence\":{sequence},\"fact\":{fact}}}");
+        format!("{PREFIX}{}\",{rest}\n", checksum(rest.as_bytes()))
+    };
+    (first..).zip(facts).map(line).collect()
+}
+
+fn checksum(rest: &[u8]) -> String {
+    blake3::hash(rest).to_hex()[..CHECKSUM_DIGITS].to_owned()
+}
+
+/// Opens a file to be added to, for this process alone.
+fn writable(path: &Path) -> Result<File, FactLogError> {
+    let mut options = OpenOptions::new();
+    let opened = options.create(true).read(true).append(true).open(path);
+    let file = opened.map_err(|source| file_error(path, source))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(FactLogError::Busy {
+            path: path.to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(file_error(path, source)),
+    }
+}
+
+/// Has the name of a new file on the disk too.
+fn sync_folder_of(path: &Path) -> Result<(), FactLogError> {
+    let Some(folder) = path.parent() else {
+        return Ok(());
+    };
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| file_error(folder, source))
+}
+
+fn file_error(path: &Path, source: io::Error) -> FactLogError {
+    FactLogError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Reads lines, and how many bytes the whole ones take.
+fn parse<F: DeserializeOwned>(
+    path: &Path,
+    format: &'static str,
+    bytes: &[u8],
+) -> Result<(Vec<F>, usize), FactLogError> {
+    let (mut facts, mut length) = (Vec::new(), 0);
+    for text in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let line = facts.len() as u64 + 1;
+        let path = || path.to_owned();
+        match fact_of(text, format, line) {
+            Ok(fact) => facts.push(fact),
+            Err(_) if is_torn(&bytes[length..]) => break,
+            Err(LineFault::Format(found)) => {
+                let path = path();
+                return Err(FactLogError::Format {
+                    path,
+                    found,
+                    format,
+                });
+            }
+            Err(LineFault::Damaged(damage)) => {
+                let path = path();
+                return Err(FactLogError::Damaged { path, line, damage });
+            }
+        }
+        length += text.len();
+    }
+    Ok((facts, length))
+}
+
+/// Whether a crash can have left this, from the first line on that is none.
+fn is_torn(rest: &[u8]) -> bool {
+    rest.split_inclusive(|byte| *byte == b'\n')
+        .all(|line| !line.ends_with(b"\n") || line.contains(&0))
+}
+
+/// The fact of a line that is to be of this number.
+fn fact_of<F: DeserializeOwned>(line: &[u8], format: &str, number: u64) -> Result<F, LineFault> {
+    let Some(line) = line.strip_suffix(b"\n") else {
+        return Err(Damage::Checksum.into());
+    };
+    let stated = line.strip_prefix(PREFIX.as_bytes());
+    let stated = stated.and_then(|stated| stated.split_at_checked(CHECKSUM_DIGITS));
+    let Some((stated, Some(rest))) =
+        stated.map(|(stated, rest)| (stated, rest.strip_prefix(b"\",")))
+    else {
+        return Err(match number == 1 && is_of_an_older_souk(line) {
+            true => LineFault::Format(None),
+            false => Damage::Checksum.into(),
+        });
+    };
+    if checksum(rest).as_bytes() != stated {
+        return Err(Damage::Checksum.into());
+    }
+    let header: Header = serde_json::from_slice(line).map_err(Damage::from)?;
+    if header.format != format {
+        return Err(LineFault::Format(Some(header.format)));
+    }
+    if header.sequence != number {
+        let found = header.sequence;
+        return Err(Damage::Sequence { found }.into());
+    }
+    let body: Body<F> = serde_json::from_slice(line).map_err(Damage::from)?;
+    Ok(body.fact)
+}
+
+/// Older souks wrote facts as they are, without a format or a checksum.
+fn is_of_an_older_souk(line: &[u8]) -> bool {
+    type Object = serde_json::Map<String, serde_json::Value>;
+    let object = serde_json::from_slice::<Object>(line);
+    object.is_ok_and(|object| object.contains_key("what"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: &str = "test-facts-1";
+
+    fn open(path: &Path) -> Result<(FactLog, Vec<String>), FactLogError> {
+        FactLog::open(path, FORMAT)
+    }
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn what_was_appended_is_read_in_its_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let (mut log, facts) = open(&path).unwrap();
+        assert!(facts.is_empty());
+        log.append(&words(&["a", "b"])).unwrap();
+        log.append(&words(&["c\n\0"])).unwrap();
+        drop(log);
+        let (mut log, facts) = open(&path).unwrap();
+        assert_eq!(facts, words(&["a", "b", "c\n\0"]));
+        log.append(&words(&["d"])).unwrap();
+        let facts: Vec<String> = FactLog::read(&path, FORMAT).unwrap();
+        assert_eq!(facts, words(&["a", "b", "c\n\0", "d"]));
+    }
+
+    #[test]
+    fn a_log_is_written_by_one_process_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let (mut log, _) = open(&path).unwrap();
+        assert!(matches!(open(&path), Err(FactLogError::Busy { .. })));
+        log.replace(&words(&["a"])).unwrap();
+        assert!(matches!(open(&path), Err(FactLogError::Busy { .. })));
+        drop(log);
+        assert_eq!(open(&path).unwrap().1, words(&["a"]));
+    }
+
+    #[test]
+    fn what_a_crash_leaves_behind_the_lines_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let whole = lines(FORMAT, 1, &words(&["a", "b"]));
+        let last = lines(FORMAT, 3, &words(&["c"]));
+        let mut tails: Vec<Vec<u8>> = (1..last.len())
+            .map(|n| last.as_bytes()[..n].into())
+            .collect();
+        tails.push(vec![0; 4_096]);
+        let mut holed = last.clone().into_bytes();
+        holed[20..40].fill(0);
+        tails.push([holed, last.as_bytes()[..9].to_vec()].concat());
+        for tail in tails {
+            fs::write(&path, [whole.as_bytes(), &tail].concat()).unwrap();
+            let (mut log, facts) = open(&path).unwrap();
+            assert_eq!(facts, words(&["a", "b"]));
+            log.append(&words(&["d"])).unwrap();
+            drop(log);
+            assert_eq!(open(&path).unwrap().1, words(&["a", "b", "d"]));
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_changed_gone_or_there_twice_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let line = |number, word: &str| lines(FORMAT, number, &words(&[word]));
+        let (first, second, third) = (line(1, "a"), line(2, "b"), line(3, "c"));
+        let damaged = |text: String| {
+            fs::write(&path, text).unwrap();
+            match open(&path) {
+                Err(FactLogError::Damaged { line, damage, .. }) => (line, damage),
+                other => panic!("{other:?}"),
+            }
+        };
+        let changed = second.replace("\"b\"", "\"x\"");
+        let (line, damage) = damaged(format!("{first}{changed}{third}"));
+        assert!(matches!((line, damage), (2, Damage::Checksum)));
+        // The last one too: it was written whole.
+        let (line, _) = damaged(format!("{first}{changed}"));
+        assert_eq!(line, 2);
+        let (line, damage) = damaged(format!("{first}{third}"));
+        assert!(matches!((line, damage), (2, Damage::Sequence { found: 3 })));
+        let (line, _) = damaged(format!("{first}{first}"));
+        assert_eq!(line, 2);
+        let zeros = "\0".repeat(second.len());
+        assert_eq!(damaged(format!("{first}{zeros}\n{third}")).0, 2);
+        assert_eq!(damaged("{\"fact\":1}\n".to_owned()).0, 1);
+    }
+
+    #[test]
+    fn another_format_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        fs::write(&path, lines("test-facts-9", 1, &[7])).unwrap();
+        let refused = open(&path).unwrap_err().to_string();
+        assert!(refused.contains("test-facts-9"), "{refused}");
+        fs::write(&path, "{\"what\":\"ran\",\"lease\":3}\n").unwrap();
+        let refused = open(&path).unwrap_err();
+        assert!(matches!(refused, FactLogError::Format { found: None, .. }));
+    }
+
+    #[test]
+    fn what_a_full_disk_took_of_a_line_is_cut_off_before_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let (mut log, _) = open(&path).unwrap();
+        log.append(&words(&["a"])).unwrap();
+        // A disk that is full takes a part of a line and fails.
+        let good = std::mem::replace(&mut log.file, File::open(&path).unwrap());
+        assert!(log.append(&words(&["b"])).is_err());
+        log.file = good;
+        log.file
+            .write_all(&lines(FORMAT, 2, &["b"]).as_bytes()[..20])
+            .unwrap();
+        log.append(&words(&["c"])).unwrap();
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            lines(FORMAT, 1, &["a", "c"])
+        );
+    }
+
+    #[test]
+    fn a_replaced_log_says_what_it_was_replaced_with_and_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("facts.jsonl");
+        let (mut log, _) = open(&path).unwrap();
+        log.append(&words(&["a", "b", "c"])).unwrap();
+        log.replace(&words(&["abc"])).unwrap();
+        log.append(&words(&["d"])).unwrap();
+        drop(log);
+        assert_eq!(open(&path).unwrap().1, words(&["abc", "d"]));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_changed_byte_is_seen_and_never_read_as_another_fact() {
+        let whole = lines(FORMAT, 1, &words(&["a", "b", "c"])).into_bytes();
+        let path = Path::new("facts.jsonl");
+        for at in 0..whole.len() {
+            for flip in [0x01, 0x20, 0x80] {
+                let mut changed = whole.clone();
+                changed[at] ^= flip;
+                match parse::<String>(path, FORMAT, &changed) {
+                    // The end of the last line: it counts as unfinished.
+                    Ok((facts, _)) => {
+                        assert_eq!((at, facts), (whole.len() - 1, words(&["a", "b"])));
+                    }
+                    Err(FactLogError::Damaged { .. }) => {}
+                    Err(error) => panic!("byte {at}: {error}"),
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_written_in_its_order() {
+        let (put, mut written) = write_together(|waiting: Vec<(u8, u8)>| waiting);
+        for number in 0..9 {
+            put.send((number, number)).await.unwrap();
+        }
+        for number in 0..9 {
+            assert_eq!(written.recv().await, Some((number, number)));
+        }
+        drop(put);
+        assert_eq!(written.recv().await, None);
+    }
+}
