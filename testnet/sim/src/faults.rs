@@ -291,13 +291,7 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             ms,
         },
         86..88 => Fault::ShortRead { node },
-        88..90 => {
-            let down_ms = random.between(50, 1_000);
-            match random.chance(500) {
-                true => Fault::FlipBit { node, down_ms },
-                false => Fault::Misdirect { node, down_ms },
-            }
-        }
+        88..90 => harm(random, node),
         90..92 => Fault::Replace { node },
         92..94 => Fault::ReplaceApart {
             node,
@@ -312,6 +306,14 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
         },
         97..98 => Fault::Reorder { ms },
         _ => Fault::Forge { node, ms },
+    }
+}
+
+fn harm(random: &mut Random, node: usize) -> Fault {
+    let down_ms = random.between(50, 1_000);
+    match random.chance(500) {
+        true => Fault::FlipBit { node, down_ms },
+        false => Fault::Misdirect { node, down_ms },
     }
 }
 

@@ -297,17 +297,19 @@ impl World {
                     worker.stopped.insert(of);
                 }
             }
-            Action::Over => {
-                self.counts.providers_stopped += 1;
-                if let Role::Worker(worker) = &mut self.actors.list[actor].role {
-                    worker.is_over = true;
-                }
-            }
+            Action::Over => self.on_worker_over(actor),
             Action::Hurry { .. }
             | Action::Release { .. }
             | Action::Learn { .. }
             | Action::Tell(_) => {}
             place => self.carry_out_in_place(actor, ticket, place),
+        }
+    }
+
+    fn on_worker_over(&mut self, actor: usize) {
+        self.counts.providers_stopped += 1;
+        if let Role::Worker(worker) = &mut self.actors.list[actor].role {
+            worker.is_over = true;
         }
     }
 
