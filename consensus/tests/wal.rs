@@ -385,3 +385,98 @@ fn what_an_earlier_life_did_not_sync_is_durable_before_a_new_segment_follows_it(
     let written = done("write wal-0000000000000002").expect("the new life has no room there");
     assert!(synced < written, "{:?}", watched.done);
 }
+
+/// Real files under a system whose memory keeps what a failed sync did not write, as if it had.
+struct Forgetful {
+    disk: FolderDisk,
+    /// Written and not synced: file, place and length.
+    dirty: Vec<(String, u64, u64)>,
+    /// No sync writes this any more.
+    forgotten: Vec<(String, u64, u64)>,
+    fails: bool,
+}
+
+impl Forgetful {
+    /// The power goes, and with it what was in memory alone.
+    fn lose_power(mut self) -> FolderDisk {
+        for (name, offset, length) in self.dirty.into_iter().chain(self.forgotten) {
+            let zeros = vec![0; usize::try_from(length).unwrap()];
+            self.disk.write(&name, offset, &zeros).unwrap();
+        }
+        self.disk
+    }
+}
+
+impl Disk for Forgetful {
+    fn list(&mut self) -> std::io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn length(&mut self, name: &str) -> std::io::Result<u64> {
+        self.disk.length(name)
+    }
+
+    fn read(&mut self, name: &str) -> std::io::Result<Vec<u8>> {
+        self.disk.read(name)
+    }
+
+    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        let (length, end) = (bytes.len() as u64, offset + bytes.len() as u64);
+        let covers =
+            |of: &str, at: u64, length: u64| of == name && at >= offset && at + length <= end;
+        self.forgotten
+            .retain(|(of, at, length)| !covers(of, *at, *length));
+        self.dirty.push((name.to_owned(), offset, length));
+        self.disk.write(name, offset, bytes)
+    }
+
+    fn sync(&mut self, name: &str) -> std::io::Result<()> {
+        let of_it = |(of, ..): &mut (String, u64, u64)| of == name;
+        let written: Vec<_> = self.dirty.extract_if(.., of_it).collect();
+        if self.fails {
+            self.forgotten.extend(written);
+            return Err(std::io::ErrorKind::Other.into());
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> std::io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&mut self, name: &str) -> std::io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync_names(&mut self) -> std::io::Result<()> {
+        self.disk.sync_names()
+    }
+}
+
+#[test]
+fn what_a_life_after_a_failed_sync_found_stays_when_the_power_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut disk = Forgetful {
+        disk: FolderDisk::open(folder.path()).unwrap(),
+        dirty: Vec::new(),
+        forgotten: Vec::new(),
+        fails: false,
+    };
+    let (mut wal, _) = Wal::open(&mut disk, CONFIG).unwrap();
+    for index in 1..=2 {
+        disk.fails = index == 2;
+        let entries = [entry(index, 1, 100)];
+        let batch = Append {
+            entries: &entries,
+            ..Append::default()
+        };
+        assert_eq!(wal.append(&mut disk, &batch).is_err(), disk.fails);
+    }
+    // The next life finds it, and may tell others that it has it.
+    disk.fails = false;
+    let (_, contents) = Wal::open(&mut disk, CONFIG).unwrap();
+    assert_eq!(contents.entries.len(), 2);
+    let mut disk = disk.lose_power();
+    let (_, after) = Wal::open(&mut disk, CONFIG).unwrap();
+    assert_eq!(after.entries, contents.entries);
+}

@@ -93,6 +93,7 @@ pub(super) fn open(
 ) -> Result<(Wal, Contents), WalOpenError> {
     let (mut scan, length) = Scan::read_all(disk)?;
     scan.cut_tail(disk)?;
+    scan.write_last_again(disk)?;
     let active = scan.segments.last_key_value();
     let active = active.map_or(0, |(number, _)| *number);
     let mut wal = Wal {
@@ -121,17 +122,12 @@ pub(super) fn read(disk: &mut impl Disk) -> Result<Contents, WalOpenError> {
     Ok(Scan::read_all(disk)?.0.contents)
 }
 
-/// The first thing a new life writes is its number. Where that begins a segment, what an earlier
-/// life wrote and did not sync is made durable first: nothing may follow what can still be lost.
+/// The first thing a new life writes is its number.
 fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
     let batch = Append::default();
     let mut frame = frame::begin(Vec::new());
     records::encode_first(wal.incarnation, &wal.hard_state, &batch, &mut frame);
     if !wal.fits(frame::payload_bytes(&frame)) {
-        let old = segment_name(wal.active);
-        if wal.segments.contains_key(&wal.active) {
-            disk.sync(&old).map_err(super::failed("sync", &old))?;
-        }
         frame = wal.roll(disk, &batch)?;
     }
     wal.write_frame(disk, frame)
@@ -166,6 +162,8 @@ struct Scan {
     contents: Contents,
     segments: BTreeMap<u64, Segment>,
     next_frame: Option<u64>,
+    /// The last frame: its segment, its place there, and its bytes.
+    last_frame: Option<(u64, u64, Bytes)>,
     /// Where the next frame goes, and where non-zero bytes after it end.
     tail: (u64, u64),
 }
@@ -203,6 +201,8 @@ impl Scan {
                 Ok(frame) => {
                     self.on_frame(&frame, &mut segment)
                         .map_err(|damage| damaged(number, offset, damage))?;
+                    let written = bytes.slice(offset..frame.end);
+                    self.last_frame = Some((number, offset as u64, written));
                     offset = frame.end;
                 }
                 Err(cause) => {
@@ -281,6 +281,19 @@ impl Scan {
             .map_or(0, |place| place + 1);
         self.tail = (offset as u64, written as u64);
         Ok(())
+    }
+
+    /// Writes the last frame again. If its sync failed, the life that wrote it stopped, and the
+    /// system may hold it in memory as if it were on the disk: then no sync would bring it there
+    /// any more. Frames before it were synced before it was begun.
+    fn write_last_again(&self, disk: &mut impl Disk) -> Result<(), WalError> {
+        let Some((number, offset, bytes)) = &self.last_frame else {
+            return Ok(());
+        };
+        let name = segment_name(*number);
+        disk.write(&name, *offset, bytes)
+            .map_err(super::failed("write", &name))?;
+        disk.sync(&name).map_err(super::failed("sync", &name))
     }
 
     /// Zeroes what a torn write left, so that the next frame finds its place as it must be.
