@@ -278,7 +278,9 @@ async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resour
 async fn look(market: &MarketFile, resources: &Resources) -> Option<MarketView> {
     let looked = async {
         let stranger = NodeKey::generate();
-        let network = Network::start(&stranger, NetworkConfig::default()).await.ok()?;
+        let network = Network::start(&stranger, NetworkConfig::default())
+            .await
+            .ok()?;
         let broker = Broker::new(network, &market.contacts().ok()?).await.ok()?;
         let quotes = broker.quotes(resources.class()).await.ok()?;
         let book = broker.book().await.ok()?;
