@@ -5,7 +5,7 @@
 
 use raft::eraftpb::{Entry, HardState};
 
-use crate::check::{ForgedCommand, Verdict, batch_of, checks_of};
+use crate::check::{Check, ForgedCommand, Verdict, batch_of, checks_of};
 use crate::checkpoint::Checkpoint;
 use crate::disk::Disk;
 use crate::history::Digest;
@@ -219,11 +219,10 @@ fn replay<M: StateMachine>(
 
 /// An audit takes nobody's word: every signature is checked.
 fn verify<M: StateMachine>(entries: &[Entry]) -> Result<Vec<Verdict<M::Command>>, AuditError> {
-    let mut verdicts = Vec::new();
-    for check in checks_of(entries) {
-        let verdict = check.run::<M>();
+    let verdicts = Check::run_all::<M>(&checks_of(entries));
+    for verdict in &verdicts {
         if let Err(forged) = &verdict.outcome {
-            let index = LogIndex(check.ticket.0);
+            let index = LogIndex(verdict.ticket.0);
             let entry = entries.iter().find(|entry| entry.index == index.0);
             let batch = entry.and_then(batch_of).and_then(Result::ok);
             let origin = batch.map(|batch| batch.id.origin);
@@ -233,7 +232,6 @@ fn verify<M: StateMachine>(entries: &[Entry]) -> Result<Vec<Verdict<M::Command>>
                 forged: forged.clone(),
             });
         }
-        verdicts.push(verdict);
     }
     Ok(verdicts)
 }

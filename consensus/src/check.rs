@@ -46,19 +46,31 @@ pub struct ForgedCommand {
 }
 
 impl Check {
-    /// Verifies the commands one after the other.
+    /// Verifies the commands of all checks together; their verdicts are in the same order.
     #[must_use]
-    pub fn run<M: StateMachine>(&self) -> Verdict<M::Command> {
-        let verified = |(offset, command): (usize, &Bytes)| {
-            M::verify(command).map_err(|cause| ForgedCommand {
-                offset,
-                cause: Arc::new(cause),
-            })
+    pub fn run_all<M: StateMachine>(checks: &[Self]) -> Vec<Verdict<M::Command>> {
+        let commands = checks.iter().flat_map(|it| &it.commands);
+        let commands: Vec<&[u8]> = commands.map(|it| &**it).collect();
+        let verified = M::verify_each(&commands);
+        assert_eq!(verified.len(), commands.len(), "each was verified");
+        let mut verified = verified.into_iter();
+        let verdict = |check: &Self| {
+            let of_check = verified
+                .by_ref()
+                .take(check.commands.len())
+                .collect::<Vec<_>>();
+            let forged = |(offset, it): (usize, Result<M::Command, Forged>)| {
+                it.map_err(|cause| ForgedCommand {
+                    offset,
+                    cause: Arc::new(cause),
+                })
+            };
+            Verdict {
+                ticket: check.ticket,
+                outcome: of_check.into_iter().enumerate().map(forged).collect(),
+            }
         };
-        Verdict {
-            ticket: self.ticket,
-            outcome: self.commands.iter().enumerate().map(verified).collect(),
-        }
+        checks.iter().map(verdict).collect()
     }
 }
 

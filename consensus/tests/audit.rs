@@ -83,8 +83,9 @@ fn written() -> tempfile::TempDir {
         replica.tick(LogTime(now));
         if replica.is_leader() && proposed < 30 {
             let command = format!("+command {proposed:02};");
-            let command = Proposal::verify::<Lines>(Bytes::from(command)).unwrap();
-            replica.propose(command).unwrap();
+            for proposal in Proposal::verify_each::<Lines>(vec![Bytes::from(command)]) {
+                replica.propose(proposal.unwrap()).unwrap();
+            }
             proposed += 1;
         }
         while let Some(work) = replica.take_work(LogTime(now)) {

@@ -6,15 +6,16 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use raft::eraftpb::{Message, MessageType};
+use raft::eraftpb::{Entry, Message, MessageType};
 use souk_consensus::batch::Batch;
 use souk_consensus::check::checks_of;
 use souk_consensus::replica::{Forgery, Proposal, StepError};
+use souk_consensus::snapshot::SnapshotParts;
 use souk_consensus::store::Recovered;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
-    Check, Forged, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
-    RestoreError, StateMachine,
+    Check, Digest, Forged, History, Incarnation, LogIndex, LogTime, Position, Replica,
+    ReplicaConfig, ReplicaId, RestoreError, Sessions, Snapshot, StateMachine, Term,
 };
 
 /// What the clocks show.
@@ -183,8 +184,7 @@ impl Group {
             let checks = std::mem::take(&mut self.checks[place]);
             let (now, later) = checks.into_iter().partition(|_| prompt);
             self.checks[place] = later;
-            for check in Vec::<Check>::from_iter(now) {
-                let verdict = check.run::<Lines>();
+            for verdict in Check::run_all::<Lines>(&Vec::from_iter(now)) {
                 if let Err(forgery) = self.replicas[place].on_verified(NOW, verdict) {
                     self.found.push((number, forgery));
                 }
@@ -482,7 +482,7 @@ fn what_was_written_and_not_verified_is_cut_off_at_the_start() {
     };
     let start = |recovered: Recovered| {
         let checks = checks_of(&recovered.entries);
-        let verdicts = checks.iter().map(Check::run::<Lines>).collect();
+        let verdicts = Check::run_all::<Lines>(&checks);
         let config = ReplicaConfig::new(id(follower), 1);
         Replica::new(config, recovered, verdicts, Lines::default())
     };
@@ -511,4 +511,54 @@ fn a_peer_that_is_not_reached_is_not_sent_entries_in_advance() {
     }
     assert_eq!(sent.get(&other), Some(&3));
     assert_eq!(sent.get(&lost), Some(&1), "one to see whether it is back");
+}
+
+#[test]
+fn entries_that_a_snapshot_took_the_place_of_contradict_nothing() {
+    let members = [id(1), id(2), id(3)];
+    let machine = Lines::default();
+    let snapshot = Snapshot::new(&SnapshotParts {
+        index: LogIndex(10),
+        term: Term(1),
+        members: &Replica::genesis(&members, &machine).members,
+        time: NOW,
+        sessions: &Sessions::default(),
+        history: &History::default(),
+        state: Digest(machine.digest()),
+        machine: &machine.snapshot(),
+    });
+    let recovered = Recovered {
+        snapshot,
+        entries: Vec::new(),
+        hard_state: raft::eraftpb::HardState {
+            term: 1,
+            commit: 10,
+            ..raft::eraftpb::HardState::default()
+        },
+        incarnation: Incarnation(1),
+        cut: None,
+    };
+    let mut replica =
+        Replica::new(ReplicaConfig::new(id(1), 7), recovered, Vec::new(), machine).unwrap();
+    // The leader was not told of the snapshot, and goes on from where it knows this one to be.
+    let entries = (5..=12).map(|index| {
+        let mut entry = Entry::default();
+        (entry.index, entry.term) = (index, 1);
+        entry
+    });
+    let mut message = Message::default();
+    message.set_msg_type(MessageType::MsgAppend);
+    (message.from, message.to, message.term) = (2, 1, 1);
+    (message.index, message.log_term, message.commit) = (4, 1, 12);
+    message.set_entries(entries.collect::<Vec<_>>().into());
+    let bytes = PeerMessage::Raft(Box::new(message)).encode();
+    replica.step(NOW, id(2), bytes).unwrap();
+    let work = replica.take_work(NOW).unwrap();
+    let sent = work.send_first.into_iter().chain(work.send_after);
+    let answers = sent.filter_map(|it| match PeerMessage::decode(it.bytes) {
+        Ok(PeerMessage::Raft(message)) => Some((message.get_msg_type(), message.index)),
+        _ => None,
+    });
+    let told = (MessageType::MsgAppendResponse, 10);
+    assert_eq!(answers.collect::<Vec<_>>(), [told], "it is as far as that");
 }

@@ -106,7 +106,7 @@ fn start(number: usize, seed: u64, durable: &mut Durable) -> Replica<Lines> {
         cut: None,
     };
     let checks = checks_of(&recovered.entries);
-    let verdicts = checks.iter().map(Check::run::<Lines>).collect();
+    let verdicts = Check::run_all::<Lines>(&checks);
     Replica::new(config, recovered, verdicts, Lines::default()).unwrap()
 }
 
@@ -192,9 +192,10 @@ impl World {
             }
             let place = usize::try_from(self.random.below(left)).unwrap();
             let check = self.nodes[number].checks.swap_remove(place);
-            let verdict = check.run::<Lines>();
             let replica = &mut self.nodes[number].replica;
-            replica.on_verified(LogTime(self.now), verdict).unwrap();
+            for verdict in Check::run_all::<Lines>(&[check]) {
+                replica.on_verified(LogTime(self.now), verdict).unwrap();
+            }
         }
     }
 
@@ -207,11 +208,10 @@ impl World {
 
     fn propose(&mut self, number: usize, command: &str) {
         let node = &mut self.nodes[number];
-        let ticket = node
-            .replica
-            .propose(Proposal::verify::<Lines>(Bytes::from(command.to_owned())).unwrap())
-            .unwrap();
-        node.asked.insert(ticket, command.to_owned());
+        for proposal in Proposal::verify_each::<Lines>(vec![Bytes::from(command.to_owned())]) {
+            let ticket = node.replica.propose(proposal.unwrap()).unwrap();
+            node.asked.insert(ticket, command.to_owned());
+        }
         self.work(number);
     }
 

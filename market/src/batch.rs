@@ -3,12 +3,14 @@
 //! Checking signatures is the dearest step of all, so it happens before and outside the exchange:
 //! [`SignedBatch::verify`] makes the [`VerifiedBatch`] that [`crate::Exchange::apply`] takes.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::command::Command;
 use crate::ids::{AccountKey, MarketId, Nonce, Signature, SigningKey, canonical};
 use crate::receipt::ReceiptFault;
-use crate::signing::{sign, signed_by};
+use crate::signing::{Claim, Judge, NotedClaim, holds_alone, sign, signed_by};
 use crate::units::Millis;
 
 const DOMAIN: &str = "souk batch v1";
@@ -99,35 +101,72 @@ impl SignedBatch {
         }
     }
 
-    /// Checks the signature (strictly), and those of the receipts inside.
+    /// Checks the signature, and those of the receipts inside.
     ///
     /// A receipt that is not valid does not spoil the batch: its command will be refused.
     ///
     /// # Errors
     /// When the batch is empty, too long or not signed by its account.
     pub fn verify(self) -> Result<VerifiedBatch, BatchFault> {
+        self.verify_by(&mut holds_alone)
+    }
+
+    /// What [`Self::verify`] says of each, in a third to a half of the time if all signatures hold:
+    /// they are checked together.
+    pub fn verify_each(batches: Vec<Self>) -> Vec<Result<VerifiedBatch, BatchFault>> {
+        let mut noted = Vec::new();
+        let note = |batch: Self| {
+            let (account, begin) = (batch.batch.account, noted.len());
+            let supposed = batch.verify_by(&mut |claim| {
+                noted.push(NotedClaim::new(claim));
+                true
+            });
+            (account, supposed, begin..noted.len())
+        };
+        let supposed: Vec<_> = batches.into_iter().map(note).collect();
+        let claims: Vec<Claim<'_>> = noted.iter().map(NotedClaim::claim).collect();
+        let holds = Claim::each_holds(&claims);
+        let judged =
+            |(account, supposed, claims): (_, Result<VerifiedBatch, _>, Range<usize>)| match (
+                supposed,
+                &holds[claims],
+            ) {
+                (_, [false, ..]) => Err(BatchFault::Signature { account }),
+                (Ok(supposed), holds) if holds.contains(&false) => {
+                    VerifiedBatch::check(supposed.batch, &mut holds_alone)
+                }
+                (supposed, _) => supposed,
+            };
+        supposed.into_iter().map(judged).collect()
+    }
+
+    /// The batch's own signature is the first that is judged.
+    fn verify_by(self, judge: &mut Judge<'_>) -> Result<VerifiedBatch, BatchFault> {
         let account = self.batch.account;
         let bytes = canonical(&self.batch);
-        if !signed_by(account, DOMAIN, &bytes, &self.signature) {
+        if !signed_by(judge, account, DOMAIN, &bytes, &self.signature) {
             return Err(BatchFault::Signature { account });
         }
-        VerifiedBatch::check(self.batch)
+        VerifiedBatch::check(self.batch, judge)
     }
 }
 
 impl VerifiedBatch {
-    fn check(batch: Batch) -> Result<Self, BatchFault> {
+    fn check(batch: Batch, judge: &mut Judge<'_>) -> Result<Self, BatchFault> {
         let count = batch.commands.len();
         if count == 0 || count > COMMANDS_MAX {
             return Err(BatchFault::Count { count });
         }
-        let fault = |(place, command): (usize, &Command)| match command {
-            Command::Settle(receipt) => receipt.verify().err().map(|fault| (place, fault)),
-            Command::ProveFault(pair) => {
-                let mut faults = pair.iter().filter_map(|one| one.verify_provider().err());
-                faults.next().map(|fault| (place, fault))
-            }
-            _ => None,
+        let fault = |(place, command): (usize, &Command)| {
+            let verified = match command {
+                Command::Settle(receipt) => receipt.verify_by(judge),
+                Command::ProveFault(pair) => {
+                    let mut each = pair.iter().map(|one| one.verify_provider_by(judge));
+                    each.find(Result::is_err).unwrap_or(Ok(()))
+                }
+                _ => Ok(()),
+            };
+            verified.err().map(|fault| (place, fault))
         };
         let receipt_faults: Vec<_> = batch
             .commands
@@ -148,7 +187,7 @@ impl VerifiedBatch {
     /// # Errors
     /// When the batch is empty or too long.
     pub fn from_own_log(signed: SignedBatch) -> Result<Self, BatchFault> {
-        Self::check(signed.batch)
+        Self::check(signed.batch, &mut holds_alone)
     }
 
     /// The batch.

@@ -84,7 +84,7 @@ pub use order::{Ask, Bid, Limit, Side, Term, TimeInForce, Trade};
 pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
-pub use signing::verifies_strictly;
+pub use signing::Claim;
 pub use snapshot::SnapshotFault;
 pub use tape::{Candle, PriceIndex, Print};
 pub use text::{Name, NameFault};

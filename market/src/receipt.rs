@@ -9,7 +9,7 @@ use crate::class::{Class, Dtype};
 use crate::ids::{
     AccountKey, ContentId, JobId, LeaseId, MarketId, Signature, SigningKey, canonical,
 };
-use crate::signing::{sign, signed_by};
+use crate::signing::{Judge, holds_alone, sign, signed_by};
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Rounding};
 
@@ -223,20 +223,7 @@ impl Receipt {
     /// # Errors
     /// The first thing that is wrong.
     pub fn verify_provider(&self) -> Result<(), ReceiptFault> {
-        self.body.check()?;
-        let provider = self.body.provider;
-        let signature = self
-            .provider_signature
-            .ok_or(ReceiptFault::ProviderUnsigned { provider })?;
-        if !signed_by(
-            provider,
-            PROVIDER_DOMAIN,
-            &canonical(&self.body),
-            &signature,
-        ) {
-            return Err(ReceiptFault::ProviderSignature { provider });
-        }
-        Ok(())
+        self.verify_provider_by(&mut holds_alone)
     }
 
     /// Checks the arithmetic and both signatures. Needs no node.
@@ -244,12 +231,30 @@ impl Receipt {
     /// # Errors
     /// The first thing that is wrong.
     pub fn verify(&self) -> Result<(), ReceiptFault> {
-        self.verify_provider()?;
+        self.verify_by(&mut holds_alone)
+    }
+
+    pub(crate) fn verify_provider_by(&self, judge: &mut Judge<'_>) -> Result<(), ReceiptFault> {
+        self.body.check()?;
+        let provider = self.body.provider;
+        let signature = self
+            .provider_signature
+            .ok_or(ReceiptFault::ProviderUnsigned { provider })?;
+        let bytes = canonical(&self.body);
+        if !signed_by(judge, provider, PROVIDER_DOMAIN, &bytes, &signature) {
+            return Err(ReceiptFault::ProviderSignature { provider });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn verify_by(&self, judge: &mut Judge<'_>) -> Result<(), ReceiptFault> {
+        self.verify_provider_by(judge)?;
         let buyer = self.body.buyer;
         let signature = self
             .buyer_signature
             .ok_or(ReceiptFault::BuyerUnsigned { buyer })?;
-        if !signed_by(buyer, BUYER_DOMAIN, &canonical(&self.body), &signature) {
+        let bytes = canonical(&self.body);
+        if !signed_by(judge, buyer, BUYER_DOMAIN, &bytes, &signature) {
             return Err(ReceiptFault::BuyerSignature { buyer });
         }
         Ok(())

@@ -263,7 +263,7 @@ impl Buyer {
         config: Config,
     ) -> Result<Buyer, JoinError> {
         // Providers fetch from the buyer over the connections it opens; it need not be reachable.
-        let (network, broker) = reach(&key, market, network::Config::default()).await?;
+        let (network, broker) = reach(&key, market, network::NetworkConfig::default()).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
         let Config {

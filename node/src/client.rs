@@ -2,4 +2,5 @@
 
 pub mod broker;
 pub mod reach;
+mod task;
 pub mod trader;

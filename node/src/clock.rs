@@ -1,9 +1,12 @@
-//! This machine's clock, as every log and file of a node has it.
+//! This machine's clock, as every log and file of a node has it, and the moment a core is told.
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use souk_market::Millis;
+use souk_roles::clock::{Micros, Now};
 
 /// The variable by which a test gives a node a wrong clock: it names a file with the milliseconds
 /// that the clock is ahead, or behind where negative. What the file says is followed while the node
@@ -52,4 +55,77 @@ fn followed(file: OsString) -> Arc<AtomicI64> {
 /// Milliseconds since 1970 by this machine's clock.
 pub fn unix_ms() -> u64 {
     unix_us() / 1000
+}
+
+/// The log's clock, as far as it is known here: this machine's, and by how much that is behind.
+/// Clones are one clock.
+#[derive(Clone, Debug, Default)]
+pub struct LogClock {
+    ahead_ms: Arc<AtomicI64>,
+}
+
+impl LogClock {
+    /// What it shows now.
+    pub fn time(&self) -> Millis {
+        let ahead_ms = self.ahead_ms.load(Ordering::Relaxed);
+        Millis(unix_ms().saturating_add_signed(ahead_ms))
+    }
+
+    /// It showed `log` when this machine's showed `own`.
+    pub(crate) fn set(&self, log: Millis, own: Millis) {
+        let ahead_ms = i128::from(log.0) - i128::from(own.0);
+        let ahead_ms = i64::try_from(ahead_ms).unwrap_or(0);
+        self.ahead_ms.store(ahead_ms, Ordering::Relaxed);
+    }
+}
+
+/// What tells a core the moment of each event: from when it was made on, and by the log's clock.
+#[derive(Clone, Debug)]
+pub struct CoreClock {
+    began: Instant,
+    log: LogClock,
+}
+
+impl CoreClock {
+    /// A clock that begins now.
+    pub fn new(log: LogClock) -> CoreClock {
+        let began = Instant::now();
+        CoreClock { began, log }
+    }
+
+    /// The moment.
+    pub fn now(&self) -> Now {
+        Now {
+            tick: self.tick(),
+            log: self.log.time(),
+        }
+    }
+
+    /// How long it is to a moment; nothing where that has passed.
+    pub fn until(&self, moment: Micros) -> Duration {
+        Duration::from_micros(moment.since(self.tick()).0)
+    }
+
+    fn tick(&self) -> Micros {
+        Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_core_is_told_the_logs_clock_once_validators_have_said_it() {
+        let log = LogClock::default();
+        let (provider, buyer) = (CoreClock::new(log.clone()), CoreClock::new(log.clone()));
+        let own = Millis(unix_ms());
+        log.set(Millis(own.0 + 3_600_000), own);
+        for clock in [provider, buyer] {
+            assert!(clock.now().log.0 >= own.0 + 3_600_000);
+            assert_eq!(clock.until(Micros(0)), Duration::ZERO);
+        }
+        log.set(Millis(own.0 - 3_600_000), own);
+        assert!(log.time() < own);
+    }
 }

@@ -30,7 +30,7 @@ use crate::folder::key::{NodeKey, NotAKey};
 use crate::network::profile::{Profile, SignedProfile};
 use peer_score::{Conduct, Misconduct};
 use stream_quotas::{QuotaExceeded, StreamQuotas};
-use streams::{Incoming, StreamError, Streams};
+use streams::{IncomingStream, StreamError, Streams};
 use swarm::{Command, SwarmTask, routes};
 
 pub use rate_limit::RateLimit;
@@ -48,7 +48,7 @@ pub const PEERS_FILE: &str = "peers.json";
 
 /// How the network listens.
 #[derive(Clone, Debug, Default)]
-pub struct Config {
+pub struct NetworkConfig {
     /// The address to listen on; port 0 takes a free one. None listens nowhere.
     pub listen: Option<Multiaddr>,
     /// Where addresses of known peers are kept over restarts. A node that has none is here for a
@@ -142,7 +142,7 @@ pub enum OpenError {
 
 impl Network {
     /// Starts the swarm; returns once it listens.
-    pub async fn start(key: &NodeKey, config: Config) -> Result<Network, StartError> {
+    pub async fn start(key: &NodeKey, config: NetworkConfig) -> Result<Network, StartError> {
         if let Some(address) = &config.listen {
             claim(address)?;
         }
@@ -216,7 +216,7 @@ impl Network {
     }
 
     /// The streams that peers open here for `protocol`. Each protocol has one acceptor in a node.
-    fn accept(&self, protocol: StreamProtocol) -> mpsc::Receiver<Incoming> {
+    fn accept(&self, protocol: StreamProtocol) -> mpsc::Receiver<IncomingStream> {
         let accepted = self.streams.accept(protocol);
         accepted.expect("each protocol of a node is accepted in one place")
     }
@@ -325,7 +325,7 @@ pub(crate) mod tests {
     pub(crate) async fn listening_at(addresses: &[Multiaddr]) -> (NodeKey, Network, Contact) {
         let key = NodeKey::generate();
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let mut task = SwarmTask::new(&key, &Config::default(), inbox).unwrap();
+        let mut task = SwarmTask::new(&key, &NetworkConfig::default(), inbox).unwrap();
         for address in addresses {
             claim(address).unwrap();
             task.listen(address.clone()).await.unwrap();
@@ -349,9 +349,9 @@ pub(crate) mod tests {
         let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
         let network = Network::start(
             &key,
-            Config {
+            NetworkConfig {
                 listen,
-                ..Config::default()
+                ..NetworkConfig::default()
             },
         )
         .await
@@ -365,7 +365,7 @@ pub(crate) mod tests {
     }
 
     async fn silent() -> Network {
-        Network::start(&NodeKey::generate(), Config::default())
+        Network::start(&NodeKey::generate(), NetworkConfig::default())
             .await
             .unwrap()
     }
@@ -485,9 +485,9 @@ pub(crate) mod tests {
         let taken = server.addresses().await.remove(0);
         let again = Network::start(
             &NodeKey::generate(),
-            Config {
+            NetworkConfig {
                 listen: Some(taken),
-                ..Config::default()
+                ..NetworkConfig::default()
             },
         )
         .await;
@@ -497,7 +497,7 @@ pub(crate) mod tests {
     /// A node that stays, and that knows only those `knows` names.
     async fn staying(folder: &std::path::Path, knows: &[&Contact]) -> (NodeKey, Network, Contact) {
         let key = NodeKey::generate();
-        let config = Config {
+        let config = NetworkConfig {
             listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
             peers_file: Some(folder.join(format!("{}.json", key.peer_id()))),
             options: Options::default(),

@@ -258,7 +258,7 @@ impl Provider {
         let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
         let check = |profile| provider.limits.check_device(profile);
         opened.profiles.iter().try_for_each(check)?;
-        let config = network::Config {
+        let config = network::NetworkConfig {
             listen: Some(provider.listen.clone()),
             peers_file: Some(home.join(network::PEERS_FILE)),
             options: network,

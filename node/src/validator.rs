@@ -6,6 +6,7 @@
 //! sends events and awaits answers. The exchange is reached by closures that run in the task,
 //! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
 
+mod admission;
 mod auditing;
 mod backup_file;
 pub mod exchange_machine;
@@ -40,19 +41,20 @@ use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
+    Forged, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
 };
 pub use souk_roles::validator::questions::Questioned;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use admission::{Admission, Crowded};
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
 pub use backup_file::BackupFault;
 pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
-use task::{Event, Query, Task};
+use task::{Event, Query, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;
 
@@ -64,7 +66,7 @@ const NOTICES_MAX: usize = 4_096;
 
 /// How a folder that was never used is begun.
 #[derive(Clone, Debug)]
-pub enum Beginning {
+pub enum LogBeginning {
     /// As one of the first members of a new group; every member must be given the same list.
     Found(Vec<ReplicaId>),
     /// As a new replica that an existing group will add.
@@ -81,7 +83,7 @@ pub struct ValidatorConfig {
     /// Its folder: the log, snapshots, and the views that can be rebuilt.
     pub folder: PathBuf,
     /// What to do if the folder is empty.
-    pub beginning: Beginning,
+    pub beginning: LogBeginning,
     /// Length of a tick.
     pub tick: Duration,
     /// Sizes on disk.
@@ -93,7 +95,7 @@ pub struct ValidatorConfig {
 impl ValidatorConfig {
     /// The defaults: a tick of 15 ms (elections after 300 to 600 ms), 10 s of patience.
     #[must_use]
-    pub fn new(id: ReplicaId, seed: u64, folder: PathBuf, beginning: Beginning) -> Self {
+    pub fn new(id: ReplicaId, seed: u64, folder: PathBuf, beginning: LogBeginning) -> Self {
         Self {
             replica: ReplicaConfig::new(id, seed),
             folder,
@@ -206,13 +208,13 @@ pub enum QueryError {
 pub enum Consistency {
     /// It reflects everything acknowledged anywhere before the query.
     Linearizable,
-    /// Whatever this validator has; [`Seen`] says how old it is.
+    /// Whatever this validator has; [`ReadMoment`] says how old it is.
     Stale,
 }
 
 /// What a query sees besides the machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct ReadMoment {
     /// The last entry applied here.
     pub applied: LogIndex,
     /// The log's clock.
@@ -235,6 +237,7 @@ const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
 pub struct Validator<M: Questioned> {
+    admission: Admission<M>,
     events: mpsc::Sender<Event<M>>,
     notices: broadcast::Sender<Notice>,
     patience: Duration,
@@ -243,6 +246,7 @@ pub struct Validator<M: Questioned> {
 impl<M: Questioned> Clone for Validator<M> {
     fn clone(&self) -> Self {
         Self {
+            admission: self.admission.clone(),
             events: self.events.clone(),
             notices: self.notices.clone(),
             patience: self.patience,
@@ -251,11 +255,11 @@ impl<M: Questioned> Clone for Validator<M> {
 }
 
 /// The end of a validator.
-pub struct Ended {
+pub struct ValidatorEnd {
     end: oneshot::Receiver<Result<(), ValidatorFailure>>,
 }
 
-impl Ended {
+impl ValidatorEnd {
     /// Waits until the validator has stopped.
     ///
     /// # Errors
@@ -275,19 +279,36 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         config: &ValidatorConfig,
         machine: M,
         outbound: mpsc::Sender<Envelope>,
-    ) -> Result<(Self, Ended), ValidatorError> {
+    ) -> Result<(Self, ValidatorEnd), ValidatorError> {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
-        let task = Task::open(config, machine, inbox, notices.clone(), outbound)?;
+        let task = ValidatorTask::open(config, machine, inbox, notices.clone(), outbound)?;
         let (end, ended) = oneshot::channel();
         // Where nobody waits for the end, nobody is told of it.
         tokio::spawn(async move { end.send(task.run().await) });
         let validator = Self {
+            admission: Admission::start(config.replica.id)?,
             events,
             notices,
             patience: config.patience,
         };
-        Ok((validator, Ended { end: ended }))
+        Ok((validator, ValidatorEnd { end: ended }))
+    }
+
+    /// Verifies commands that are to be proposed, together with what else waits for that; what is
+    /// said of each is in their order.
+    ///
+    /// # Errors
+    /// When they were not looked at.
+    pub async fn verify_each(
+        &self,
+        commands: Vec<Bytes>,
+    ) -> Result<Vec<Result<Proposal<M::Command>, Forged>>, ProposeError> {
+        let verified = self.admission.verify(commands).await;
+        let verified = verified.map_err(|Crowded| ProposeError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        })?;
+        verified.ok_or(ProposeError::Stopped)
     }
 
     /// Replicates a verified command and returns what applying it gave.
@@ -337,7 +358,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         &self,
         consistency: Consistency,
         question: M::Question,
-    ) -> Result<(M::Reply, Seen), QueryError> {
+    ) -> Result<(M::Reply, ReadMoment), QueryError> {
         let (reply, answer) = oneshot::channel();
         let query = Query { question, reply };
         self.ask(Event::Query { consistency, query })?;
@@ -422,15 +443,14 @@ fn begin<M: StateMachine<Command: Send>>(
             folder: folder.clone(),
             cause,
         })?;
-    let recovered =
-        match (recovered, &config.beginning) {
-            (Some(recovered), _) => recovered,
-            (None, Beginning::Found(members)) => store
-                .bootstrap(Replica::genesis(members, &machine))
-                .map_err(|cause| ValidatorError::Write { folder, cause })?,
-            (None, Beginning::Join) => store.join(),
-            (None, Beginning::Refuse) => return Err(ValidatorError::Empty(folder)),
-        };
+    let recovered = match (recovered, &config.beginning) {
+        (Some(recovered), _) => recovered,
+        (None, LogBeginning::Found(members)) => store
+            .bootstrap(Replica::genesis(members, &machine))
+            .map_err(|cause| ValidatorError::Write { folder, cause })?,
+        (None, LogBeginning::Join) => store.join(),
+        (None, LogBeginning::Refuse) => return Err(ValidatorError::Empty(folder)),
+    };
     if let Some((file, offset)) = &recovered.cut {
         tracing::info!(
             file,

@@ -227,7 +227,7 @@ async fn buyers(
     count: u32,
 ) -> Result<Vec<Buyer>, SubmissionsError> {
     let issuer = NodeKey::load(&folder.join("issuer").join(KEY_FILE))?;
-    let network = Network::start(&issuer, network::Config::default()).await?;
+    let network = Network::start(&issuer, network::NetworkConfig::default()).await?;
     let broker = Broker::new(network, &market.contacts()?).await?;
     let issuer = Trader::new(issuer, market.genesis.market_id(), broker);
     issuer

@@ -1,7 +1,6 @@
 //! The arguments of `souk testnet …`.
 
 use clap::Subcommand;
-use souk_sim::Bug;
 
 /// Commands on a testnet.
 #[derive(Debug, Subcommand)]
@@ -106,9 +105,6 @@ pub struct SimArgs {
     /// Live through these faults of the schedule alone, as a failing run names them, or `none`.
     #[arg(long, value_name = "N,N", value_parser = chosen_faults)]
     pub faults: Option<ChosenFaults>,
-    /// Plant a seeded bug, to see it found.
-    #[arg(long, value_name = "NAME", value_parser = seeded_bug)]
-    pub bug: Option<Bug>,
 }
 
 /// Faults by their number in a seed's schedule.
@@ -122,11 +118,4 @@ fn chosen_faults(text: &str) -> Result<ChosenFaults, String> {
     let number = |word: &str| word.parse().map_err(|_| format!("`{word}` is no number"));
     let numbers = text.split(',').map(number).collect::<Result<_, _>>();
     numbers.map(ChosenFaults)
-}
-
-fn seeded_bug(name: &str) -> Result<Bug, String> {
-    Bug::of_name(name).ok_or_else(|| {
-        let names: Vec<&str> = Bug::ALL.into_iter().map(Bug::name).collect();
-        format!("the seeded bugs are {}", names.join(", "))
-    })
 }

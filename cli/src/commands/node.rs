@@ -26,7 +26,7 @@ pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave
 
 /// Runs a validator until it is told to stop.
 pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
-    let config = node::Config {
+    let config = node::SeatConfig {
         home: folder.to_owned(),
         key: key(folder)?,
         market: MarketFile::find(folder).map_err(from_config)?,

@@ -14,7 +14,7 @@ use souk_node::market::{
 };
 use souk_node::memory::ContentId;
 use souk_node::network::wire;
-use souk_node::network::{Config, Network};
+use souk_node::network::{Network, NetworkConfig};
 use souk_node::protocols::lease::{self, Opening, Part, ProviderWord, Request, Start};
 
 use tokio::runtime::Runtime;
@@ -69,7 +69,7 @@ impl Hand {
         let file = MarketFile::find(&folder).expect("the testnet has a market");
         let contacts = file.contacts().expect("its validators have addresses");
         let joined = runtime.block_on(async {
-            let network = Network::start(&key, Config::default()).await;
+            let network = Network::start(&key, NetworkConfig::default()).await;
             let network = network.expect("it listens nowhere");
             // Whoever fetches from it waits for ever.
             network.serve(transfers::PROTOCOL, 64, |_, stream| async move {

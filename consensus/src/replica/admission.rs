@@ -175,7 +175,9 @@ impl<M: StateMachine> Replica<M> {
                 let index = LogIndex(index);
                 return Err(StepError::Order { from, index });
             }
-            if index <= log.committed && log.term(index).is_ok_and(|here| here != term) {
+            // raft has term 0 for what a snapshot took the place of: it can't be compared any more.
+            let here = log.term(index).unwrap_or(0);
+            if index <= log.committed && here != 0 && here != term {
                 let index = LogIndex(index);
                 return Err(StepError::Conflict { from, index });
             }

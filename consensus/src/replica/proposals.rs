@@ -50,12 +50,20 @@ pub struct Proposal<C> {
 }
 
 impl<C> Proposal<C> {
-    /// Verifies a command.
+    /// Verifies commands together; what is said of each is in the same order.
     ///
-    /// # Errors
-    /// When it must not be proposed.
-    pub fn verify<M: StateMachine<Command = C>>(bytes: Bytes) -> Result<Self, Forged> {
-        M::verify(&bytes).map(|command| Self { bytes, command })
+    /// # Panics
+    /// When the machine does not say something of each.
+    pub fn verify_each<M: StateMachine<Command = C>>(
+        commands: Vec<Bytes>,
+    ) -> Vec<Result<Self, Forged>> {
+        let bytes: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
+        let verified = M::verify_each(&bytes);
+        assert_eq!(verified.len(), commands.len(), "each was verified");
+        let proposal = |(bytes, verified): (Bytes, Result<C, Forged>)| {
+            verified.map(|command| Self { bytes, command })
+        };
+        commands.into_iter().zip(verified).map(proposal).collect()
     }
 }
 

@@ -113,6 +113,50 @@ fn a_changed_batch_does_not_verify() {
 }
 
 #[test]
+fn batches_verified_together_are_judged_as_each_alone() {
+    let (mut town, lease) = leased();
+    let good = body(&town.exchange, lease, 1_000_000);
+    let settle = |receipt: Receipt| vec![Command::Settle(Box::new(receipt))];
+    let withdraw = |amount| {
+        vec![Command::Withdraw {
+            amount: Credits(amount),
+        }]
+    };
+    let half = Receipt::new(good.clone()).sign_as_provider(key(PROVIDER));
+    let mut batches = vec![
+        town.batch(BUYER, withdraw(1)),
+        town.batch(PROVIDER, settle(receipt(good.clone(), PROVIDER, BUYER))),
+        town.batch(PROVIDER, settle(receipt(good.clone(), BUYER, PROVIDER))),
+        town.batch(PROVIDER, settle(half.clone())),
+        town.batch(
+            BUYER,
+            vec![Command::ProveFault(Box::new([
+                half,
+                receipt(good, BUYER, BUYER),
+            ]))],
+        ),
+        town.batch(BUYER, Vec::new()),
+        town.batch(BUYER, withdraw(1)),
+        town.batch(BUYER, Vec::new()),
+        town.batch(BUYER, withdraw(2)),
+    ];
+    for changed in &mut batches[6..8] {
+        changed.batch.nonce = Nonce(1_000);
+    }
+    let alone: Vec<_> = batches.iter().cloned().map(SignedBatch::verify).collect();
+    let (good, bad) = (alone[..5].iter().chain(&alone[8..]), &alone[5..8]);
+    assert!(good.into_iter().all(Result::is_ok));
+    assert_eq!(bad[0], Err(BatchFault::Count { count: 0 }));
+    let forged = |it: &_| matches!(it, Err(BatchFault::Signature { .. }));
+    assert!(bad[1..].iter().all(forged));
+    assert_ne!(
+        alone[1], alone[2],
+        "a receipt with wrong signatures is known as such"
+    );
+    assert_eq!(SignedBatch::verify_each(batches), alone);
+}
+
+#[test]
 fn time_never_runs_backwards() {
     let mut town = Town::new();
     town.wait(500);

@@ -10,11 +10,11 @@ mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use souk_market::{Lease, LeaseId, Millis};
+use souk_market::{Lease, LeaseId};
 use souk_memory::Tensor;
-use souk_roles::clock::{Micros, Now};
+use souk_roles::clock::Now;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::{Action, Answer, Event, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason};
 use souk_roles::lease::{ProviderWord, Request};
@@ -25,7 +25,7 @@ use super::journal::{Put, Writer};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::{Buyer, Finished, Requests, Submission, WINDOW_MAX};
-use crate::clock::unix_ms;
+use crate::clock::CoreClock;
 use crate::protocols::lease::Shown;
 use streams::{Incoming, Talk};
 
@@ -62,7 +62,7 @@ enum Next {
 pub(super) struct Shell {
     buyer: Buyer,
     core: JobCore,
-    began: Instant,
+    clock: CoreClock,
     /// Events that are there already.
     ready: VecDeque<Event>,
     inbox: mpsc::Receiver<Incoming>,
@@ -111,13 +111,13 @@ impl Shell {
         gathered: Finished,
         (submission, journal): (Submission, Option<Writer>),
     ) -> Shell {
-        let began = Instant::now();
-        let (core, effects) = begin(now(began));
+        let clock = CoreClock::new(buyer.broker().log_clock());
+        let (core, effects) = begin(clock.now());
         let (told, inbox) = mpsc::channel(INBOX);
         let mut shell = Shell {
             buyer: buyer.clone(),
             core,
-            began,
+            clock,
             ready: VecDeque::new(),
             inbox,
             told,
@@ -160,7 +160,7 @@ impl Shell {
                 }
             };
             if let Some(event) = event {
-                let effects = self.core.apply(now(self.began), event);
+                let effects = self.core.apply(self.clock.now(), event);
                 self.carry_out(effects);
             }
         };
@@ -181,10 +181,10 @@ impl Shell {
     /// Waits for something to happen.
     async fn next(&mut self) -> Next {
         let wakes_at = self.core.wakes_at();
-        let wakes_in = wakes_at.map(|at| at.since(now(self.began).tick));
+        let wakes_in = wakes_at.map(|at| self.clock.until(at));
         let sleep = async {
             match wakes_in {
-                Some(wait) => tokio::time::sleep(Duration::from_micros(wait.0)).await,
+                Some(wait) => tokio::time::sleep(wait).await,
                 None => std::future::pending().await,
             }
         };
@@ -323,13 +323,5 @@ impl Shell {
             let why = "the journal's writer has ended or is far behind".to_owned();
             self.answer(ticket, Answer::NotWritten(why));
         }
-    }
-}
-
-/// The moment by this machine's clocks.
-fn now(began: Instant) -> Now {
-    Now {
-        tick: Micros(u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)),
-        log: Millis(unix_ms()),
     }
 }

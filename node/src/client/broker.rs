@@ -1,48 +1,38 @@
 //! A peer's way to the market: whichever validator answers.
-//!
-//! A signed batch may be sent again to another validator without harm, since its nonce makes it
-//! take effect once. So a broker tries the validators in turn, beginning with the last that
-//! answered, until one does or time is up.
 
 mod queries;
-mod watch;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use libp2p::PeerId;
-use tokio::time::Instant;
+use souk_market::AccountKey;
+use souk_roles::market::client::{PATIENCE, Reply};
+use tokio::sync::watch;
 
+pub use super::task::AttemptError;
+use super::task::{self, ANSWER_TIMEOUT, Client};
+use crate::clock::LogClock;
 use crate::folder::contact::Contact;
-use crate::network::wire::{self, WireError};
-use crate::network::{Network, OpenError};
-use crate::protocols::market::{Age, Answer, Member, Members, PROTOCOL, Request, Standing};
+use crate::network::Network;
+use crate::protocols::market::{Age, Answer, Member, Members, Request, Standing};
 
-/// How long a broker goes on trying. A new leader is elected well within it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a question is put, in seconds.
+const PATIENCE_S: u64 = PATIENCE.0 / 1_000_000;
 
-/// How long one validator may take for one answer before the next is tried.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The pause after each validator has failed once.
-const ROUND_PAUSE: Duration = Duration::from_millis(100);
-
-/// Asks validators; clones share the memory of who answered last.
+/// Asks validators; clones share one task, which knows who answered last.
 #[derive(Clone)]
 pub struct Broker {
     network: Network,
     validators: Arc<RwLock<Arc<[PeerId]>>>,
-    preferred: Arc<AtomicUsize>,
-    /// The oldest answer so far, of a broker that takes stale ones.
-    oldest: Option<Arc<Mutex<Option<Age>>>>,
+    pub(super) client: Client,
+    takes_stale: bool,
 }
 
 /// Why the market was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     /// No validator answered in time.
-    #[error("none of {tried} validators answered for {} s, the last: {last}", PATIENCE.as_secs())]
+    #[error("none of {tried} validators answered for {PATIENCE_S} s, the last: {last}")]
     Unreachable {
         /// How many validators are known.
         tried: usize,
@@ -57,26 +47,6 @@ pub enum BrokerError {
     Confused,
 }
 
-/// Why one validator did not answer.
-#[derive(Debug, thiserror::Error)]
-pub enum AttemptError {
-    /// It was not reached.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The conversation broke.
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    /// It said nothing.
-    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
-    Timeout,
-    /// It is full.
-    #[error("it is busy")]
-    Busy,
-    /// It cannot answer now.
-    #[error("{0}")]
-    Unavailable(String),
-}
-
 impl Broker {
     /// A broker over these validators.
     pub async fn new(network: Network, contacts: &[Contact]) -> Result<Broker, BrokerError> {
@@ -89,36 +59,39 @@ impl Broker {
         if validators.is_empty() {
             return Err(BrokerError::NoValidators);
         }
+        let validators: Arc<[PeerId]> = validators.into();
         Ok(Broker {
+            client: Client::start(network.clone(), validators.clone(), false),
             network,
-            validators: Arc::new(RwLock::new(validators.into())),
-            preferred: Arc::default(),
-            oldest: None,
+            validators: Arc::new(RwLock::new(validators)),
+            takes_stale: false,
         })
     }
 
     /// The same, content with what a validator has although it can't ask the others.
     pub fn stale(&self) -> Broker {
         Broker {
-            oldest: Some(Arc::default()),
+            client: Client::start(self.network.clone(), self.validators(), true),
+            takes_stale: true,
             ..self.clone()
         }
     }
 
     /// How old the oldest answer was that this broker has taken, if it takes stale ones.
     pub fn oldest(&self) -> Option<Age> {
-        let oldest = self.oldest.as_ref()?.lock();
-        *oldest.unwrap_or_else(PoisonError::into_inner)
+        self.client.oldest().filter(|_| self.takes_stale)
     }
 
-    fn on_age(&self, age: Age) {
-        let Some(oldest) = &self.oldest else {
-            return;
-        };
-        let mut oldest = oldest.lock().unwrap_or_else(PoisonError::into_inner);
-        if oldest.is_none_or(|oldest| oldest.applied > age.applied) {
-            *oldest = Some(age);
-        }
+    /// A counter that rises whenever something happened to `account`, and whenever the watch was
+    /// broken and is whole again, since something may have been missed then.
+    pub fn watch(&self, account: AccountKey) -> watch::Receiver<u64> {
+        self.client.watch(account)
+    }
+
+    /// The log's clock: this machine's, and by how much those of the validators differ from it in
+    /// the median. What the market judges is judged by it.
+    pub fn log_clock(&self) -> LogClock {
+        self.client.log_clock()
     }
 
     /// The validators this broker knows.
@@ -147,38 +120,31 @@ impl Broker {
             }
         }
         if !peers.is_empty() {
-            let known = self.validators.write();
-            *known.unwrap_or_else(PoisonError::into_inner) = peers.into();
+            let peers: Arc<[PeerId]> = peers.into();
+            {
+                let known = self.validators.write();
+                *known.unwrap_or_else(PoisonError::into_inner) = peers.clone();
+            }
+            self.client.knows(peers).await;
         }
         Ok(members)
     }
 
     /// Puts `request` to one validator after another until one answers.
     pub async fn ask(&self, request: &Request) -> Result<Answer, BrokerError> {
-        let deadline = Instant::now() + PATIENCE;
-        let first = self.preferred.load(Ordering::Relaxed);
-        let mut attempt = 0;
-        loop {
-            let validators = self.validators();
-            let place = (first + attempt) % validators.len();
-            let last = match self.ask_one(validators[place], request).await {
-                Ok(answer) => {
-                    self.preferred.store(place, Ordering::Relaxed);
-                    return Ok(answer);
-                }
-                Err(last) => last,
-            };
-            tracing::debug!(validator = %validators[place], %last, "no answer");
-            if Instant::now() >= deadline {
-                return Err(BrokerError::Unreachable {
-                    tried: validators.len(),
-                    last,
-                });
-            }
-            attempt += 1;
-            if attempt % validators.len() == 0 {
-                tokio::time::sleep(ROUND_PAUSE).await;
-            }
+        let came = self.client.ask(request.clone()).await;
+        match came.reply {
+            Reply::Answer(answer) => Ok(*answer),
+            Reply::Unreached(_) => Err(self.unreachable(came.last)),
+            _ => Err(BrokerError::Confused),
+        }
+    }
+
+    /// None of the validators answered, the last for this reason.
+    pub(super) fn unreachable(&self, last: Option<AttemptError>) -> BrokerError {
+        BrokerError::Unreachable {
+            tried: self.validators().len(),
+            last: last.unwrap_or(AttemptError::Timeout),
         }
     }
 
@@ -188,22 +154,9 @@ impl Broker {
         validator: PeerId,
         request: &Request,
     ) -> Result<Answer, AttemptError> {
-        let exchange = async {
-            let mut stream = self.network.open(validator, PROTOCOL).await?;
-            if self.oldest.is_some() {
-                wire::send(&mut stream, &Request::Stale).await?;
-            }
-            wire::send(&mut stream, request).await?;
-            Ok::<_, AttemptError>(match wire::receive(&mut stream).await? {
-                Answer::Age(age) => {
-                    self.on_age(age);
-                    wire::receive(&mut stream).await?
-                }
-                answer => answer,
-            })
-        };
-        let timed = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
-        match timed.map_err(|_| AttemptError::Timeout)?? {
+        let putting = task::put(&self.network, validator, self.takes_stale, request);
+        let timed = tokio::time::timeout(ANSWER_TIMEOUT, putting).await;
+        match timed.map_err(|_| AttemptError::Timeout)??.answer {
             Answer::Busy { .. } => Err(AttemptError::Busy),
             Answer::Unavailable(reason) => Err(AttemptError::Unavailable(reason)),
             answer => Ok(answer),

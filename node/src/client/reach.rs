@@ -23,7 +23,7 @@ pub enum ReachError {
 pub(crate) async fn reach(
     key: &NodeKey,
     market: &MarketFile,
-    config: network::Config,
+    config: network::NetworkConfig,
 ) -> Result<(Network, Broker), ReachError> {
     let network = Network::start(key, config).await?;
     let broker = Broker::new(network.clone(), &market.contacts()?).await?;

@@ -1,23 +1,11 @@
 //! An account that trades: signs commands and brings them to the market.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use souk_market::{
-    Acceptance, AccountKey, Batch, Command, MarketId, Millis, NONCE_WINDOW, Name, Nonce, Refusal,
-    SignedBatch,
-};
+use souk_market::{Acceptance, AccountKey, Command, MarketId, Name, Refusal};
+use souk_roles::market::client::Reply;
 
 use crate::client::broker::{Broker, BrokerError};
-use crate::clock::{unix_ms, unix_us};
 use crate::folder::key::NodeKey;
-use crate::protocols::market::{Answer, Request};
-
-/// How long a signed batch stays valid, in milliseconds.
-const EXPIRY_MS: u64 = 60_000;
-
-/// Times a batch is signed again because another process of the same account was faster.
-const NONCES_MAX: usize = 4;
+use crate::protocols::market::Answer;
 
 /// Signs for one account; clones share its nonces.
 #[derive(Clone)]
@@ -25,9 +13,6 @@ pub struct Trader {
     key: NodeKey,
     market: MarketId,
     broker: Broker,
-    nonce: Arc<AtomicU64>,
-    /// By how much this clock is behind the market's, as far as is known.
-    behind_ms: Arc<AtomicU64>,
 }
 
 /// Why commands were not carried out.
@@ -36,6 +21,9 @@ pub enum TradeError {
     /// The market was not reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
+    /// They may have been carried out or may not, and will not be later: the log says which.
+    #[error("no validator said what became of it: look before you command it again ({0})")]
+    Uncertain(BrokerError),
     /// A command was refused.
     #[error("the market refused: {0}")]
     Refused(#[from] Refusal),
@@ -55,12 +43,11 @@ pub enum TradeError {
 impl Trader {
     /// Trades for `key` in `market` by way of `broker`.
     pub fn new(key: NodeKey, market: MarketId, broker: Broker) -> Trader {
+        broker.client.sign_for(key.clone(), market);
         Trader {
             key,
             market,
             broker,
-            nonce: Arc::default(),
-            behind_ms: Arc::default(),
         }
     }
 
@@ -85,22 +72,25 @@ impl Trader {
     }
 
     /// Carries out commands under one signature: one result a command.
+    ///
+    /// # Errors
+    /// When no validator took them in, or none said what became of them.
     pub async fn submit(
         &self,
         commands: Vec<Command>,
     ) -> Result<Vec<Result<Acceptance, Refusal>>, TradeError> {
-        let mut results = self.submit_once(commands.clone()).await?;
-        for _ in 1..NONCES_MAX {
-            let Some(Err(Refusal::NonceOld { oldest, .. })) = results.first() else {
-                break;
-            };
-            // This clock was ahead once, or that of another process of this account is. Of those
-            // within the window any may be used: the next is to be above the highest.
-            let highest = oldest.0.saturating_add(NONCE_WINDOW - 1);
-            self.nonce.fetch_max(highest, Ordering::Relaxed);
-            results = self.submit_once(commands.clone()).await?;
+        let came = self.broker.client.carry(commands).await;
+        match came.reply {
+            Reply::Carried(results) => Ok(results),
+            Reply::NotTaken(answer) => Err(match *answer {
+                Answer::Invalid(reason) => TradeError::Invalid(reason),
+                Answer::TooLarge { bytes, bytes_max } => TradeError::TooLarge { bytes, bytes_max },
+                _ => BrokerError::Confused.into(),
+            }),
+            Reply::Uncertain(_) => Err(TradeError::Uncertain(self.broker.unreachable(came.last))),
+            Reply::Unreached(_) => Err(self.broker.unreachable(came.last).into()),
+            Reply::Answer(_) => Err(BrokerError::Confused.into()),
         }
-        Ok(results)
     }
 
     /// Carries out one command.
@@ -110,83 +100,49 @@ impl Trader {
         Ok(result?)
     }
 
-    /// Opens the account under `name`, unless it is open.
+    /// Opens the account under `name`, unless it is open. To register twice does nothing more than
+    /// to register once, so where an answer was lost it is done anew.
     ///
-    /// A clock that is a minute behind signs what has expired when it arrives. To register twice
-    /// does nothing more than to register once, so this is where such a clock finds out.
+    /// # Errors
+    /// As [`Trader::submit`], and when it is refused.
     pub async fn register(&self, name: Name) -> Result<(), TradeError> {
         let register = || self.submit_one(Command::Register { name: name.clone() });
         let mut registered = register().await;
-        match &registered {
-            // An answer was lost and the batch sent again: what came of it is seen by asking anew.
-            Err(TradeError::Refused(Refusal::NonceUsed { .. })) => registered = register().await,
-            Err(TradeError::Refused(Refusal::BatchExpired { now, .. })) => {
-                let behind_ms = now.0.saturating_sub(unix_ms());
-                tracing::warn!(behind_ms, "this clock is behind the market's: set it right");
-                self.behind_ms.store(behind_ms, Ordering::Relaxed);
-                registered = register().await;
-            }
-            _ => {}
+        let is_lost = matches!(
+            registered,
+            Err(TradeError::Uncertain(_) | TradeError::Refused(Refusal::NonceUsed { .. }))
+        );
+        if is_lost {
+            registered = register().await;
         }
         match registered {
             Ok(_) | Err(TradeError::Refused(Refusal::AccountKnown { .. })) => Ok(()),
             Err(error) => Err(error),
         }
     }
-
-    async fn submit_once(
-        &self,
-        commands: Vec<Command>,
-    ) -> Result<Vec<Result<Acceptance, Refusal>>, TradeError> {
-        let request = Request::Submit(self.sign(commands));
-        match self.broker.ask(&request).await? {
-            Answer::Applied(results) => Ok(results),
-            Answer::Invalid(reason) => Err(TradeError::Invalid(reason)),
-            Answer::TooLarge { bytes, bytes_max } => Err(TradeError::TooLarge { bytes, bytes_max }),
-            _ => Err(BrokerError::Confused.into()),
-        }
-    }
-
-    fn sign(&self, commands: Vec<Command>) -> SignedBatch {
-        let batch = Batch {
-            market: self.market,
-            account: self.account(),
-            nonce: self.next_nonce(),
-            expires: Millis(unix_ms() + self.behind_ms.load(Ordering::Relaxed) + EXPIRY_MS),
-            commands,
-        };
-        batch.sign(self.key.signing())
-    }
-
-    /// The time in microseconds, or one more than the last: rising over restarts and processes.
-    fn next_nonce(&self) -> Nonce {
-        let now = unix_us();
-        let next = |last: u64| Some((last + 1).max(now));
-        let last = self
-            .nonce
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        Nonce((last.unwrap_or_default() + 1).max(now))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
+
+    use souk_market::{NONCE_WINDOW, Nonce, SignedBatch};
 
     use super::*;
+    use crate::clock::unix_us;
     use crate::folder::contact::Contact;
     use crate::network::wire;
-    use crate::network::{Config, Network};
-    use crate::protocols::market::PROTOCOL;
+    use crate::network::{Network, NetworkConfig};
+    use crate::protocols::market::{PROTOCOL, Request};
 
     /// What a validator made of a batch; none where it applied it and its answer was lost.
     type Made = Option<Result<Acceptance, Refusal>>;
 
     async fn network(key: &NodeKey) -> Network {
-        let config = Config {
+        let config = NetworkConfig {
             listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
-            ..Config::default()
+            ..NetworkConfig::default()
         };
         Network::start(key, config).await.unwrap()
     }

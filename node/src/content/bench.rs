@@ -85,7 +85,7 @@ async fn loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartError> 
         pieces,
         ..Default::default()
     };
-    let config = network::Config {
+    let config = network::NetworkConfig {
         listen,
         options,
         ..Default::default()

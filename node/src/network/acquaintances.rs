@@ -53,14 +53,14 @@ pub(super) enum Worth {
 /// Everything a node has heard.
 #[derive(Debug, Default)]
 pub(super) struct Acquaintances {
-    profiles: HashMap<AccountKey, Heard>,
+    profiles: HashMap<AccountKey, Acquaintance>,
     passed_on: HashMap<PeerId, (u64, u32)>,
     file: Option<PathBuf>,
 }
 
 /// A profile, and what it has in common with others.
 #[derive(Debug)]
-struct Heard {
+struct Acquaintance {
     profile: Profile,
     from: PeerId,
     place: Option<Prefix>,
@@ -73,10 +73,10 @@ enum Prefix {
     V6([u8; PREFIX_6_BYTES]),
 }
 
-impl Heard {
-    fn new(profile: Profile, from: PeerId) -> Heard {
+impl Acquaintance {
+    fn new(profile: Profile, from: PeerId) -> Acquaintance {
         let place = profile.addresses.iter().find_map(prefix);
-        Heard {
+        Acquaintance {
             profile,
             from,
             place,
@@ -132,7 +132,7 @@ impl Acquaintances {
         if known.is_some_and(|known| known.profile.issued_ms >= profile.issued_ms) {
             return Worth::Idle;
         }
-        let heard = Heard::new(profile.clone(), from);
+        let heard = Acquaintance::new(profile.clone(), from);
         if known.is_none() && !self.make_room(&heard, now_ms) {
             return Worth::Idle;
         }
@@ -141,7 +141,7 @@ impl Acquaintances {
     }
 
     /// Whether there is a place for a newcomer, if need be another one's.
-    fn make_room(&mut self, newcomer: &Heard, now_ms: u64) -> bool {
+    fn make_room(&mut self, newcomer: &Acquaintance, now_ms: u64) -> bool {
         if self.profiles.len() < PROFILES_MAX {
             return true;
         }
@@ -163,8 +163,8 @@ impl Acquaintances {
     /// newcomer's would be with it: places are not passed to and fro.
     fn crowded<T: Copy + Eq + Hash>(
         &self,
-        newcomer: &Heard,
-        common: impl Fn(&Heard) -> Option<T>,
+        newcomer: &Acquaintance,
+        common: impl Fn(&Acquaintance) -> Option<T>,
     ) -> Option<AccountKey> {
         let mut counts = HashMap::<T, usize>::new();
         for shared in self.profiles.values().filter_map(&common) {

@@ -34,7 +34,7 @@ const WAITING_MAX: usize = 256;
 const WANTED_MAX: usize = 64;
 
 /// A stream that has come, and from whom.
-pub(super) type Incoming = (PeerId, Stream);
+pub(super) type IncomingStream = (PeerId, Stream);
 
 /// Why a stream did not come about.
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +49,12 @@ pub(super) enum StreamError {
 
 /// The streams of a swarm: its behaviour, and the handle to it in one.
 #[derive(Clone, Default)]
-pub(super) struct Streams(Arc<Mutex<Inner>>);
+pub(super) struct Streams(Arc<Mutex<StreamTable>>);
 
 #[derive(Default)]
-struct Inner {
+struct StreamTable {
     /// Who takes the streams of a protocol.
-    acceptors: HashMap<StreamProtocol, mpsc::Sender<Incoming>>,
+    acceptors: HashMap<StreamProtocol, mpsc::Sender<IncomingStream>>,
     /// The connections of a peer, in the order they came about.
     connections: HashMap<PeerId, Vec<(ConnectionId, mpsc::Sender<StreamRequest>)>>,
 }
@@ -83,7 +83,10 @@ impl Streams {
     }
 
     /// The streams that come for a protocol from now on; none if somebody takes them already.
-    pub(super) fn accept(&self, protocol: StreamProtocol) -> Option<mpsc::Receiver<Incoming>> {
+    pub(super) fn accept(
+        &self,
+        protocol: StreamProtocol,
+    ) -> Option<mpsc::Receiver<IncomingStream>> {
         let mut inner = self.inner();
         let acceptors = &mut inner.acceptors;
         if acceptors.get(&protocol).is_some_and(|one| !one.is_closed()) {
@@ -107,13 +110,13 @@ impl Streams {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, StreamTable> {
         // Each change under this lock is whole before anything can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl StreamTable {
     /// The youngest connection that stands. One that was denied after all is forgotten.
     fn way_to(&mut self, peer: PeerId) -> Option<mpsc::Sender<StreamRequest>> {
         let open = self.connections.get_mut(&peer)?;

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::acquaintances::Acquaintances;
 use super::streams::Streams;
 use super::transport::{self, Multiplexing};
-use super::{Config, Options, StartError, gossip};
+use super::{NetworkConfig, Options, StartError, gossip};
 use crate::clock::unix_ms;
 use crate::folder::contact::{self, Contact};
 use crate::folder::key::NodeKey;
@@ -158,7 +158,7 @@ pub(super) struct SwarmTask {
 impl SwarmTask {
     pub(super) fn new(
         key: &NodeKey,
-        config: &Config,
+        config: &NetworkConfig,
         inbox: mpsc::Receiver<Command>,
     ) -> Result<SwarmTask, StartError> {
         let stays = config.peers_file.is_some();

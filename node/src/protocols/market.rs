@@ -4,7 +4,7 @@ use libp2p::swarm::StreamProtocol;
 use souk_roles::market::words;
 pub use souk_roles::market::words::{
     Age, Answer, BACKUP_FRAME_BYTES, Declined, Member, Members, NAMED_MAX, REQUEST_BYTES_MAX,
-    Request, Standing, Status,
+    Request, Standing, Status, TimedAnswer,
 };
 
 /// The protocol's name.
@@ -35,6 +35,9 @@ mod tests {
         let submit = Request::Submit(batch.sign(&SigningKey::from_bytes(&[4; 32])));
         fuzzed::try_messages(6, &[Request::Find(vec![account; 2]), jobs, submit]);
         fuzzed::try_messages::<Answer>(7, &[]);
+        let (time, age) = (Millis(3), None);
+        let answer = Answer::Changed;
+        fuzzed::try_messages(8, &[TimedAnswer { time, age, answer }]);
     }
 
     #[test]

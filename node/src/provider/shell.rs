@@ -11,10 +11,10 @@ mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use souk_market::{LeaseId, Millis, Resources};
-use souk_roles::clock::{Micros, Now};
+use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::provider::{
     Action, Answer, Config, Event, Fact, Past, ProviderCore, ProviderStatus, StreamId,
@@ -26,7 +26,7 @@ use super::Provider;
 use super::job::Job;
 use super::journal::{Writer, Written};
 use super::pace::Speed;
-use crate::clock::unix_ms;
+use crate::clock::CoreClock;
 use crate::protocols::lease::Shown;
 use outcomes::Outcome;
 pub(super) use streams::{Frame, Incoming};
@@ -52,7 +52,7 @@ pub(super) enum Signal {
 pub(super) struct Shell {
     provider: Arc<Provider>,
     core: ProviderCore,
-    began: Instant,
+    clock: CoreClock,
     inbox: mpsc::Receiver<Incoming>,
     /// Answers that are there already.
     ready: VecDeque<Event>,
@@ -91,13 +91,13 @@ impl Shell {
             memory_bytes_max: provider.terms.limits.memory_bytes_each(),
             patience: micros(patience),
         };
-        let began = Instant::now();
-        let (core, effects) = ProviderCore::resume(config, past, now(began));
+        let clock = CoreClock::new(provider.trader.broker().log_clock());
+        let (core, effects) = ProviderCore::resume(config, past, clock.now());
         let (status, told) = watch::channel(core.status());
         let mut shell = Shell {
             provider,
             core,
-            began,
+            clock,
             inbox,
             ready: VecDeque::new(),
             peers: BTreeMap::new(),
@@ -125,7 +125,7 @@ impl Shell {
                 Some(event) => event,
                 None => self.next(&mut signals, &mut changes).await,
             };
-            let effects = self.core.apply(now(self.began), event);
+            let effects = self.core.apply(self.clock.now(), event);
             self.carry_out(effects);
             if self.ready.is_empty() {
                 self.status.send_replace(self.core.status());
@@ -142,10 +142,10 @@ impl Shell {
     ) -> Event {
         loop {
             let wakes_at = self.core.wakes_at();
-            let wakes_in = wakes_at.map(|at| at.since(now(self.began).tick));
+            let wakes_in = wakes_at.map(|at| self.clock.until(at));
             let sleep = async {
                 match wakes_in {
-                    Some(wait) => tokio::time::sleep(Duration::from_micros(wait.0)).await,
+                    Some(wait) => tokio::time::sleep(wait).await,
                     None => std::future::pending().await,
                 }
             };
@@ -226,12 +226,4 @@ impl Shell {
 
 fn micros(time: Duration) -> Micros {
     Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
-}
-
-/// The moment by this machine's clocks.
-fn now(began: Instant) -> Now {
-    Now {
-        tick: micros(began.elapsed()),
-        log: Millis(unix_ms()),
-    }
 }

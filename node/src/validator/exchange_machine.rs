@@ -16,14 +16,14 @@ use crate::folder::config::MarketFile;
 const CHANGES_MAX: usize = 1024;
 
 /// Accounts that something happened to, in one step of the log.
-pub type Changed = Arc<[AccountKey]>;
+pub type ChangedAccounts = Arc<[AccountKey]>;
 
 /// What the replicated log of a validator drives.
 pub type ExchangeMachine = exchange::ExchangeMachine<Changes>;
 
 /// Where the changes of an exchange are told.
 #[derive(Debug)]
-pub struct Changes(broadcast::Sender<Changed>);
+pub struct Changes(broadcast::Sender<ChangedAccounts>);
 
 impl Watch for Changes {
     fn on_events(&mut self, events: &[Event]) {
@@ -51,7 +51,7 @@ impl Validator<ExchangeMachine> {
 }
 
 /// A market at its beginning, and where its changes are told.
-pub fn begin(market: &MarketFile) -> (ExchangeMachine, broadcast::Sender<Changed>) {
+pub fn begin(market: &MarketFile) -> (ExchangeMachine, broadcast::Sender<ChangedAccounts>) {
     let (changes, _) = broadcast::channel(CHANGES_MAX);
     let watch = Changes(changes.clone());
     let machine = ExchangeMachine::new(&market.genesis, &market.founders(), watch);

@@ -4,7 +4,7 @@
 //! acknowledged anywhere before the question. A peer that asks for it gets a stale one, with its
 //! age: the way to look at a market whose quorum is gone.
 
-mod announced;
+mod announcements;
 mod members;
 
 use std::collections::BTreeSet;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_consensus::replica::{COMMAND_BYTES_MAX, Proposal};
-use souk_market::{AccountKey, SignedBatch};
+use souk_consensus::replica::COMMAND_BYTES_MAX;
+use souk_market::{AccountKey, Millis, SignedBatch};
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
@@ -25,12 +25,12 @@ use crate::network::profile::Profile;
 use crate::network::wire::{self, Intake, WireError};
 use crate::network::{Network, RateLimit};
 use crate::protocols::market::{
-    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
+    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
 };
 use crate::protocols::roster::SignedOrder;
-use crate::validator::exchange_machine::{BatchResult, Changed, Checked, ExchangeMachine};
-use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
-use announced::Announced;
+use crate::validator::exchange_machine::{BatchResult, ChangedAccounts, ExchangeMachine};
+use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};
+use announcements::Announcements;
 
 /// Streams served at a time, watches among them: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
@@ -48,23 +48,23 @@ const ASKED_PER_SECOND: u32 = 2_048;
 struct Door {
     network: Network,
     validator: Validator<ExchangeMachine>,
-    changes: broadcast::Sender<Changed>,
-    announced: Mutex<Announced>,
+    changes: broadcast::Sender<ChangedAccounts>,
+    announcements: Mutex<Announcements>,
     intake: Intake,
     rate_limit: RateLimit,
 }
 
-/// Serves `/souk/market/5` until the network stops.
+/// Serves `/souk/market/6` until the network stops.
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,
-    changes: broadcast::Sender<Changed>,
+    changes: broadcast::Sender<ChangedAccounts>,
 ) {
     let door = Arc::new(Door {
         network: network.clone(),
         validator,
         changes,
-        announced: Mutex::default(),
+        announcements: Mutex::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
         rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });
@@ -86,7 +86,7 @@ impl Door {
         while let Some(request) = self.intake.receive::<Request>(&mut stream).await? {
             self.rate_limit.pass(peer, request.cost()).await;
             if let Some(excess) = request.excess() {
-                wire::send(&mut stream, &Answer::Invalid(excess)).await?;
+                wire::send(&mut stream, &timed(None, Answer::Invalid(excess))).await?;
                 continue;
             }
             if let Request::Stale = request {
@@ -100,10 +100,7 @@ impl Door {
                 return self.send_backup(&order, &mut stream).await;
             }
             let (age, answer) = self.answer(peer, request, consistency).await;
-            if let Some(age) = age {
-                wire::send(&mut stream, &Answer::Age(age)).await?;
-            }
-            wire::send(&mut stream, &answer).await?;
+            wire::send(&mut stream, &timed(age, answer)).await?;
         }
         Ok(())
     }
@@ -147,6 +144,7 @@ impl Door {
     ) -> (Option<Age>, Answer) {
         let answer = match request {
             Request::Submit(batch) => self.submit(batch).await,
+            Request::Time => Answer::Done,
             Request::Announce(addresses) => self.announce(peer, &addresses),
             Request::Find(accounts) => self.find(&accounts).await,
             Request::Status => self.status().await,
@@ -160,13 +158,19 @@ impl Door {
     }
 
     async fn submit(&self, batch: SignedBatch) -> Answer {
-        let bytes = batch.encode().into();
         // Checked here so that nobody's nonsense takes the others' place in the log.
-        let command = match batch.verify() {
-            Ok(verified) => Checked::Batch(verified),
-            Err(fault) => return Answer::Invalid(fault.to_string()),
+        let verified = self
+            .validator
+            .verify_each(vec![batch.encode().into()])
+            .await;
+        let verified = verified.map(|each| each.into_iter().next());
+        let proposed = match verified {
+            Ok(Some(Ok(proposal))) => self.validator.propose(proposal).await,
+            Ok(Some(Err(forged))) => return Answer::Invalid(forged.to_string()),
+            Ok(None) => Err(ProposeError::Stopped),
+            Err(error) => Err(error),
         };
-        let result = match self.validator.propose(Proposal { bytes, command }).await {
+        let result = match proposed {
             Ok(result) => result,
             Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
             Err(ProposeError::TooLarge { bytes }) => {
@@ -219,14 +223,14 @@ impl Door {
             return Answer::Unavailable("only ed25519 peers have an account".to_owned());
         };
         let understood = contact::understood(addresses);
-        self.announced().take(AccountKey(account), understood);
+        self.announcements().take(AccountKey(account), understood);
         Answer::Done
     }
 
     /// Those that announced themselves here, and those that were heard of by gossip.
     async fn find(&self, accounts: &[AccountKey]) -> Answer {
         let mut found: Vec<Contact> = {
-            let announced = self.announced();
+            let announced = self.announcements();
             let contact = |account| announced.contact(account);
             accounts.iter().filter_map(contact).collect()
         };
@@ -245,20 +249,26 @@ impl Door {
         Answer::Found(found.iter().map(Into::into).collect())
     }
 
-    fn announced(&self) -> MutexGuard<'_, Announced> {
+    fn announcements(&self) -> MutexGuard<'_, Announcements> {
         // Each change under this lock is whole before anything can panic.
-        self.announced
+        self.announcements
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn age_of(seen: Seen) -> Age {
+fn age_of(seen: ReadMoment) -> Age {
     Age {
         age_ms: seen.age_ms,
         applied: seen.applied.0,
         time_ms: seen.time.0,
     }
+}
+
+/// An answer as it is sent: with this validator's clock, of which a client believes the median.
+fn timed(age: Option<Age>, answer: Answer) -> TimedAnswer {
+    let time = Millis(unix_ms());
+    TimedAnswer { time, age, answer }
 }
 
 fn unavailable() -> Answer {

@@ -27,13 +27,13 @@ use crate::network::{self, Network};
 use crate::protocols::market::{Member, Members, Standing};
 use crate::validator::exchange_machine::{self, ExchangeMachine};
 use crate::validator::{
-    self, Beginning, Ended, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
-    ValidatorError, ValidatorFailure,
+    self, LogBeginning, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
+    ValidatorEnd, ValidatorError, ValidatorFailure,
 };
 use crate::validator::{gateway, raft_link};
 use keeper::Keeper;
 
-pub use restoring::{RestoreError, Restored, restore};
+pub use restoring::{Restoration, RestoreError, restore};
 
 /// Raft messages on their way to the network task; raft sends again what does not fit.
 const OUTBOUND_MAX: usize = 4096;
@@ -49,7 +49,7 @@ pub const REMOVED_FILE: &str = "removed";
 const REPLICA_FOLDER: &str = "replica";
 
 /// What a validator runs with.
-pub struct Config {
+pub struct SeatConfig {
     /// Its folder.
     pub home: PathBuf,
     /// Its key.
@@ -120,15 +120,15 @@ pub enum SeatError {
 pub struct Seat {
     id: ReplicaId,
     validator: Validator<ExchangeMachine>,
-    ended: Ended,
+    ended: ValidatorEnd,
     keeper: Keeper,
 }
 
 impl Seat {
     /// Recovers the replica, joins the network and serves. A newcomer waits here until it was
     /// admitted; `waiting` is told at which address.
-    pub async fn start(config: Config, waiting: impl FnOnce(&str)) -> Result<Seat, SeatError> {
-        let Config {
+    pub async fn start(config: SeatConfig, waiting: impl FnOnce(&str)) -> Result<Seat, SeatError> {
+        let SeatConfig {
             home,
             key,
             market,
@@ -143,7 +143,7 @@ impl Seat {
         let peers_file = Some(home.join(network::PEERS_FILE));
         let network = Network::start(
             &key,
-            network::Config {
+            network::NetworkConfig {
                 listen,
                 peers_file,
                 options: network,
@@ -155,10 +155,10 @@ impl Seat {
             let _ = network.learn(&contact).await;
         }
         let address = reached_at(&file.listen, &key);
-        let place = Place::find(&home, &network, &key, &market, &mut file, || {
+        let place = SeatPlace::find(&home, &network, &key, &market, &mut file, || {
             waiting(address.as_deref().unwrap_or_default());
         });
-        let Place { id, told, founders } = place.await?;
+        let SeatPlace { id, told, founders } = place.await?;
         let (machine, changes) = exchange_machine::begin(&market);
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
         let config = replica_config(&home, &key, id, founders);
@@ -220,7 +220,7 @@ impl Seat {
 }
 
 /// A validator's place among the others, before it begins.
-struct Place {
+struct SeatPlace {
     id: ReplicaId,
     /// Those others named, where they were asked.
     told: Vec<Member>,
@@ -228,7 +228,7 @@ struct Place {
     founders: Option<Vec<ReplicaId>>,
 }
 
-impl Place {
+impl SeatPlace {
     async fn find(
         home: &Path,
         network: &Network,
@@ -236,7 +236,7 @@ impl Place {
         market: &MarketFile,
         file: &mut ValidatorFile,
         waiting: impl FnOnce(),
-    ) -> Result<Place, SeatError> {
+    ) -> Result<SeatPlace, SeatError> {
         let mine = key.peer_id();
         let members = members(market)?;
         let others: Vec<PeerId> = members
@@ -250,7 +250,7 @@ impl Place {
             let (raft_id, told) = admission::await_admission(network, &others, account).await;
             file.raft_id = Some(raft_id);
             config::write(&home.join(VALIDATOR_FILE), file)?;
-            return Place::of(home, raft_id, Some(told), None);
+            return SeatPlace::of(home, raft_id, Some(told), None);
         };
         let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
         let founder = members.get(&mine) == Some(&id);
@@ -275,7 +275,7 @@ impl Place {
             all.sort_unstable();
             all
         });
-        Place::of(home, raft_id, told, founders)
+        SeatPlace::of(home, raft_id, told, founders)
     }
 
     fn of(
@@ -283,7 +283,7 @@ impl Place {
         raft_id: u64,
         told: Option<Members>,
         founders: Option<Vec<ReplicaId>>,
-    ) -> Result<Place, SeatError> {
+    ) -> Result<SeatPlace, SeatError> {
         let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
         let begun = told.as_ref().and_then(|told| told.member(raft_id));
         let begun = begun.is_some_and(|member| member.begun) || home.join(FOUNDED_FILE).exists();
@@ -291,7 +291,7 @@ impl Place {
             let path = home.join(REPLICA_FOLDER);
             return Err(SeatError::Wiped { raft_id, path });
         }
-        Ok(Place {
+        Ok(SeatPlace {
             id,
             told: told.map(|told| told.validators).unwrap_or_default(),
             founders,
@@ -389,9 +389,9 @@ fn replica_config(
     founders: Option<Vec<ReplicaId>>,
 ) -> ValidatorConfig {
     let beginning = match founders {
-        _ if holds_log(home) => Beginning::Refuse,
-        Some(founders) => Beginning::Found(founders),
-        None => Beginning::Join,
+        _ if holds_log(home) => LogBeginning::Refuse,
+        Some(founders) => LogBeginning::Found(founders),
+        None => LogBeginning::Join,
     };
     // Election timeouts must differ between validators; the key's bytes do.
     let mut seed = [0; 8];

@@ -131,7 +131,7 @@ impl Operator {
     /// Reaches the market of `market` to sign with `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Operator, ReachError> {
         let stranger = NodeKey::generate();
-        let (_, broker) = reach(&stranger, market, network::Config::default()).await?;
+        let (_, broker) = reach(&stranger, market, network::NetworkConfig::default()).await?;
         broker.refresh().await?;
         Ok(Operator {
             key,

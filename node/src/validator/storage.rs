@@ -17,7 +17,7 @@ use super::ValidatorFailure;
 const JOBS_MAX: usize = 1;
 
 /// What the thread is to do.
-enum Job {
+enum DiskJob {
     /// Make durable what a round brought.
     Persist {
         work: Work,
@@ -32,7 +32,7 @@ enum Job {
 
 /// The way to the thread.
 pub(super) struct Storage {
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<DiskJob>,
     closed: oneshot::Receiver<()>,
 }
 
@@ -57,7 +57,7 @@ impl Storage {
         if work.parts.is_empty() && persist.snapshot.is_none() && !persist.must_sync {
             return Ok(work);
         }
-        self.ask(|reply| Job::Persist { work, reply }).await
+        self.ask(|reply| DiskJob::Persist { work, reply }).await
     }
 
     /// Makes a snapshot durable and releases what it covers. Returns the first entry kept.
@@ -65,7 +65,7 @@ impl Storage {
         &mut self,
         snapshot: Snapshot,
     ) -> Result<(Snapshot, LogIndex), ValidatorFailure> {
-        self.ask(|reply| Job::Keep { snapshot, reply }).await
+        self.ask(|reply| DiskJob::Keep { snapshot, reply }).await
     }
 
     /// Waits until the thread has let go of the folder.
@@ -77,7 +77,7 @@ impl Storage {
 
     async fn ask<T>(
         &mut self,
-        job: impl FnOnce(oneshot::Sender<Result<T, WalError>>) -> Job,
+        job: impl FnOnce(oneshot::Sender<Result<T, WalError>>) -> DiskJob,
     ) -> Result<T, ValidatorFailure> {
         let (reply, answer) = oneshot::channel();
         // There is room: the one caller has waited for the last answer.
@@ -86,16 +86,16 @@ impl Storage {
     }
 }
 
-fn serve(mut store: Store<FolderDisk>, inbox: &Receiver<Job>) {
+fn serve(mut store: Store<FolderDisk>, inbox: &Receiver<DiskJob>) {
     while let Ok(job) = inbox.recv() {
         // A caller that no longer waits is stopping.
         match job {
-            Job::Persist { work, reply } => {
+            DiskJob::Persist { work, reply } => {
                 let kept = store.keep_parts(&work.parts);
                 let persisted = kept.and_then(|()| store.persist(&work.persist));
                 let _gone = reply.send(persisted.map(|()| work));
             }
-            Job::Keep { snapshot, reply } => {
+            DiskJob::Keep { snapshot, reply } => {
                 let _gone = reply.send(keep(&mut store, snapshot));
             }
         }

@@ -21,10 +21,10 @@ use tokio::time::{Instant, timeout_at};
 use super::storage::Storage;
 use super::verifier::Verifier;
 use super::views::Views;
-use super::waiting::{Reply, Waiting};
+use super::waiting::{PendingProposals, Reply};
 use super::{
-    Consistency, Notice, ProposeError, Seen, ValidatorConfig, ValidatorError, ValidatorFailure,
-    begin, refused,
+    Consistency, Notice, ProposeError, ReadMoment, ValidatorConfig, ValidatorError,
+    ValidatorFailure, begin, refused,
 };
 
 /// Events taken in before effects are carried out: they share one sync.
@@ -40,7 +40,7 @@ const COMMIT_PAUSE: Duration = Duration::from_millis(2);
 /// What is asked of the machine, and where the answer goes.
 pub(super) struct Query<M: Questioned> {
     pub(super) question: M::Question,
-    pub(super) reply: oneshot::Sender<(M::Reply, Seen)>,
+    pub(super) reply: oneshot::Sender<(M::Reply, ReadMoment)>,
 }
 
 /// Everything that can happen to a validator.
@@ -75,7 +75,7 @@ pub(super) enum Event<M: Questioned> {
 }
 
 /// What the task waits for.
-enum Happened<M: Questioned> {
+enum Occurrence<M: Questioned> {
     /// Something came, or nobody is left that could send something.
     Event(Option<Event<M>>),
     /// A check has ended.
@@ -83,7 +83,7 @@ enum Happened<M: Questioned> {
 }
 
 /// What the task owns.
-pub(super) struct Task<M: Questioned> {
+pub(super) struct ValidatorTask<M: Questioned> {
     replica: Replica<M>,
     storage: Storage,
     views: Views,
@@ -91,14 +91,14 @@ pub(super) struct Task<M: Questioned> {
     inbox: mpsc::Receiver<Event<M>>,
     notices: broadcast::Sender<Notice>,
     outbound: mpsc::Sender<Envelope>,
-    proposals: Waiting,
+    proposals: PendingProposals,
     queries: HashMap<ReadTicket, Query<M>>,
     tick: Duration,
     next_tick: Instant,
     heard_at: Instant,
 }
 
-impl<M: Questioned<Command: Send> + 'static> Task<M> {
+impl<M: Questioned<Command: Send> + 'static> ValidatorTask<M> {
     pub(super) fn open(
         config: &ValidatorConfig,
         machine: M,
@@ -117,7 +117,7 @@ impl<M: Questioned<Command: Send> + 'static> Task<M> {
             inbox,
             notices,
             outbound,
-            proposals: Waiting::default(),
+            proposals: PendingProposals::default(),
             queries: HashMap::new(),
             tick: config.tick,
             next_tick: now + config.tick,
@@ -137,8 +137,8 @@ impl<M: Questioned<Command: Send> + 'static> Task<M> {
             let deadline = self.deadline();
             let happened = async {
                 tokio::select! {
-                    event = self.inbox.recv() => Ok(Happened::Event(event)),
-                    verdict = self.verifier.next() => verdict.map(Happened::Verdict),
+                    event = self.inbox.recv() => Ok(Occurrence::Event(event)),
+                    verdict = self.verifier.next() => verdict.map(Occurrence::Verdict),
                 }
             };
             let running = match timeout_at(deadline, happened).await {
@@ -170,10 +170,10 @@ impl<M: Questioned<Command: Send> + 'static> Task<M> {
     }
 
     /// False when it is over.
-    fn on_happened(&mut self, happened: Happened<M>) -> bool {
+    fn on_happened(&mut self, happened: Occurrence<M>) -> bool {
         match happened {
-            Happened::Event(event) => event.is_some_and(|event| self.on_event(event)),
-            Happened::Verdict(verdict) => {
+            Occurrence::Event(event) => event.is_some_and(|event| self.on_event(event)),
+            Occurrence::Verdict(verdict) => {
                 self.on_verdict(verdict);
                 true
             }
@@ -275,7 +275,7 @@ impl<M: Questioned<Command: Send> + 'static> Task<M> {
         };
         let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let (applied, time) = (self.replica.applied(), self.replica.time());
-        let seen = Seen {
+        let seen = ReadMoment {
             applied,
             time,
             age_ms,
@@ -300,7 +300,7 @@ impl<M: Questioned<Command: Send> + 'static> Task<M> {
         self.send(std::mem::take(&mut work.send_first));
         let at_hand = self.verifier.begin(std::mem::take(&mut work.checks));
         // The disk's thread has its work before the checks at hand begin.
-        let checked = async { at_hand.iter().map(Check::run::<M>).collect::<Vec<_>>() };
+        let checked = async { Check::run_all::<M>(&at_hand) };
         let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
         let mut work = persisted?;
         self.send(std::mem::take(&mut work.send_after));

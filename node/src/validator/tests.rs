@@ -121,7 +121,7 @@ struct Group {
     snapshot_entries: u64,
     running: Running,
     parts: Arc<Mutex<Parts>>,
-    ended: BTreeMap<u64, Ended>,
+    ended: BTreeMap<u64, ValidatorEnd>,
 }
 
 fn id(number: u64) -> ReplicaId {
@@ -129,7 +129,7 @@ fn id(number: u64) -> ReplicaId {
 }
 
 fn config(number: u64, folder: &Path, snapshot_entries: u64) -> ValidatorConfig {
-    let members = Beginning::Found([1, 2, 3].map(id).to_vec());
+    let members = LogBeginning::Found([1, 2, 3].map(id).to_vec());
     let mut config = ValidatorConfig::new(id(number), 7, folder.to_path_buf(), members);
     config.replica.snapshot_entries = snapshot_entries;
     config.replica.checkpoint_entries = 8;
@@ -187,10 +187,10 @@ impl Group {
     }
 
     fn run(&mut self, number: u64) {
-        self.run_as(number, Beginning::Found([1, 2, 3].map(id).to_vec()));
+        self.run_as(number, LogBeginning::Found([1, 2, 3].map(id).to_vec()));
     }
 
-    fn run_as(&mut self, number: u64, beginning: Beginning) {
+    fn run_as(&mut self, number: u64, beginning: LogBeginning) {
         let (sender, outbound) = mpsc::channel(1_024);
         let mut config = config(number, self.folder(number), self.snapshot_entries);
         config.beginning = beginning;
@@ -462,7 +462,7 @@ async fn a_newcomer_learns_then_votes_and_a_removed_id_never_comes_back() {
     propose_each(group.any(), "before", 50).await;
     let folder = tempfile::tempdir().unwrap();
     group.folders.push(folder);
-    group.run_as(4, Beginning::Join);
+    group.run_as(4, LogBeginning::Join);
     let leader = group.leader().await;
     group.get(leader).add_member(id(4)).await.unwrap();
     let old = leader % 3 + 1;
@@ -546,7 +546,7 @@ async fn a_log_that_is_gone_from_under_its_snapshot_is_not_begun_anew() {
 async fn an_empty_folder_is_not_taken_for_a_replica_that_was_wiped() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(1, folder.path(), 10);
-    config.beginning = Beginning::Refuse;
+    config.beginning = LogBeginning::Refuse;
     let (sender, _outbound) = mpsc::channel(1);
     let started = Validator::start(&config, Tally::default(), sender);
     assert!(matches!(started.err(), Some(ValidatorError::Empty(_))));
@@ -619,6 +619,32 @@ async fn commands_that_come_together_are_answered_together_in_order() {
             .unwrap()
             .is_empty()
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_asks_is_told_of_its_own_commands_however_many_ask_at_once() {
+    let group = Group::start(1_000);
+    let ask = |asker: usize| {
+        let validator = group.any();
+        let names = (0..asker % 5).map(move |place| match (asker + place) % 3 {
+            0 => "forged".to_owned(),
+            _ => format!("{asker}-{place}"),
+        });
+        let names: Vec<String> = names.collect();
+        tokio::spawn(async move {
+            let commands = names.iter().cloned().map(Bytes::from).collect();
+            let verified = validator.verify_each(commands).await.unwrap();
+            assert_eq!(verified.len(), names.len());
+            for (verified, name) in verified.into_iter().zip(names) {
+                let command = verified.ok().map(|it| it.command);
+                assert_eq!(command, (name != "forged").then(|| name.into_bytes()));
+            }
+        })
+    };
+    let askers: Vec<_> = (0..200).map(ask).collect();
+    for asker in askers {
+        asker.await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

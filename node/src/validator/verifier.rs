@@ -18,6 +18,9 @@ const ON_THE_WAY_MAX: usize = 256;
 /// takes and another thread takes to wake.
 const AT_HAND_MAX: usize = 4;
 
+/// Commands of checks that wait and are verified together: more do not get cheaper.
+const TOGETHER_MAX: usize = 48;
+
 /// The task's end.
 pub(super) struct Verifier<C> {
     waiting: VecDeque<Check>,
@@ -82,8 +85,19 @@ impl<C: Send + 'static> Verifier<C> {
 
 fn follow<M: StateMachine>(inbox: &Receiver<Check>, outbox: &mpsc::Sender<Verdict<M::Command>>) {
     while let Ok(check) = inbox.recv() {
-        if outbox.blocking_send(check.run::<M>()).is_err() {
-            return;
+        // Signatures cost less together.
+        let mut commands = check.commands.len();
+        let mut together = vec![check];
+        while commands < TOGETHER_MAX
+            && let Ok(check) = inbox.try_recv()
+        {
+            commands += check.commands.len();
+            together.push(check);
+        }
+        for verdict in Check::run_all::<M>(&together) {
+            if outbox.blocking_send(verdict).is_err() {
+                return;
+            }
         }
     }
 }
@@ -96,10 +110,9 @@ where
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = checks.len().div_ceil(threads).max(1);
     std::thread::scope(|scope| {
-        let run = |part: &'_ [Check]| part.iter().map(Check::run::<M>).collect::<Vec<_>>();
         let parts: Vec<_> = checks
             .chunks(share)
-            .map(|part| scope.spawn(move || run(part)))
+            .map(|part| scope.spawn(move || Check::run_all::<M>(part)))
             .collect();
         let verdicts = parts.into_iter().map(|part| part.join());
         verdicts

@@ -8,32 +8,32 @@ use tokio::sync::oneshot;
 use super::ProposeError;
 
 /// What became of one command.
-pub(super) type Proposed = Result<Vec<u8>, ProposeError>;
+pub(super) type ProposalResult = Result<Vec<u8>, ProposeError>;
 
 /// Where a caller hears what became of all its commands.
-pub(super) type Reply = oneshot::Sender<Vec<Proposed>>;
+pub(super) type Reply = oneshot::Sender<Vec<ProposalResult>>;
 
 /// Commands proposed together, under tickets that follow each other.
-struct Group {
-    results: Vec<Option<Proposed>>,
+struct ProposalGroup {
+    results: Vec<Option<ProposalResult>>,
     missing: usize,
     reply: Reply,
 }
 
 /// All that wait, by their first ticket.
 #[derive(Default)]
-pub(super) struct Waiting {
-    groups: BTreeMap<Ticket, Group>,
+pub(super) struct PendingProposals {
+    groups: BTreeMap<Ticket, ProposalGroup>,
 }
 
-impl Waiting {
+impl PendingProposals {
     /// A caller waits for `count` commands, `first` and the next ones.
     pub(super) fn insert(&mut self, first: Ticket, count: usize, reply: Reply) {
         let results = vec![None; count];
         let missing = count;
         self.groups.insert(
             first,
-            Group {
+            ProposalGroup {
                 results,
                 missing,
                 reply,
@@ -42,7 +42,7 @@ impl Waiting {
     }
 
     /// One command has ended; its caller is told once all of its commands have.
-    pub(super) fn on_answer(&mut self, ticket: Ticket, result: Proposed) {
+    pub(super) fn on_answer(&mut self, ticket: Ticket, result: ProposalResult) {
         let Some((first, group)) = self.groups.range_mut(..=ticket).next_back() else {
             return;
         };
@@ -59,7 +59,7 @@ impl Waiting {
     }
 
     fn tell(&mut self, first: Ticket) {
-        if let Some(Group { results, reply, .. }) = self.groups.remove(&first) {
+        if let Some(ProposalGroup { results, reply, .. }) = self.groups.remove(&first) {
             // A caller that no longer waits is no error.
             let _gone = reply.send(results.into_iter().flatten().collect());
         }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_caller_is_told_once_all_its_commands_have_ended() {
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingProposals::default();
         let (reply, mut answer) = oneshot::channel();
         waiting.insert(Ticket(5), 2, reply);
         waiting.on_answer(Ticket(6), Ok(vec![6]));

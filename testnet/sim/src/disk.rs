@@ -12,6 +12,9 @@ use super::random::Random;
 /// The unit that is written whole or not at all.
 const SECTOR_BYTES: usize = 512;
 
+/// Writes of a log after one that landed elsewhere, which prove that it had been acknowledged.
+const WRITES_AFTER: u32 = 3;
+
 /// A handle on a simulated disk; it outlives the replica that uses it.
 #[derive(Clone)]
 pub struct SimDisk {
@@ -29,8 +32,8 @@ pub struct DiskFaults {
     pub full: bool,
     /// The next read comes back short.
     pub short_read: bool,
-    /// Syncs report success and do nothing: a lying disk, used as a seeded bug.
-    pub lies: bool,
+    /// The next write of a log's file lands elsewhere in it; how long power is lost after that.
+    pub misdirects: Option<u64>,
 }
 
 struct State {
@@ -41,6 +44,9 @@ struct State {
     durable_names: BTreeMap<String, u64>,
     pending: Vec<NameChange>,
     faults: DiskFaults,
+    /// A write went elsewhere: how many writes of the log followed, and how long power is to be
+    /// lost.
+    misdirected: Option<(u32, u64)>,
 }
 
 #[derive(Clone)]
@@ -146,6 +152,7 @@ impl SimDisk {
             durable_names: BTreeMap::new(),
             pending: Vec::new(),
             faults: DiskFaults::default(),
+            misdirected: None,
         };
         Self {
             state: Rc::new(RefCell::new(state)),
@@ -176,6 +183,19 @@ impl SimDisk {
         state.files.values().any(|file| file.apart.is_some())
     }
 
+    /// How long power is lost now, since a write went elsewhere and enough came after it.
+    pub fn is_due(&self) -> Option<u64> {
+        let misdirected = &mut self.state.borrow_mut().misdirected;
+        let (_, down_ms) = misdirected.take_if(|(after, _)| *after >= WRITES_AFTER)?;
+        Some(down_ms)
+    }
+
+    /// Whether a write went elsewhere and too few came after it to prove it: what it was to hold is
+    /// lost without a trace, which is beyond what replication promises.
+    pub fn has_lost_unseen(&self) -> bool {
+        self.state.borrow().misdirected.is_some()
+    }
+
     /// Changes what the disk does wrong.
     pub fn set_faults(&self, change: impl FnOnce(&mut DiskFaults)) {
         change(&mut self.state.borrow_mut().faults);
@@ -188,6 +208,8 @@ impl SimDisk {
         state.names.clear();
         state.durable_names.clear();
         state.pending.clear();
+        state.misdirected = None;
+        state.faults.misdirects = None;
     }
 
     /// Flips one bit in a file whose name begins with `prefix`, after a crash: what reads see is
@@ -264,6 +286,25 @@ impl State {
         }
     }
 
+    /// Where a write of a log lands.
+    fn misdirect(&mut self, name: &str, offset: usize, length: usize) -> io::Result<usize> {
+        if let Some((after, _)) = &mut self.misdirected {
+            *after += 1;
+        }
+        let size = self.file(name)?.seen.len();
+        let last = size.saturating_sub(length) / SECTOR_BYTES;
+        let Some(down_ms) = self.faults.misdirects.filter(|_| last > 0) else {
+            return Ok(offset);
+        };
+        let other = self.random.place(last + 1) * SECTOR_BYTES;
+        if other == offset {
+            return Ok(offset);
+        }
+        self.faults.misdirects = None;
+        self.misdirected = Some((0, down_ms));
+        Ok(other)
+    }
+
     fn file(&mut self, name: &str) -> io::Result<&mut FileState> {
         let file = self.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(self.files.get_mut(file).expect("a name has a file"))
@@ -302,7 +343,10 @@ impl Disk for SimDisk {
             state.files.insert(file, FileState::default());
             state.change(NameChange::Set(name.to_owned(), file));
         }
-        let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let mut offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        if name.starts_with("wal-") && bytes.iter().any(|byte| *byte != 0) {
+            offset = state.misdirect(name, offset, bytes.len())?;
+        }
         state.file(name)?.write(offset, bytes);
         if full {
             return Err(io::ErrorKind::StorageFull.into());
@@ -321,9 +365,7 @@ impl Disk for SimDisk {
             state.random = random;
             return Err(io::Error::other("EIO"));
         }
-        if !state.faults.lies {
-            state.file(name)?.sync();
-        }
+        state.file(name)?.sync();
         Ok(())
     }
 
@@ -350,15 +392,13 @@ impl Disk for SimDisk {
         if state.sync_fails() {
             return Err(io::Error::other("EIO"));
         }
-        if !state.faults.lies {
-            for change in state.pending.drain(..) {
-                apply(&mut state.durable_names, change);
-            }
-            let names = &state.durable_names;
-            state
-                .files
-                .retain(|file, _| names.values().any(|named| named == file));
+        for change in state.pending.drain(..) {
+            apply(&mut state.durable_names, change);
         }
+        let names = &state.durable_names;
+        state
+            .files
+            .retain(|file, _| names.values().any(|named| named == file));
         Ok(())
     }
 }

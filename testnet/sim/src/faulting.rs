@@ -3,9 +3,10 @@
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::MemberChange;
 
-use super::bugs::Bug;
+use super::disk::{DiskFaults, SimDisk};
 use super::faults::{Boundary, Fault};
 use super::network::Storm;
+use super::world::actors::Role;
 use super::world::{Event, World};
 
 impl World {
@@ -52,6 +53,7 @@ impl World {
                     .set_faults(|faults| faults.short_read = true);
             }
             Fault::FlipBit { node, down_ms } => self.flip_bit(node, down_ms),
+            Fault::Misdirect { node, down_ms } => self.misdirect(node, down_ms),
             Fault::Replace { node } if self.may_lose_a_disk() => self.lose_disk(node),
             Fault::Replace { .. } => {}
             Fault::ReplaceApart { node, mask, .. } => {
@@ -122,6 +124,11 @@ impl World {
             Fault::Full { node, .. } => {
                 self.nodes[node].disk.set_faults(|faults| faults.full = on);
             }
+            Fault::AllFull { .. } => {
+                for disk in self.all_disks() {
+                    disk.set_faults(|faults| faults.full = on);
+                }
+            }
             Fault::SlowDisk { node, sync_ms, .. } => {
                 self.nodes[node].sync_ms = if on { sync_ms } else { 0 };
             }
@@ -179,13 +186,45 @@ impl World {
         self.nodes[node].harmed = self.nodes[node].disk.flip_bit(prefix);
     }
 
+    /// The disk writes to the wrong place. It is known for a harmed one from then on: once what
+    /// was to be there was acknowledged, it is refused at the next start.
+    fn misdirect(&mut self, node: usize, down_ms: u64) {
+        if self.nodes[node].running.is_none() || !self.may_lose_a_disk() {
+            return;
+        }
+        self.nodes[node].harmed = true;
+        self.nodes[node]
+            .disk
+            .set_faults(|faults| faults.misdirects = Some(down_ms));
+    }
+
+    /// Power is lost where a write went elsewhere and others followed.
+    pub(super) fn lose_misdirected(&mut self, node: usize) {
+        if let Some(down_ms) = self.nodes[node].disk.is_due() {
+            self.power_off(node, down_ms);
+        }
+    }
+
+    /// No disk does anything wrong any more.
+    pub(super) fn heal_disks(&self) {
+        for disk in self.all_disks() {
+            disk.set_faults(|faults| *faults = DiskFaults::default());
+        }
+    }
+
+    fn all_disks(&self) -> Vec<SimDisk> {
+        let nodes = self.nodes.iter().map(|node| node.disk.clone());
+        let actors = self.actors.list.iter();
+        let disks = actors.filter_map(|actor| match &actor.role {
+            Role::Worker(worker) => Some(worker.disk.clone()),
+            Role::Buyer(buyer) => Some(buyer.disk.clone()),
+            Role::Trader(_) => None,
+        });
+        nodes.chain(disks).collect()
+    }
+
     fn lose_disk(&mut self, node: usize) {
         self.nodes[node].crash();
-        if self.config.bug == Some(Bug::WipedReturns) {
-            self.nodes[node].disk.wipe();
-            self.nodes[node].rows.wipe();
-            return self.at(self.now + 100, Event::Start { node });
-        }
         self.replace(node);
     }
 
@@ -283,6 +322,7 @@ fn lasts(fault: &Fault) -> Option<u64> {
         | Fault::SlowLink { ms, .. }
         | Fault::Storm { ms, .. }
         | Fault::Full { ms, .. }
+        | Fault::AllFull { ms }
         | Fault::SlowDisk { ms, .. }
         | Fault::ReplaceApart { ms, .. }
         | Fault::Forge { ms, .. }
@@ -305,6 +345,8 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Storm { .. } => "storm",
         Fault::SyncFails { .. } => "sync_fails",
         Fault::Full { .. } => "full",
+        Fault::AllFull { .. } => "all_full",
+        Fault::Misdirect { .. } => "misdirect",
         Fault::SlowDisk { .. } => "slow_disk",
         Fault::ShortRead { .. } => "short_read",
         Fault::FlipBit { .. } => "flip_bit",

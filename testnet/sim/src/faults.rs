@@ -138,6 +138,18 @@ pub enum Fault {
         /// How long, or how far.
         ms: u64,
     },
+    /// No disk has room, those of buyers and providers neither.
+    AllFull {
+        /// How long, or how far.
+        ms: u64,
+    },
+    /// A write of the log lands elsewhere in its file, and some writes later power is lost.
+    Misdirect {
+        /// The node.
+        node: usize,
+        /// How long it stays off.
+        down_ms: u64,
+    },
     /// Syncs take long.
     SlowDisk {
         /// The node.
@@ -272,17 +284,14 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             node,
             after: u32::try_from(random.below(6)).expect("a small number"),
         },
-        81..83 => Fault::Full { node, ms },
+        81..83 => full(random, node, ms),
         83..86 => Fault::SlowDisk {
             node,
             sync_ms: random.between(20, 400),
             ms,
         },
         86..88 => Fault::ShortRead { node },
-        88..90 => Fault::FlipBit {
-            node,
-            down_ms: random.between(50, 1_000),
-        },
+        88..90 => harm(random, node),
         90..92 => Fault::Replace { node },
         92..94 => Fault::ReplaceApart {
             node,
@@ -297,6 +306,21 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
         },
         97..98 => Fault::Reorder { ms },
         _ => Fault::Forge { node, ms },
+    }
+}
+
+fn harm(random: &mut Random, node: usize) -> Fault {
+    let down_ms = random.between(50, 1_000);
+    match random.chance(500) {
+        true => Fault::FlipBit { node, down_ms },
+        false => Fault::Misdirect { node, down_ms },
+    }
+}
+
+fn full(random: &mut Random, node: usize, ms: u64) -> Fault {
+    match random.chance(300) {
+        true => Fault::AllFull { ms },
+        false => Fault::Full { node, ms },
     }
 }
 

@@ -4,9 +4,9 @@
 //! its schedule of faults, lives through it, heals, and looks at everything once more. A schedule
 //! that breaks a promise is shortened as far as it goes while the same promise stays broken.
 
-mod bugs;
 mod checker;
 mod clients;
+mod counts;
 mod disk;
 mod faulting;
 mod faults;
@@ -26,13 +26,12 @@ mod world;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
 
-pub use bugs::Bug;
 pub use checker::Violation;
+pub use counts::{Counts, SEEDS_TELLING, Sums};
 pub use faults::{Boundary, Fault, Timed};
 pub use payments::Dealings;
 pub use rows::Harm;
@@ -65,8 +64,6 @@ pub struct Config {
     pub commands_per_second: u64,
     /// Whether batches come in rushes, which validators pack into one entry; else one by one.
     pub rushes: bool,
-    /// A deliberate mistake, to see whether it is found.
-    pub bug: Option<Bug>,
     /// Which faults of the schedule to live through; all of them if not given.
     pub faults: Option<Vec<usize>>,
 }
@@ -84,7 +81,6 @@ impl Config {
             nodes: 5,
             commands_per_second: Self::COMMANDS_PER_SECOND,
             rushes: true,
-            bug: None,
             faults: None,
         }
     }
@@ -97,122 +93,6 @@ impl Config {
         let batches = if self.rushes { RUSH_BATCHES } else { 1 };
         (1_000 * BATCH_COMMANDS * batches / self.commands_per_second.max(1)).max(1)
     }
-}
-
-/// What a run consisted of.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Counts {
-    /// Simulated milliseconds, healing included.
-    pub simulated_ms: u64,
-    /// Events handled.
-    pub events: u64,
-    /// Messages that reached a replica.
-    pub messages: u64,
-    /// Messages a replica refused: damaged, or not for it.
-    pub messages_dropped: u64,
-    /// Market commands sent, once for each batch.
-    pub commands: u64,
-    /// Batches acknowledged.
-    pub acknowledged: u64,
-    /// Linearizable reads answered.
-    pub reads: u64,
-    /// Times a client tried again.
-    pub retries: u64,
-    /// Times a client was told "busy".
-    pub busy: u64,
-    /// Forged batches refused by the replica that was asked to take them in.
-    pub turned_away: u64,
-    /// Commands verified for their leader or for another validator, by all replicas.
-    pub verified: u64,
-    /// Forged entries and batches that were found and refused.
-    pub forgeries: u64,
-    /// Commands and ticks applied.
-    pub applied: u64,
-    /// Terms that had a leader.
-    pub elections: usize,
-    /// Crashes.
-    pub crashes: u64,
-    /// Processes killed, whose machines went on.
-    pub kills: u64,
-    /// Starts.
-    pub starts: u64,
-    /// Starts refused because of a harmed disk.
-    pub refused: u64,
-    /// Replicas replaced by new ones.
-    pub replaced: u64,
-    /// Membership changes proposed.
-    pub member_changes: u64,
-    /// Of them, while some replicas did not hear others.
-    pub member_changes_apart: u64,
-    /// Times a replica deleted its views and began them anew.
-    pub views_rebuilt: u64,
-    /// States compared at checkpoints.
-    pub checkpoints: u64,
-    /// Snapshots taken.
-    pub snapshots_taken: u64,
-    /// Snapshots received from a leader.
-    pub snapshots_installed: u64,
-    /// Commands replayed by audits at the end.
-    pub audited: u64,
-    /// Questions that market clients put to validators, each time they were put.
-    pub questions_put: u64,
-    /// Questions that validators answered.
-    pub questions: u64,
-    /// Questions and batches that came to a result.
-    pub questions_answered: u64,
-    /// Those that no validator answered.
-    pub questions_unreached: u64,
-    /// Batches of which nobody knows whether they were carried out.
-    pub batches_uncertain: u64,
-    /// Changes that watchers heard of.
-    pub changes_heard: u64,
-    /// Market clients whose process ended and started again.
-    pub clients_restarted: u64,
-    /// Jobs that buyers began.
-    pub jobs_begun: u64,
-    /// Jobs done.
-    pub jobs_finished: u64,
-    /// Jobs that ended with a reason.
-    pub jobs_failed: u64,
-    /// Jobs stopped by their user.
-    pub jobs_cancelled: u64,
-    /// Jobs that another life of their buyer went on with.
-    pub jobs_resumed: u64,
-    /// Requests answered.
-    pub answers: u64,
-    /// Of them, by liars whom nobody compared or who lied alike.
-    pub answers_wrong: u64,
-    /// Pairs of results compared.
-    pub compared: u64,
-    /// Times a buyer told a provider that it does not pay.
-    pub refused_aloud: u64,
-    /// Times a buyer asked a provider how its lease went.
-    pub legs_resumed: u64,
-    /// Tensors that a buyer handed on.
-    pub handed_on: u64,
-    /// Tensors offered by one provider to another.
-    pub offers: u64,
-    /// Parts run.
-    pub parts_run: u64,
-    /// Parts that a liar gave wrong.
-    pub lies: u64,
-    /// Contents that came to providers.
-    pub contents_moved: u64,
-    /// Buyers killed at work.
-    pub buyers_killed: u64,
-    /// Providers killed.
-    pub providers_killed: u64,
-    /// Providers started.
-    pub providers_started: u64,
-    /// Providers that stopped by themselves.
-    pub providers_stopped: u64,
-    /// Why jobs failed.
-    pub reasons: BTreeMap<String, u64>,
-    /// How often people did what.
-    #[serde(flatten)]
-    pub dealings: Dealings,
-    /// Faults by kind.
-    pub faults: BTreeMap<&'static str, u64>,
 }
 
 /// What a run came to.
@@ -228,6 +108,8 @@ pub struct Report {
     pub counts: Counts,
     /// Root of the history at the end: equal for equal seeds.
     pub history: String,
+    /// A hash of what every job and provider remembered at its end: equal for equal seeds.
+    pub cores: String,
     /// The promise that was broken, if one was.
     pub failure: Option<Failure>,
 }
@@ -283,6 +165,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
         nodes: config.nodes,
         counts,
         history: world::ending::fingerprint(&world).to_string(),
+        cores: world.digest_of_cores().to_string(),
         failure: None,
     };
     (report, violation)

@@ -1,20 +1,17 @@
 //! The real exchange as the simulated replicas run it, with an eye on its invariants.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
 use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
-    AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Millis,
-    Signature, SignedBatch, VerifiedBatch,
+    AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Signature,
+    SignedBatch, VerifiedBatch,
 };
 pub use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::exchange::{ExchangeMachine, Watch};
-
-use super::bugs::Bug;
-use super::random::Random;
 
 /// Stands for a valid signature, so that the simulator spends its time on replication; any other
 /// signature is really checked.
@@ -127,17 +124,12 @@ pub enum MarketBreach {
     SoldTwice(AccountKey, DeviceId),
 }
 
-/// The exchange with its checks, and the mistakes it is told to make.
+/// The exchange with its checks.
 pub struct SimExchange {
     machine: ExchangeMachine<Seen>,
     decoded: Rc<RefCell<Decoded>>,
     closed: BTreeSet<LeaseId>,
     breach: Option<MarketBreach>,
-    bug: Option<Bug>,
-    random: Random,
-    /// The local clock, for the bug that reads it.
-    clock: Rc<Cell<u64>>,
-    earlier: Vec<u8>,
 }
 
 impl SimExchange {
@@ -148,18 +140,7 @@ impl SimExchange {
             decoded,
             closed: BTreeSet::new(),
             breach: None,
-            bug: None,
-            random: Random::new(0, "machine"),
-            clock: Rc::default(),
-            earlier: Vec::new(),
         }
-    }
-
-    /// The same, with a mistake in it.
-    pub fn with_bug(mut self, bug: Option<Bug>, random: Random) -> Self {
-        self.bug = bug;
-        self.random = random;
-        self
     }
 
     /// The exchange.
@@ -177,30 +158,12 @@ impl SimExchange {
         self.breach.as_ref()
     }
 
-    /// Where the machine reads the local clock, which it must not use.
-    pub fn with_clock(mut self, clock: Rc<Cell<u64>>) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    fn has_bug(&mut self, bug: Bug, permille: u64) -> bool {
-        self.bug == Some(bug) && self.random.chance(permille)
-    }
-
-    fn now(&self, now: LogTime) -> Millis {
-        Millis(if self.bug == Some(Bug::LocalClock) {
-            self.clock.get()
-        } else {
-            now.0
-        })
-    }
-
-    fn run(&mut self, now: Millis, command: &Decoding) -> Vec<u8> {
+    fn run(&mut self, now: LogTime, command: &Decoding) -> Vec<u8> {
         let Ok(batch) = &command.batch else {
             return Vec::new();
         };
         let before = self.machine.watch().0.borrow().len();
-        let result = self.machine.apply_batch(LogTime(now.0), batch);
+        let result = self.machine.apply_batch(now, batch);
         self.check(before);
         encoded(&result)
     }
@@ -238,16 +201,6 @@ fn encoded(result: &BatchResult) -> Vec<u8> {
         .expect("plain data in memory always encodes")
 }
 
-/// Another command: a bit flipped in what is signed, and not in the signature at the end.
-fn with_a_flipped_bit(command: &[u8]) -> Vec<u8> {
-    let mut other = command.to_vec();
-    let signed = other.len().saturating_sub(TRUSTED.0.len());
-    if let Some(byte) = other.get_mut(signed / 2) {
-        *byte ^= 1;
-    }
-    other
-}
-
 impl StateMachine for SimExchange {
     type Command = Rc<Decoding>;
 
@@ -256,22 +209,10 @@ impl StateMachine for SimExchange {
     }
 
     fn apply(&mut self, _at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {
-        if self.has_bug(Bug::SkipCommand, 5) {
-            return Vec::new();
-        }
-        let now = self.now(now);
-        if self.has_bug(Bug::ApplyTwice, 5) {
-            self.run(now, command);
-        }
-        if self.has_bug(Bug::CorruptCommand, 5) {
-            self.run(now, &Decoding::of(&with_a_flipped_bit(&command.bytes)))
-        } else {
-            self.run(now, command)
-        }
+        self.run(now, command)
     }
 
     fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
-        let now = LogTime(self.now(now).0);
         let before = self.machine.watch().0.borrow().len();
         let told = self.machine.tick(at, now);
         self.check(before);
@@ -291,17 +232,11 @@ impl StateMachine for SimExchange {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        if self.bug == Some(Bug::SnapshotTooOld) && !self.earlier.is_empty() {
-            return self.earlier.clone();
-        }
         self.machine.snapshot()
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
         self.machine.restore(bytes)?;
-        if self.bug == Some(Bug::SnapshotTooOld) {
-            self.earlier = bytes.to_vec();
-        }
         let closed = |lease: &souk_market::Lease| lease.is_closed().then_some(lease.id);
         self.closed = self.exchange().leases().filter_map(closed).collect();
         Ok(())

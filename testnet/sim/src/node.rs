@@ -1,21 +1,20 @@
 //! One simulated machine: a disk, a clock, and the production replica on them, while it runs.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use souk_consensus::check::{ForgedCommand, checks_of};
-use souk_consensus::replica::{Outcome, ReadTicket, Ticket, Work};
-use souk_consensus::store::{Recovered, StoreOpenError};
+use souk_consensus::replica::{Outcome, ProposalLimits, ReadTicket, Ticket, Work};
+use souk_consensus::store::StoreOpenError;
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
 use souk_consensus::{
-    Check, History, Incarnation, LogIndex, LogTime, Persist, Replica, ReplicaConfig, ReplicaId,
-    Sessions, Snapshot, Store, StoreConfig, Verdict,
+    Check, LogIndex, LogTime, Persist, Replica, ReplicaConfig, ReplicaId, Snapshot, Store,
+    StoreConfig, Verdict,
 };
 
-use super::bugs::Bug;
 use super::disk::SimDisk;
 use super::faults::Boundary;
 use super::machine::{Decoded, Decoding, SimExchange};
@@ -25,8 +24,11 @@ use super::rows::SimRows;
 /// What the wall clock shows when a simulation begins.
 const EPOCH_MS: u64 = 1_700_000_000_000;
 
-/// Bytes of a segment: small, so that segments are filled and recycled all the time.
-const SEGMENT_BYTES: u64 = 48 << 10;
+/// How often a clock is one that runs far too fast or too slowly, and by how much at most; others
+/// are a little off, as clocks are.
+const BAD_CLOCKS_PERMILLE: u64 = 150;
+const BAD_DRIFT_PPM: i64 = 50_000;
+const DRIFT_PPM: i64 = 200;
 
 /// A replica that runs.
 pub struct Running {
@@ -48,6 +50,43 @@ pub struct Running {
     pub verifies_soon: bool,
 }
 
+/// What is drawn of a machine.
+#[derive(Clone, Copy)]
+struct Drawn {
+    drift_ppm: i64,
+    segment_bytes: u64,
+    snapshot_entries: u64,
+    chunk_bytes: usize,
+    limits: ProposalLimits,
+}
+
+impl Drawn {
+    /// A clock of its own for each; limits that all of a run have, in a third of the runs unlike
+    /// the usual ones.
+    fn new(id: ReplicaId, seed: u64) -> Self {
+        let mut clock = Random::new(seed, &format!("clock {id}"));
+        let is_bad = clock.chance(BAD_CLOCKS_PERMILLE);
+        let drift_ppm = clock.signed(if is_bad { BAD_DRIFT_PPM } else { DRIFT_PPM });
+        // Segments are small, so that they are filled and recycled all the time.
+        let mut drawn = Self {
+            drift_ppm,
+            segment_bytes: 48 << 10,
+            snapshot_entries: 300,
+            chunk_bytes: 8 << 10,
+            limits: ProposalLimits::default(),
+        };
+        let mut random = Random::new(seed, "limits");
+        if random.chance(333) {
+            drawn.segment_bytes = random.between(16, 256) << 10;
+            drawn.snapshot_entries = random.between(60, 900);
+            drawn.chunk_bytes = random.place(32 << 10) + (1 << 10);
+            drawn.limits.commands_max = random.place(200) + 8;
+            drawn.limits.entry_commands_max = random.place(16) + 1;
+        }
+        drawn
+    }
+}
+
 /// One machine.
 pub struct Node {
     pub id: ReplicaId,
@@ -57,8 +96,8 @@ pub struct Node {
     /// Counts starts and stops: what was scheduled for an earlier life is void.
     pub life: u64,
     pub clock_skew_ms: i64,
-    /// What it adds by mistake.
-    adopted_ms: i64,
+    /// How many parts in a million its clock runs fast.
+    pub drift_ppm: i64,
     /// The most its clock was ever ahead.
     ahead_max_ms: i64,
     /// Until then the process does nothing.
@@ -72,13 +111,11 @@ pub struct Node {
     pub harmed: bool,
     /// It waits to be taken in under a new id; the old id is to be removed.
     pub replaces: Option<ReplicaId>,
-    pub bug: Option<Bug>,
     /// It takes in what is forged, and forges what it sends as a leader.
     pub forges: bool,
     /// Whether it ever did.
     pub forged: bool,
-    /// What the wall clock shows, for a machine that reads it by mistake.
-    shown: Rc<Cell<u64>>,
+    drawn: Drawn,
     random: Random,
 }
 
@@ -113,15 +150,17 @@ pub struct Done {
 
 impl Node {
     /// A machine with an empty disk.
-    pub fn new(id: ReplicaId, seed: u64, bug: Option<Bug>) -> Self {
+    pub fn new(id: ReplicaId, seed: u64) -> Self {
+        let drawn = Drawn::new(id, seed);
         Self {
             id,
+            drawn,
             disk: SimDisk::new(Random::new(seed, &format!("disk {id}"))),
             rows: SimRows::default(),
             running: None,
             life: 0,
             clock_skew_ms: 0,
-            adopted_ms: 0,
+            drift_ppm: drawn.drift_ppm,
             ahead_max_ms: 0,
             busy_until: 0,
             sync_ms: 0,
@@ -129,26 +168,22 @@ impl Node {
             is_killed: false,
             harmed: false,
             replaces: None,
-            bug,
             forges: false,
             forged: false,
-            shown: Rc::default(),
             random: Random::new(seed, &format!("node {id}")),
         }
     }
 
     /// What its wall clock shows.
     pub fn clock(&self, now: u64) -> LogTime {
-        let skew_ms = self.clock_skew_ms + self.adopted_ms;
-        let clock = (EPOCH_MS + now).saturating_add_signed(skew_ms);
-        self.shown.set(clock);
-        LogTime(clock)
+        let skew_ms = self.clock_skew_ms + self.drifted_ms(now);
+        LogTime((EPOCH_MS + now).saturating_add_signed(skew_ms))
     }
 
-    /// The seeded bug: it hears of a later clock and takes it for its own.
-    pub fn adopt(&mut self, now: u64, shown: LogTime) {
-        let ahead_ms = shown.0.saturating_sub(self.clock(now).0).cast_signed();
-        self.adopted_ms += ahead_ms;
+    /// By how much its clock is ahead because it runs fast, or behind because it runs slowly.
+    fn drifted_ms(&self, now: u64) -> i64 {
+        let now = i64::try_from(now).expect("a simulation is short");
+        now * self.drift_ppm / 1_000_000
     }
 
     /// Its wall clock jumps.
@@ -159,7 +194,8 @@ impl Node {
 
     /// The latest its wall clock may have shown by now.
     pub fn latest(&self, now: u64) -> LogTime {
-        LogTime((EPOCH_MS + now).saturating_add_signed(self.ahead_max_ms))
+        let ahead_ms = self.ahead_max_ms + self.drifted_ms(now).max(0);
+        LogTime((EPOCH_MS + now).saturating_add_signed(ahead_ms))
     }
 
     /// Starts the replica from what the disk holds; an empty disk is founded with `members`, or
@@ -173,12 +209,12 @@ impl Node {
     ) -> Result<(), StartFault> {
         let config = StoreConfig {
             wal: WalConfig {
-                segment_bytes: SEGMENT_BYTES,
+                segment_bytes: self.drawn.segment_bytes,
             },
         };
         let (mut store, recovered) =
             Store::open(self.disk.clone(), config).map_err(StartFault::Store)?;
-        let mut recovered = match (recovered, members) {
+        let recovered = match (recovered, members) {
             (Some(recovered), _) => recovered,
             (None, Some(members)) => {
                 let genesis = Replica::genesis(members, &machine);
@@ -186,14 +222,9 @@ impl Node {
             }
             (None, None) => store.join(),
         };
-        self.spoil_start(&mut recovered);
         let viewed_from = recovered.snapshot.index;
         let views = Views::open(self.rows.clone())
             .map_err(|error| StartFault::Replica(error.to_string()))?;
-        let random = Random::new(seed ^ self.life, "machine");
-        let machine = machine
-            .with_bug(self.bug, random)
-            .with_clock(self.shown.clone());
         let verdicts = checks_of(&recovered.entries);
         let verdicts = verdicts.iter().map(|check| verdict(check, decoded));
         let mut replica = Replica::new(self.config(seed), recovered, verdicts.collect(), machine)
@@ -219,24 +250,12 @@ impl Node {
         Ok(())
     }
 
-    fn spoil_start(&self, recovered: &mut Recovered) {
-        match self.bug {
-            Some(Bug::CutLogAtStart) => {
-                let keep = recovered.entries.len().saturating_sub(3);
-                recovered.entries.truncate(keep);
-                let last = recovered.snapshot.index.0 + keep as u64;
-                recovered.hard_state.commit = recovered.hard_state.commit.min(last);
-            }
-            Some(Bug::SameIncarnation) => recovered.incarnation = Incarnation(1),
-            _ => {}
-        }
-    }
-
     fn config(&self, seed: u64) -> ReplicaConfig {
         ReplicaConfig {
             checkpoint_entries: super::CHECKPOINT_ENTRIES,
-            snapshot_entries: 300,
-            snapshot_chunk_bytes: 8 << 10,
+            snapshot_entries: self.drawn.snapshot_entries,
+            snapshot_chunk_bytes: self.drawn.chunk_bytes,
+            limits: self.drawn.limits,
             ..ReplicaConfig::new(self.id, seed.wrapping_add(self.life))
         }
     }
@@ -283,9 +302,6 @@ impl Node {
             return Round::Died(Vec::new());
         }
         let mut sent = std::mem::take(&mut work.send_first);
-        if self.bug == Some(Bug::AckBeforePersist) {
-            sent.append(&mut work.send_after);
-        }
         if self.dies(Boundary::SentFirst) {
             return Round::Died(sent);
         }
@@ -349,23 +365,7 @@ impl Node {
         let Some(running) = &mut self.running else {
             return false;
         };
-        let spoiled = match self.bug {
-            Some(Bug::LoseVote) => Some(Persist {
-                snapshot: persist.snapshot.clone(),
-                entries: persist.entries.clone(),
-                hard_state: None,
-                must_sync: persist.must_sync,
-            }),
-            Some(Bug::LoseLastEntry) if persist.entries.len() > 1 => Some(Persist {
-                snapshot: persist.snapshot.clone(),
-                entries: persist.entries[..persist.entries.len() - 1].to_vec(),
-                hard_state: persist.hard_state.clone(),
-                must_sync: persist.must_sync,
-            }),
-            _ => None,
-        };
-        let persisted = running.store.persist(spoiled.as_ref().unwrap_or(persist));
-        persisted.is_ok() || self.bug == Some(Bug::IgnoreSyncError)
+        running.store.persist(persist).is_ok()
     }
 
     /// It dies once so many more syncs were made.
@@ -383,22 +383,16 @@ impl Node {
             let after = u32::try_from(self.random.below(4)).expect("a small number");
             self.dies_at_sync(after);
         }
-        let forgets = self.bug == Some(Bug::SnapshotForgetsSessions);
         let Some(running) = &mut self.running else {
             return false;
         };
-        let snapshot = if forgets {
-            without_sessions(snapshot)
-        } else {
-            snapshot.clone()
-        };
-        if running.store.save_snapshot(&snapshot).is_err() {
+        if running.store.save_snapshot(snapshot).is_err() {
             return false;
         }
         let Ok(keep_from) = running.store.release() else {
             return false;
         };
-        running.replica.compact(snapshot, keep_from);
+        running.replica.compact(snapshot.clone(), keep_from);
         self.rows.sync();
         true
     }
@@ -423,18 +417,4 @@ pub fn verdict(check: &Check, decoded: &RefCell<Decoded>) -> Verdict<Rc<Decoding
         ticket: check.ticket,
         outcome: verified.collect(),
     }
-}
-
-fn without_sessions(snapshot: &Snapshot) -> Snapshot {
-    let history: &History = &snapshot.history;
-    Snapshot::new(&souk_consensus::snapshot::SnapshotParts {
-        index: snapshot.index,
-        term: snapshot.term,
-        members: &snapshot.members,
-        time: snapshot.time,
-        sessions: &Sessions::default(),
-        history,
-        state: snapshot.state,
-        machine: &snapshot.machine,
-    })
 }

@@ -51,8 +51,6 @@ struct State {
     durable: Table,
     pending: Vec<Change>,
     unreadable: bool,
-    /// What was there before it was harmed, for the seeded bug that does not look again.
-    remembered: Option<Table>,
 }
 
 #[derive(Clone, Debug)]
@@ -88,12 +86,11 @@ impl SimRows {
     }
 
     /// Harms what is durable. False if there is nothing that could be harmed like that.
-    pub fn harm(&self, harm: Harm, random: &mut Random, remembers: bool) -> bool {
+    pub fn harm(&self, harm: Harm, random: &mut Random) -> bool {
         let state = &mut *self.state.borrow_mut();
         if state.durable.len() < 2 {
             return false;
         }
-        state.remembered = remembers.then(|| state.durable.clone());
         let keys: Vec<Vec<u8>> = state.durable.keys().cloned().collect();
         // The last row may be missing for good reasons: it is not the one that is lost.
         let place = random.place(keys.len() - 1);
@@ -146,9 +143,7 @@ impl Rows for SimRows {
                 cause: "the folder does not open".into(),
             });
         }
-        let remembered = state.remembered.take();
-        let rows = remembered.as_ref().unwrap_or(&state.rows).iter();
-        let rows = rows.filter(|(key, _)| key.starts_with(prefix));
+        let rows = state.rows.iter().filter(|(key, _)| key.starts_with(prefix));
         Ok(rows.map(|(key, row)| (key.clone(), row.clone())).collect())
     }
 

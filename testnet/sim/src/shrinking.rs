@@ -14,6 +14,18 @@ pub fn shorten(config: &Config, violation: Violation) -> Failure {
         .clone()
         .unwrap_or_else(|| (0..all.len()).collect());
     let mut found = violation;
+    let runs = leave_out(&mut kept, |without| {
+        let violation = try_without(config, without, found.kind());
+        let is_broken = violation.is_some();
+        found = violation.unwrap_or_else(|| found.clone());
+        is_broken
+    });
+    failure(config, found, kept, runs)
+}
+
+/// Leaves out what can be, ever smaller pieces of it, as long as it stays broken. Gives how often
+/// that was tried.
+fn leave_out(kept: &mut Vec<usize>, mut is_broken: impl FnMut(&[usize]) -> bool) -> u32 {
     let mut runs = 0;
     let mut size = kept.len().div_ceil(2);
     while size > 0 && runs < RUNS_MAX {
@@ -23,9 +35,9 @@ pub fn shorten(config: &Config, violation: Violation) -> Failure {
             let end = (start + size).min(kept.len());
             let without: Vec<usize> = kept[..start].iter().chain(&kept[end..]).copied().collect();
             runs += 1;
-            match try_without(config, &without, found.kind()) {
-                Some(violation) => (kept, found) = (without, violation),
-                None => start = end,
+            match is_broken(&without) {
+                true => *kept = without,
+                false => start = end,
             }
         }
         size = if size == 1 && kept.len() < before {
@@ -34,7 +46,7 @@ pub fn shorten(config: &Config, violation: Violation) -> Failure {
             size / 2
         };
     }
-    failure(config, found, kept, runs)
+    runs
 }
 
 fn try_without(config: &Config, faults: &[usize], kind: &str) -> Option<Violation> {
@@ -67,9 +79,6 @@ fn failure(config: &Config, violation: Violation, faults: Vec<usize>, runs: u32)
     if *commands_per_second != Config::COMMANDS_PER_SECOND {
         replay.push_str(&format!(" --commands {commands_per_second}"));
     }
-    if let Some(bug) = config.bug {
-        replay.push_str(&format!(" --bug {}", bug.name()));
-    }
     let schedule = chosen(&Config {
         faults: Some(faults.clone()),
         ..config.clone()
@@ -80,5 +89,26 @@ fn failure(config: &Config, violation: Violation, faults: Vec<usize>, runs: u32)
         schedule,
         runs,
         replay,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_break_it_is_left_out_and_what_does_together_stays() {
+        let mut kept: Vec<usize> = (0..40).collect();
+        let needed = [3, 17, 18];
+        let runs = leave_out(&mut kept, |left| needed.iter().all(|it| left.contains(it)));
+        assert_eq!(kept, needed);
+        assert!(runs <= RUNS_MAX);
+    }
+
+    #[test]
+    fn a_run_that_fails_without_any_fault_needs_none() {
+        let mut kept: Vec<usize> = (0..7).collect();
+        leave_out(&mut kept, |_| true);
+        assert!(kept.is_empty());
     }
 }

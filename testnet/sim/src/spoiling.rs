@@ -4,7 +4,6 @@ use bytes::Bytes;
 use souk_consensus::batch::Batch;
 use souk_consensus::wire::PeerMessage;
 
-use super::bugs::Bug;
 use super::random::Random;
 
 /// raft's number for a forwarded proposal.
@@ -12,15 +11,6 @@ const PROPOSE: i32 = 2;
 
 /// raft's number for entries from the leader.
 const APPEND: i32 = 3;
-
-/// The bug a node has: some are in all of them, some in one.
-pub fn bug_of(bug: Option<Bug>, node: usize) -> Option<Bug> {
-    match bug {
-        Some(Bug::ApplyTwice | Bug::SkipCommand | Bug::CorruptCommand) if node != 1 => None,
-        Some(Bug::SplitMembers) if node != 0 => None,
-        bug => bug,
-    }
-}
 
 /// Another order of the commands in a forwarded proposal, as a leader may choose it.
 pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {

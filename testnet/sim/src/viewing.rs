@@ -5,7 +5,6 @@ use souk_consensus::LogIndex;
 use souk_consensus::views;
 
 use super::CHECKPOINT_ENTRIES;
-use super::bugs::Bug;
 use super::checker::Violation;
 use super::rows::Harm;
 use super::world::World;
@@ -17,9 +16,8 @@ impl World {
             return;
         }
         self.power_off(node, down_ms);
-        let remembers = self.config.bug == Some(Bug::TrustSpoiledViews);
         let rows = self.nodes[node].rows.clone();
-        rows.harm(harm, self.nodes[node].random(), remembers);
+        rows.harm(harm, self.nodes[node].random());
     }
 
     /// What is in the store reads without a fault, says what the group came to, and lacks nothing

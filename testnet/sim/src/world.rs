@@ -12,14 +12,12 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use souk_consensus::replica::Role;
-use souk_consensus::wire::{Envelope, PeerMessage};
+use souk_consensus::wire::Envelope;
 use souk_consensus::{LogIndex, LogTime, ReplicaId};
 use souk_market::Genesis;
 
-use super::bugs::Bug;
 use super::checker::{Checker, Violation};
 use super::clients::{CAPACITY, People};
-use super::disk::DiskFaults;
 use super::faults::Timed;
 use super::machine::{Decoded, SimExchange};
 use super::network::Network;
@@ -151,7 +149,7 @@ impl World {
             sequence: 0,
             queue: BinaryHeap::new(),
             nodes: (0..nodes)
-                .map(|number| Node::new(id(number), seed, None))
+                .map(|number| Node::new(id(number), seed))
                 .collect(),
             network: Network::new(Random::new(seed, "network"), nodes),
             random: Random::new(seed, "world"),
@@ -174,12 +172,6 @@ impl World {
 
     fn begin(&mut self) {
         for node in 0..self.nodes.len() {
-            self.nodes[node].bug = spoiling::bug_of(self.config.bug, node);
-            if self.config.bug == Some(Bug::SkipSync) {
-                self.nodes[node]
-                    .disk
-                    .set_faults(|faults| faults.lies = true);
-            }
             self.start(node);
         }
         for number in 0..self.faults.len() {
@@ -220,6 +212,7 @@ impl World {
             });
         }
         if self.checker.violation().is_none() {
+            self.check_jobs_over();
             ending::check(self);
         }
         self.counts.simulated_ms = self.now;
@@ -279,14 +272,14 @@ impl World {
         if self.nodes[node].running.is_some() {
             return;
         }
+        if self.nodes[node].disk.has_lost_unseen() {
+            return self.replace(node);
+        }
         let members: Vec<ReplicaId> = (0..self.nodes.len()).map(id).collect();
-        let alone = [self.nodes[node].id];
         let founder = members.contains(&self.nodes[node].id);
-        let split = self.nodes[node].bug == Some(Bug::SplitMembers);
-        let members = if split { &alone[..] } else { &members[..] };
         let machine = self.machine();
         let seed = self.config.seed;
-        let founders = founder.then_some(members);
+        let founders = founder.then_some(&members[..]);
         match self.nodes[node].start(seed, founders, machine, &self.decoded) {
             Ok(()) => {
                 self.counts.starts += 1;
@@ -353,11 +346,6 @@ impl World {
         } else {
             bytes
         };
-        if self.config.bug == Some(Bug::AdoptClock)
-            && let Ok(PeerMessage::Clock(shown)) = PeerMessage::decode(bytes.clone())
-        {
-            self.nodes[to].adopt(self.now, shown);
-        }
         let clock = self.nodes[to].clock(self.now);
         if let Some(running) = &mut self.nodes[to].running {
             let stepped = running.replica.step(clock, from, bytes);
@@ -391,6 +379,7 @@ impl World {
         }
         self.verify_later(node);
         self.look_at(node);
+        self.lose_misdirected(node);
     }
 
     /// Power is lost, and comes back after a while.
@@ -471,20 +460,14 @@ impl World {
     /// Everything works again.
     fn heal(&mut self) {
         self.healed = true;
+        self.heal_disks();
         self.network.heal();
         self.reorders = 0;
-        let lies = self.config.bug == Some(Bug::SkipSync);
         for node in 0..self.nodes.len() {
             self.replace_liar(node);
             let now = self.now;
             let machine = &mut self.nodes[node];
-            machine.disk.set_faults(|faults| {
-                *faults = DiskFaults {
-                    lies,
-                    ..Default::default()
-                }
-            });
-            machine.clock_skew_ms = 0;
+            (machine.clock_skew_ms, machine.drift_ppm) = (0, 0);
             machine.sync_ms = 0;
             machine.busy_until = now;
             machine.dies_at = None;

@@ -5,15 +5,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use ed25519_dalek::Signer as _;
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::swarm::Stream;
 use souk_consensus::codec::Truncated;
-use souk_node::folder::key::NodeKey;
 use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network, OpenError};
 
-use super::machine::driver_key;
+use super::machine::{client_key, driver_key, signed};
 use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
 use super::{Bench, Measurement, Signing};
 use crate::ports::Ports;
@@ -87,7 +85,7 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     // to wake each other.
     let running = tokio::spawn(clients.run(stream, Until::Seconds(bench.seconds)));
     let answered = running.await.map_err(std::io::Error::other)??;
-    let operations = answered.operations;
+    let operations = answered.operations + answered.warm_up_operations;
     let spent = group.cpu();
     let per_operation = |part: fn(&Cpu) -> f64| {
         let each = spent.iter().zip(&cpu);
@@ -106,7 +104,7 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
 impl Group {
     pub(super) async fn start(bench: &Bench) -> Result<Self, BenchError> {
         let ports = Ports::take(bench.nodes as usize)?;
-        let network = Network::start(&driver_key(), network::Config::default()).await?;
+        let network = Network::start(&driver_key(), network::NetworkConfig::default()).await?;
         let mut group = Self {
             nodes: Vec::new(),
             ports,
@@ -239,6 +237,8 @@ impl Until {
 /// What came back.
 pub(super) struct Answers {
     pub operations: u64,
+    /// Those before the measurement, which cost processor time as well.
+    warm_up_operations: u64,
     pub seconds: f64,
     latencies: Vec<Duration>,
 }
@@ -270,7 +270,7 @@ impl Clients {
             .map(|client| self.put(client))
             .collect();
         wire::send_bytes(&mut to, &Put::encode(&first)).await?;
-        let mut operations = 0;
+        let (mut operations, mut warm_up_operations) = (0, 0);
         let mut sent = self.bench.clients * self.bench.signed.commands();
         while !until.is_over(begun.elapsed(), operations) {
             let done = receive_done(&mut from).await?;
@@ -285,6 +285,8 @@ impl Clients {
                     operations += self.bench.signed.commands();
                     let place = usize::try_from(number).unwrap_or(usize::MAX);
                     self.latencies.push(now.duration_since(self.started[place]));
+                } else {
+                    warm_up_operations += self.bench.signed.commands();
                 }
                 if until.wants_more(sent) {
                     sent += self.bench.signed.commands();
@@ -295,6 +297,7 @@ impl Clients {
         }
         Ok(Answers {
             operations,
+            warm_up_operations,
             seconds: (begun.elapsed() - until.warm_up()).as_secs_f64(),
             latencies: self.latencies,
         })
@@ -327,7 +330,6 @@ pub(super) async fn receive_done(
 /// Payloads of the wanted size, signed as wanted.
 fn payloads(bench: &Bench) -> Vec<Bytes> {
     let size = bench.size_bytes * usize::try_from(bench.signed.commands()).unwrap_or(1);
-    let key: NodeKey = driver_key();
     (0..PAYLOADS)
         .map(|number| {
             let filler = u8::try_from(number % 251).unwrap_or(0);
@@ -338,9 +340,7 @@ fn payloads(bench: &Bench) -> Vec<Bytes> {
             if bench.signed == Signing::None {
                 return Bytes::from(commands);
             }
-            let mut signed = key.signing().sign(&commands).to_bytes().to_vec();
-            signed.extend_from_slice(&commands);
-            Bytes::from(signed)
+            Bytes::from(signed(&client_key(number as u64), &commands))
         })
         .collect()
 }
@@ -350,6 +350,7 @@ fn measured(bench: &Bench, answered: Answers) -> Measurement {
         operations,
         seconds,
         mut latencies,
+        ..
     } = answered;
     latencies.sort_unstable();
     let at = |permille: usize| {

@@ -2,11 +2,9 @@
 //!
 //! It hashes no command, since the history that every replica keeps hashes them all.
 
-use std::sync::OnceLock;
-
-use ed25519_dalek::VerifyingKey;
+use ed25519_dalek::Signer as _;
 use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
-use souk_market::{Signature, verifies_strictly};
+use souk_market::{AccountKey, Claim, Signature};
 use souk_node::folder::key::NodeKey;
 use souk_node::validator::Questioned;
 
@@ -15,20 +13,45 @@ use super::protocol::key;
 /// Bytes of a signature.
 const SIGNATURE_BYTES: usize = 64;
 
-/// The key the driver signs with.
+/// Bytes of a key.
+const KEY_BYTES: usize = 32;
+
+/// The key of the driver's network.
 pub fn driver_key() -> NodeKey {
     key(0)
 }
 
-/// Whether a command is the driver's signature and what it signed.
-fn is_signed(command: &[u8]) -> bool {
-    static DRIVER: OnceLock<VerifyingKey> = OnceLock::new();
-    let driver = DRIVER.get_or_init(|| driver_key().signing().verifying_key());
-    command
-        .split_first_chunk::<SIGNATURE_BYTES>()
-        .is_some_and(|(signature, signed)| {
-            verifies_strictly(driver, signed, &Signature(*signature))
-        })
+/// A client's key, after those of the replicas: each client is an account of its own.
+pub fn client_key(client: u64) -> NodeKey {
+    key(1_000_000 + client)
+}
+
+/// A client's signature and key, and what it signs.
+pub fn signed(key: &NodeKey, command: &[u8]) -> Vec<u8> {
+    let mut signed = key.signing().sign(command).to_bytes().to_vec();
+    signed.extend_from_slice(&key.public());
+    signed.extend_from_slice(command);
+    signed
+}
+
+/// What a command of [`signed`] claims; none if it is too short for one.
+fn claim(command: &[u8]) -> Option<Claim<'_>> {
+    let (signature, rest) = command.split_first_chunk::<SIGNATURE_BYTES>()?;
+    let (signer, message) = rest.split_first_chunk::<KEY_BYTES>()?;
+    Some(Claim {
+        signer: AccountKey(*signer),
+        message,
+        signature: Signature(*signature),
+    })
+}
+
+/// What a command begins with, unless it is forged.
+fn number(command: &[u8], holds: bool) -> Result<Number, Forged> {
+    let number = command.first_chunk::<8>();
+    let number = Number(number.map(|number| u64::from_le_bytes(*number)));
+    holds.then_some(number).ok_or_else(|| Forged {
+        cause: "its client did not sign it".into(),
+    })
 }
 
 /// Counts commands, mixes their first bytes in order, and follows one client's numbers.
@@ -79,12 +102,22 @@ impl<const SIGNED: bool> StateMachine for CountingMachine<SIGNED> {
     type Command = Number;
 
     fn verify(command: &[u8]) -> Result<Number, Forged> {
-        let holds = !SIGNED || is_signed(command);
-        let number = command.first_chunk::<8>();
-        let number = Number(number.map(|number| u64::from_le_bytes(*number)));
-        holds.then_some(number).ok_or_else(|| Forged {
-            cause: "the driver did not sign it".into(),
-        })
+        let holds = !SIGNED || claim(command).is_some_and(|claim| claim.holds());
+        number(command, holds)
+    }
+
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Number, Forged>> {
+        if !SIGNED {
+            return commands.iter().map(|it| number(it, true)).collect();
+        }
+        let claims: Vec<_> = commands.iter().map(|it| claim(it)).collect();
+        let readable: Vec<Claim<'_>> = claims.iter().flatten().copied().collect();
+        let mut holds = Claim::each_holds(&readable).into_iter();
+        let mut judged = |claim: &Option<_>| claim.is_some() && holds.next().unwrap_or(false);
+        let judged: Vec<bool> = claims.iter().map(&mut judged).collect();
+        let each = commands.iter().zip(judged);
+        each.map(|(command, holds)| number(command, holds))
+            .collect()
     }
 
     fn apply(&mut self, _at: Position, _now: LogTime, command: &Number) -> Vec<u8> {

@@ -17,7 +17,7 @@ use souk_node::folder::key::NodeKey;
 use souk_node::network::wire;
 use souk_node::network::{self, Network, OpenError};
 use souk_node::protocols::lease;
-use souk_node::protocols::market::{self, Answer, Request};
+use souk_node::protocols::market::{self, Request, TimedAnswer};
 use souk_node::validator::raft_link;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -214,7 +214,7 @@ impl Attacker {
     /// Acts under one identity until it gets nothing through any more.
     async fn as_one(&mut self, target: &Target) {
         let key = NodeKey::generate();
-        let Ok(network) = Network::start(&key, network::Config::default()).await else {
+        let Ok(network) = Network::start(&key, network::NetworkConfig::default()).await else {
             return;
         };
         if network.learn(&target.contact).await.is_err() {
@@ -315,7 +315,7 @@ impl Attacker {
         for _ in 0..STORM_ROUNDS {
             for request in [Request::Book, Request::Find(named.clone())] {
                 wire::send(&mut stream, &request).await?;
-                let _: Answer = wire::receive(&mut stream).await?;
+                let _: TimedAnswer = wire::receive(&mut stream).await?;
                 self.done.acts += 1;
             }
         }
@@ -353,7 +353,7 @@ impl Attacker {
         let mut stream = open(network, &validator, market::PROTOCOL).await?;
         for _ in 0..8 {
             wire::send(&mut stream, &request).await?;
-            let _: Answer = wire::receive(&mut stream).await?;
+            let _: TimedAnswer = wire::receive(&mut stream).await?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use souk_node::folder::key::NodeKey;
 use souk_node::folder::limits::{Hours, Limits, NoHours};
 use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
 use souk_node::market::{Listing, Name, Price, Quotes, Resources, Units};
-use souk_node::network::{Config, Network};
+use souk_node::network::{Network, NetworkConfig};
 use souk_node::provider::{self, Conditions};
 use souk_vocabulary::profile::Profile;
 
@@ -278,7 +278,9 @@ async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resour
 async fn look(market: &MarketFile, resources: &Resources) -> Option<MarketView> {
     let looked = async {
         let stranger = NodeKey::generate();
-        let network = Network::start(&stranger, Config::default()).await.ok()?;
+        let network = Network::start(&stranger, NetworkConfig::default())
+            .await
+            .ok()?;
         let broker = Broker::new(network, &market.contacts().ok()?).await.ok()?;
         let quotes = broker.quotes(resources.class()).await.ok()?;
         let book = broker.book().await.ok()?;

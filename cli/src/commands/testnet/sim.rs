@@ -1,6 +1,6 @@
 //! `souk testnet sim`: a market with faults, simulated from a seed.
 
-use souk_sim::{Config, Report};
+use souk_sim::{Config, Report, SEEDS_TELLING, Sums};
 
 use crate::args::{Output, SimArgs};
 use crate::failure::{Failure, Kind, Outcome};
@@ -12,15 +12,16 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
         let cause = format!("{} nodes cannot lose one and go on", args.nodes);
         return Err(Failure::new(Kind::Input, cause, "give --nodes 3 or more"));
     }
+    let mut sums = Sums::default();
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let config = Config {
             nodes: args.nodes,
             commands_per_second: args.commands,
             faults: args.faults.as_ref().map(|chosen| chosen.0.clone()),
-            bug: args.bug,
             ..Config::new(seed, args.minutes)
         };
         let report = souk_sim::run(&config);
+        sums.add(&report.counts);
         match output {
             Output::Json => show::json(&report),
             Output::Text => print(&report),
@@ -29,6 +30,12 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
             let cause = format!("seed {seed} breaks a promise: {:?}", failure.violation);
             return Err(Failure::new(Kind::Verification, cause, failure.replay));
         }
+    }
+    let never = sums.never();
+    if !never.is_empty() && args.faults.is_none() {
+        let cause = format!("never seen in {} seeds: {}", args.seeds, never.join(", "));
+        let hint = format!("{SEEDS_TELLING} seeds and more must show all that is counted");
+        return Err(Failure::new(Kind::Verification, cause, hint));
     }
     Ok(())
 }

@@ -247,7 +247,8 @@ impl Past {
         past
     }
 
-    fn take(&mut self, fact: Fact) {
+    /// Takes in the next fact.
+    pub fn take(&mut self, fact: Fact) {
         match fact {
             Fact::Began { job, subject, .. } => {
                 self.began.get_or_insert((job, subject));

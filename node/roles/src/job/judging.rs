@@ -168,6 +168,7 @@ impl JobCore {
     /// The parts of what is left whose two runs do not bear each other out.
     fn ask_questions(&mut self, n: u32) {
         if self.attempt(n).is_resumed {
+            self.attempt(n).taint_what_nobody_bears_out();
             return self.doubt(n);
         }
         let Some(left) = self.left(n) else {
@@ -188,11 +189,9 @@ impl JobCore {
                 .map(|place| (place, true))
                 .collect();
             let is_alike = attempt.alike.get(&(request, part)) == Some(&true);
-            let is_lost = !is_usable(&first) && attempt.made(first, request, part).is_some();
-            if is_lost && !is_alike {
-                // Nobody says any more whether what others read of it was right.
-                let after = lineage::after(&attempt.plan, part).into_iter();
-                tainted.extend(after.filter(|it| *it != part));
+            if !is_usable(&first) && !is_alike {
+                // Nobody says any more whether what others read of it was right, said or not.
+                tainted.extend(lineage::readers(&attempt.plan, part));
             }
             if runs.is_empty() || (runs.len() == 2 && is_alike) {
                 continue;
@@ -224,8 +223,9 @@ impl JobCore {
         let question = attempt.questions[0].clone();
         let is_usable = |place: &u32| attempt.is_usable(*place, question.request, question.part);
         if question.third.is_none() && !question.runs.keys().any(is_usable) {
-            // Nobody is left who is to be decided about.
+            // Nobody is left who is to be decided about, nor to say what others read of it.
             attempt.questions.remove(0);
+            attempt.taint(lineage::readers(&attempt.plan, question.part));
             return true;
         }
         if self.check.is_some() {
@@ -296,8 +296,7 @@ impl JobCore {
     fn leave_question(&mut self, n: u32) {
         let attempt = self.attempt(n);
         let question = attempt.questions.remove(0);
-        let after = lineage::after(&attempt.plan, question.part);
-        attempt.tainted.extend(after);
+        attempt.taint(lineage::after(&attempt.plan, question.part));
     }
 
     /// What a third run is given came from its maker, or did not.
@@ -390,15 +389,13 @@ impl JobCore {
         }
         let attempt = self.attempt(n);
         let first = attempt.plan.parts[question.part as usize].leg;
-        let first_is_wrong = wrong.contains(&first);
-        if first_is_wrong {
+        if wrong.contains(&first) {
             // What reads it was fed wrongly, second runs too.
-            let after = lineage::after(&attempt.plan, question.part);
-            attempt.tainted.extend(&after);
-            attempt
-                .questions
-                .retain(|later| !after.contains(&later.part));
+            attempt.taint(lineage::after(&attempt.plan, question.part));
             attempt.right.extend(third);
+        } else if !question.runs.contains_key(&first) {
+            // What others read of it is not what was decided about.
+            attempt.taint(lineage::readers(&attempt.plan, question.part));
         }
     }
 
@@ -543,6 +540,27 @@ impl JobCore {
 }
 
 impl Attempt {
+    /// Parts read what is wrong, or may be: they are neither kept nor asked about.
+    fn taint(&mut self, parts: Vec<u32>) {
+        self.questions.retain(|later| !parts.contains(&later.part));
+        self.tainted.extend(parts);
+    }
+
+    /// Of an attempt of an earlier life nobody is asked who is right of two runs: whatever reads a
+    /// value that they do not agree on is not kept, though two agree on what they made of it.
+    fn taint_what_nobody_bears_out(&mut self) {
+        let Some(request) = self.sent.first().copied() else {
+            return;
+        };
+        for part in (0..).take(self.plan.parts.len()) {
+            let first = self.plan.parts[part as usize].leg;
+            let is_twice = self.plan.second_of(first).is_some();
+            if is_twice && self.alike.get(&(request, part)) != Some(&true) {
+                self.taint(lineage::readers(&self.plan, part));
+            }
+        }
+    }
+
     /// Who has what a part gave for a request, if it is right.
     fn holder(&self, request: u32, part: u32) -> Option<u32> {
         let first = self.plan.parts[part as usize].leg;

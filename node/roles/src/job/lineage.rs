@@ -73,6 +73,13 @@ pub(super) fn after(plan: &Plan, part: u32) -> Vec<u32> {
     found
 }
 
+/// All that read, directly or not, what a part made.
+pub(super) fn readers(plan: &Plan, part: u32) -> Vec<u32> {
+    let mut readers = after(plan, part);
+    readers.retain(|reader| *reader != part);
+    readers
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

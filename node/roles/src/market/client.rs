@@ -37,6 +37,9 @@ const EXPIRY: Millis = Millis(60_000);
 /// Times commands are signed anew because another process of the same account was faster.
 const SIGNED_MAX: u32 = 4;
 
+/// How long what the validators said of their clocks is believed before all are asked again.
+const CLOCK_PERIOD: Micros = Micros::seconds(30);
+
 /// Questions under way at a time; more wait for their turn.
 const ASKED_MAX: usize = 256;
 
@@ -84,6 +87,13 @@ pub enum Event {
         putting: Putting,
         /// What.
         heard: Result<Heard, Silence>,
+    },
+    /// A validator that was asked for no more than that said what its clock shows.
+    Time {
+        /// Which.
+        validator: Seat,
+        /// Its clock.
+        time: Millis,
     },
     /// Somebody wants to be told of changes to the account.
     Watch(AccountKey),
@@ -136,6 +146,8 @@ pub enum Action {
     },
     /// Put a question to a validator: [`Event::Heard`], or nothing once it is stopped.
     Put {
+        /// For whom.
+        asked: Asked,
         /// What the answer names.
         putting: Putting,
         /// Whom.
@@ -143,6 +155,8 @@ pub enum Action {
         /// What; the same bytes each time it is put.
         question: Box<Request>,
     },
+    /// Put [`Request::Time`] to a validator: [`Event::Time`], or nothing where it is silent.
+    AskTime(Seat),
     /// What is put is not awaited any more.
     Stop(Putting),
     /// What somebody asked came to this.
@@ -234,6 +248,8 @@ pub struct MarketClient {
     waiting: VecDeque<(Asked, Matter, Option<Box<Request>>)>,
     nonces: Nonces,
     offsets: Offsets,
+    /// When all validators were last asked what their clocks show.
+    clocks_asked: Option<Micros>,
     watching: Watching,
     timers: Timers<Timer>,
 }
@@ -254,9 +270,15 @@ impl MarketClient {
             waiting: VecDeque::new(),
             nonces: Nonces::default(),
             offsets: Offsets::default(),
+            clocks_asked: None,
             watching: Watching::default(),
             timers: Timers::default(),
         }
+    }
+
+    /// Commands are of this account, in this market, from now on.
+    pub fn sign_for(&mut self, account: AccountKey, market: MarketId) {
+        (self.account, self.market) = (account, market);
     }
 
     /// When it wants to be woken.
@@ -299,6 +321,9 @@ impl MarketClient {
             Event::Heard { putting, heard } => {
                 self.on_heard(putting, heard, now, own, &mut actions);
             }
+            Event::Time { validator, time } => {
+                self.offsets.hear(validator, time, Millis(own.0 / 1_000));
+            }
             Event::Watch(account) => self.watch(account, &mut actions),
             Event::Unwatch(account) => {
                 self.timers.stop(Timer::Watch(account));
@@ -311,6 +336,8 @@ impl MarketClient {
                 assert!(count > 0, "a client knows a validator");
                 self.validators = count;
                 self.preferred = 0;
+                self.offsets.forget();
+                self.clocks_asked = None;
             }
             Event::Woke => self.on_woke(now, &mut actions),
         }
@@ -333,6 +360,7 @@ impl MarketClient {
                 repeated: false,
                 last: Silence::Broken,
             };
+            self.ask_times(now, actions);
             let before = self.open.insert(asked, open);
             assert!(before.is_none(), "what is asked has a name of its own");
             match self.open[&asked].question {
@@ -340,6 +368,17 @@ impl MarketClient {
                 None => self.sign(asked, own, actions),
             }
         }
+    }
+
+    /// Asks all validators for their clocks, unless they were lately: the one that answers the
+    /// questions is believed only among others. Who asks nothing needs no clock.
+    fn ask_times(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let lately = |at: Micros| now.tick.since(at) < CLOCK_PERIOD;
+        if self.validators < offsets::SAID_MIN || self.clocks_asked.is_some_and(lately) {
+            return;
+        }
+        self.clocks_asked = Some(now.tick);
+        actions.extend((0..self.validators).map(|place| Action::AskTime(Seat(place))));
     }
 
     fn forget(&mut self, asked: Asked, actions: &mut Vec<Action>) {
@@ -408,6 +447,7 @@ impl MarketClient {
         let over = now.tick.plus(ANSWER_PATIENCE);
         self.timers.set(Timer::Answer(asked), over);
         actions.push(Action::Put {
+            asked,
             putting,
             validator,
             question,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use souk_market::{
     Acceptance, Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing,
-    MarketId, Quotes, Refusal, SignedBatch, Totals,
+    MarketId, Millis, Quotes, Refusal, SignedBatch, Totals,
 };
 
 use super::demands::{Choice, Demands};
@@ -11,7 +11,7 @@ use super::roster::{RosterRefusal, SignedOrder};
 use crate::lease::Contact;
 
 /// The protocol's name.
-pub const PROTOCOL: &str = "/souk/market/5";
+pub const PROTOCOL: &str = "/souk/market/6";
 
 /// The longest request: a batch of as many receipts as it may hold, each with as many tensors as it
 /// may name, is half of it.
@@ -59,9 +59,11 @@ pub enum Request {
     /// One class: prices asked, bid and paid lately.
     Quotes(Class),
     /// The questions that follow on this stream may be answered from what this validator has,
-    /// without asking the others. It is not answered itself; each answer to a question comes after
-    /// an [`Answer::Age`].
+    /// without asking the others. It is not answered itself; each answer to a question comes with
+    /// its [`Age`].
     Stale,
+    /// No more than what every answer says: the validator's clock.
+    Time,
 }
 
 impl Request {
@@ -151,8 +153,17 @@ pub enum Answer {
         /// The most that is taken.
         bytes_max: u64,
     },
-    /// How old the answer is that follows.
-    Age(Age),
+}
+
+/// An answer, and when it was given.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TimedAnswer {
+    /// The validator's clock.
+    pub time: Millis,
+    /// How old it is, where one was asked for that may be.
+    pub age: Option<Age>,
+    /// What it says.
+    pub answer: Answer,
 }
 
 /// How old a stale answer is.

@@ -443,7 +443,9 @@ impl Claim {
         assert!(shared.begun.has(self.lease), "it was begun");
         if matches!(self.stage, Keeping | Settling) {
             let receipt = self.receipt.as_ref().expect("both have signed");
-            assert!(receipt.verify().is_ok(), "both have signed");
+            // Verified when it came: curves are too dear to be asked again after each step.
+            let signed = receipt.buyer_signature.and(receipt.provider_signature);
+            assert!(signed.is_some(), "both have signed");
         }
         let is_given_up = self.stage == GivingUp;
         assert!(!is_given_up || self.usage.is_none(), "what is owed is kept");

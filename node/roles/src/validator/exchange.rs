@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
-    Acceptance, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, Refusal, SignedBatch,
-    VerifiedBatch,
+    Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, Refusal,
+    SignedBatch, VerifiedBatch,
 };
 use souk_memory::ContentId;
 
@@ -118,19 +118,56 @@ pub enum Checked {
 #[error("the bytes are not a signed order: {0}")]
 struct NoOrder(#[source] postcard::Error);
 
+/// A command's bytes, read.
+enum Read {
+    Batch(SignedBatch),
+    Order(SignedOrder),
+}
+
+fn read(command: &[u8]) -> Result<Read, Forged> {
+    let forged = |cause: Box<dyn std::error::Error + Send + Sync>| Forged { cause };
+    match SignedOrder::decode(command) {
+        Some(Ok(order)) => Ok(Read::Order(order)),
+        Some(Err(fault)) => Err(forged(Box::new(NoOrder(fault)))),
+        None => SignedBatch::decode(command)
+            .map(Read::Batch)
+            .map_err(|fault| forged(Box::new(fault))),
+    }
+}
+
+fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<Checked, Forged> {
+    verified.map(Checked::Batch).map_err(|fault| Forged {
+        cause: Box::new(fault),
+    })
+}
+
 impl<W: Watch> StateMachine for ExchangeMachine<W> {
     type Command = Checked;
 
     fn verify(command: &[u8]) -> Result<Checked, Forged> {
-        if let Some(order) = SignedOrder::decode(command) {
-            return order.map(Checked::Order).map_err(|fault| Forged {
-                cause: Box::new(NoOrder(fault)),
-            });
+        match read(command)? {
+            Read::Order(order) => Ok(Checked::Order(order)),
+            Read::Batch(signed) => checked(signed.verify()),
         }
-        let verified = SignedBatch::decode(command).and_then(SignedBatch::verify);
-        verified.map(Checked::Batch).map_err(|fault| Forged {
-            cause: Box::new(fault),
-        })
+    }
+
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Checked, Forged>> {
+        let mut batches = Vec::new();
+        // What is not a batch is known already; the rest is in the order of the batches.
+        let known = |command: &&[u8]| match read(command) {
+            Ok(Read::Order(order)) => Some(Ok(Checked::Order(order))),
+            Ok(Read::Batch(signed)) => {
+                batches.push(signed);
+                None
+            }
+            Err(forged) => Some(Err(forged)),
+        };
+        let known: Vec<_> = commands.iter().map(known).collect();
+        let mut verified = SignedBatch::verify_each(batches).into_iter().map(checked);
+        let known = known.into_iter();
+        known
+            .filter_map(|known| known.or_else(|| verified.next()))
+            .collect()
     }
 
     fn apply(&mut self, _at: Position, now: LogTime, command: &Checked) -> Vec<u8> {
@@ -173,4 +210,64 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 
 fn encoded(roster: &Roster) -> Vec<u8> {
     postcard::to_allocvec(roster).expect("plain data in memory always encodes")
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{AccountKey, Batch, Command, Credits, MarketId, Nonce, SigningKey};
+
+    use super::*;
+    use crate::market::roster::{Body, Order};
+
+    struct Nobody;
+
+    impl Watch for Nobody {
+        fn on_events(&mut self, _events: &[Event]) {}
+    }
+
+    type Machine = ExchangeMachine<Nobody>;
+
+    fn batch(number: u64, signer: u8) -> Vec<u8> {
+        let amount = Credits(number);
+        let batch = Batch {
+            market: MarketId::default(),
+            account: AccountKey::from(&SigningKey::from_bytes(&[7; 32])),
+            nonce: Nonce(number),
+            expires: Millis(1),
+            commands: vec![Command::Withdraw { amount }],
+        };
+        batch.sign(&SigningKey::from_bytes(&[signer; 32])).encode()
+    }
+
+    fn order() -> Vec<u8> {
+        let key = SigningKey::from_bytes(&[9; 32]);
+        let body = Body {
+            market: MarketId::default(),
+            signer: AccountKey::from(&key),
+            number: 1,
+            expires: Millis(1),
+            order: Order::Remove { raft_id: 1 },
+        };
+        SignedOrder::sign(body, &key).encode()
+    }
+
+    #[test]
+    fn commands_verified_together_are_judged_as_each_alone_in_their_order() {
+        let cut_short = order()[..20].to_vec();
+        let commands = [
+            order(),
+            batch(1, 7),
+            b"neither".to_vec(),
+            batch(2, 8),
+            cut_short,
+            batch(3, 7),
+            order(),
+        ];
+        let commands: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
+        let alone: Vec<_> = commands.iter().map(|it| Machine::verify(it)).collect();
+        let holds: Vec<bool> = alone.iter().map(Result::is_ok).collect();
+        assert_eq!(holds, [true, true, false, false, false, true, true]);
+        let together = Machine::verify_each(&commands);
+        assert_eq!(format!("{together:?}"), format!("{alone:?}"));
+    }
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::buyer::compare::{Tolerance, agree};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
+use crate::clock::unix_ms;
 use crate::protocols::lease::offer;
 
 impl Shell {
@@ -186,7 +187,11 @@ async fn buy(buyer: Buyer, gang: Command) -> Came {
 }
 
 async fn carry(buyer: Buyer, command: Command) -> Came {
-    let done = buyer.trader.submit_one(command).await;
+    let mut done = buyer.trader.submit_one(command.clone()).await;
+    if let Err(TradeError::Uncertain(_)) = done {
+        // What a job commands twice has the effect of once: the answer says what it was.
+        done = buyer.trader.submit_one(command).await;
+    }
     Came::Is(match done {
         Ok(accepted) => Answer::commanded(Ok(accepted)),
         Err(TradeError::Refused(refusal)) => Answer::commanded(Err(refusal)),

@@ -8,7 +8,7 @@ use crate::network;
 
 async fn node(listening: DirectListen) -> (DirectChannels, NodeKey, Contact) {
     let key = NodeKey::generate();
-    let config = network::Config {
+    let config = network::NetworkConfig {
         listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
         ..Default::default()
     };

@@ -22,7 +22,7 @@ const LIMIT: u64 = 64 << 20;
 async fn bare() -> (NodeKey, Network, Contact) {
     let key = NodeKey::generate();
     let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-    let config = network::Config {
+    let config = network::NetworkConfig {
         listen,
         ..Default::default()
     };
@@ -216,7 +216,7 @@ async fn what_is_awaited_comes_before_what_is_planned() {
 /// A node that relays, and the address of whoever listens through it.
 async fn relaying() -> (Network, Multiaddr) {
     let key = NodeKey::generate();
-    let config = network::Config {
+    let config = network::NetworkConfig {
         listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
         options: network::Options {
             relays: true,
@@ -233,7 +233,7 @@ async fn relaying() -> (Network, Multiaddr) {
 /// A node that listens nowhere, and knows one peer.
 async fn dialling(contact: &Contact) -> Tensors {
     let key = NodeKey::generate();
-    let network = Network::start(&key, network::Config::default()).await;
+    let network = Network::start(&key, network::NetworkConfig::default()).await;
     let (network, store) = (network.unwrap(), Arc::new(Store::in_memory(LIMIT)));
     network.learn(contact).await.unwrap();
     let tensors = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
@@ -248,7 +248,7 @@ fn is_relayed(address: &Multiaddr) -> bool {
 async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
     let (relay, circuit) = relaying().await;
     let key = NodeKey::generate();
-    let listening = network::Config {
+    let listening = network::NetworkConfig {
         listen: Some(circuit),
         ..Default::default()
     };

@@ -16,7 +16,7 @@ use souk_scheduler::execution::{Moment, Precedence, Task};
 use super::outcomes::{Came, Outcome, Ran, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
-use crate::clock::unix_us;
+use crate::clock::{unix_ms, unix_us};
 use crate::content::transfers::Fetched;
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;

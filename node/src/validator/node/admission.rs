@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::network::Network;
 use crate::network::wire;
-use crate::protocols::market::{Answer, Members, PROTOCOL, Request};
+use crate::protocols::market::{Answer, Members, PROTOCOL, Request, TimedAnswer};
 
 /// How long the others may take to say who the validators are.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -66,8 +66,9 @@ pub(super) async fn ask_members(network: &Network, peers: &[PeerId]) -> Option<M
 async fn ask(network: &Network, peer: PeerId) -> Option<Members> {
     let mut stream = network.open(peer, PROTOCOL).await.ok()?;
     wire::send(&mut stream, &Request::Members).await.ok()?;
-    match wire::receive(&mut stream).await {
-        Ok(Answer::Members(members)) => Some(members),
+    let told: TimedAnswer = wire::receive(&mut stream).await.ok()?;
+    match told.answer {
+        Answer::Members(members) => Some(members),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use souk_roles::validator::questions::{Question, Reply};
 use crate::metrics::{Kind, Page, peers};
 use crate::network::Network;
 use crate::validator::exchange_machine::ExchangeMachine;
-use crate::validator::{Consistency, Seen, Validator};
+use crate::validator::{Consistency, ReadMoment, Validator};
 
 /// A page of metrics; none once the validator has stopped. What this one has is told, however old
 /// it is: its age is among it.
@@ -58,7 +58,7 @@ fn log(page: &mut Page, status: &Status) {
     page.gauge("souk_log_proposals_waiting", help, status.proposals);
 }
 
-fn exchange(page: &mut Page, (census, totals, seen): &(Census, Totals, Seen)) {
+fn exchange(page: &mut Page, (census, totals, seen): &(Census, Totals, ReadMoment)) {
     page.gauge(
         "souk_log_age_seconds",
         "Time since a leader was heard from.",

@@ -16,7 +16,7 @@ use crate::validator::{RestoreBackupError, place_state, read_backup};
 
 /// What was restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restored {
+pub struct Restoration {
     /// The last entry in it.
     pub index: LogIndex,
     /// The digest of the state.
@@ -73,7 +73,7 @@ pub fn restore(
     market: &MarketFile,
     file: &Path,
     found: bool,
-) -> Result<Restored, RestoreError> {
+) -> Result<Restoration, RestoreError> {
     if has_begun(home) {
         return Err(RestoreError::Begun);
     }
@@ -101,7 +101,7 @@ pub fn restore(
     }
     let state = snapshot.state;
     let index = place_state(&home.join(REPLICA_FOLDER), snapshot)?;
-    Ok(Restored { index, state })
+    Ok(Restoration { index, state })
 }
 
 /// Gives a founder its id of the market's file again, whatever it was since.

@@ -1,6 +1,7 @@
 //! Accounts that trade through a market client of their own: the core that a node runs, on a
 //! simulated network, with a clock of their own.
 
+mod answering;
 pub mod jobs;
 mod trader;
 
@@ -10,13 +11,13 @@ use souk_consensus::LogTime;
 use souk_market::{AccountKey, Credits, Genesis, MarketId, Millis, Name, SignedBatch, SigningKey};
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
-    Action, Asked, Event as ClientEvent, Heard, MarketClient, Putting, Reply, Silence, WatchId,
+    Action, Asked, Event as ClientEvent, Heard, MarketClient, Putting, Reply, Seat, Silence,
+    WatchId,
 };
-use souk_roles::market::words::{Answer, Request};
-use souk_roles::validator::questions;
+use souk_roles::market::words::Request;
 use souk_roles::{job, provider};
 
-use crate::machine::{BatchResult, TRUSTED};
+use crate::machine::TRUSTED;
 use crate::random::Random;
 use crate::world::{Event, World};
 use jobs::buyer::Buyer;
@@ -55,6 +56,8 @@ pub struct Actor {
     /// When it is going to be woken.
     wakes: Option<u64>,
     asked: u64,
+    /// When its core was woken last, and how often at that moment.
+    woken: (u64, u32),
     pub role: Role,
 }
 
@@ -107,6 +110,8 @@ pub enum ActorEvent {
         putting: Putting,
         heard: Box<Result<Heard, Silence>>,
     },
+    /// A validator's clock, as it is then, reaches the client.
+    Time { life: u64, node: usize },
     /// A wish to be told of changes reaches a validator.
     Watch {
         life: u64,
@@ -179,6 +184,7 @@ impl Actors {
             drift_ppm: 0,
             wakes: None,
             asked: 0,
+            woken: (0, 0),
             role: role(number, key),
         };
         let mut list: Vec<Actor> = keys.iter().enumerate().map(actor).collect();
@@ -234,7 +240,10 @@ impl World {
         let of_life = |life: u64| self.actors.list[actor].life == life;
         match event {
             ActorEvent::Act => self.act(actor),
-            ActorEvent::Wake { life } if of_life(life) => {
+            // One that was set before an earlier one is void: that one has set it anew.
+            ActorEvent::Wake { life }
+                if of_life(life) && self.actors.list[actor].wakes == Some(self.now) =>
+            {
                 self.actors.list[actor].wakes = None;
                 self.tell(actor, ClientEvent::Woke);
             }
@@ -280,8 +289,16 @@ impl World {
                     account,
                 },
             ),
+            ActorEvent::Time { life, node } if of_life(life) => {
+                if self.nodes[node].running.is_some() {
+                    let (LogTime(time), validator) = (self.nodes[node].clock(self.now), Seat(node));
+                    let time = Millis(time);
+                    self.tell(actor, ClientEvent::Time { validator, time });
+                }
+            }
             ActorEvent::Wake { .. }
             | ActorEvent::RoleWake { .. }
+            | ActorEvent::Time { .. }
             | ActorEvent::Heard { .. }
             | ActorEvent::Watched { .. } => {}
         }
@@ -329,25 +346,37 @@ impl World {
         if !runs {
             return self.start_worker(actor);
         }
+        if self.has_stopped(actor) {
+            // Its process has ended: nothing is lost by it.
+            return self.end_worker(actor);
+        }
         let power = self.actors.random.chance(700);
         match self.actors.random.below(1_000) {
             _ if self.healed => {}
             0..40 => self.kill_worker(actor, power),
+            40..50 => self.tell_worker(actor, provider::Event::Stop),
             _ => {}
         }
     }
 
+    fn has_stopped(&self, actor: usize) -> bool {
+        matches!(&self.actors.list[actor].role, Role::Worker(worker) if worker.is_over)
+    }
+
     fn wake_role(&mut self, actor: usize) {
+        let now = Some(self.now);
         match &mut self.actors.list[actor].role {
-            Role::Trader(_) => {}
-            Role::Worker(worker) => {
+            Role::Worker(worker) if worker.wakes == now => {
                 worker.wakes = None;
+                self.count_wake(actor);
                 self.tell_worker(actor, provider::Event::Woke);
             }
-            Role::Buyer(buyer) => {
+            Role::Buyer(buyer) if buyer.wakes == now => {
                 buyer.wakes = None;
+                self.count_wake(actor);
                 self.tell_buyer(actor, job::Event::Woke);
             }
+            _ => {}
         }
     }
 
@@ -375,7 +404,8 @@ impl World {
             }
         }
         let of = &mut self.actors.list[actor];
-        let wakes = of.client.wakes_at().map(|at| at.0.div_ceil(1_000));
+        let wakes = of.client.wakes_at();
+        let wakes = wakes.map(|at| at.0.div_ceil(1_000).max(self.now));
         if let Some(at) = wakes
             && of.wakes.is_none_or(|known| known > at)
         {
@@ -397,6 +427,7 @@ impl World {
                 putting,
                 validator,
                 question,
+                ..
             } => {
                 self.counts.questions_put += 1;
                 let node = validator.0;
@@ -409,6 +440,10 @@ impl World {
                         question,
                     },
                 );
+            }
+            Action::AskTime(validator) => {
+                let node = validator.0;
+                self.message(actor, ActorEvent::Time { life, node });
             }
             Action::Stop(putting) => self.operations.forget(|waiter| {
                 (waiter.actor, waiter.life, waiter.putting) == (actor, life, putting)
@@ -468,103 +503,6 @@ impl World {
         let delay = self.actors.random.between(1, DELAY_MAX_MS);
         if !lost {
             self.at(self.now + delay, Event::Actor(actor, event));
-        }
-    }
-
-    fn on_put(&mut self, waiter: Waiter) {
-        let node = waiter.node;
-        if self.nodes[node].busy_until > self.now {
-            return;
-        }
-        if self.nodes[node].running.is_none() {
-            return self.answer(&waiter, Err(Silence::Broken));
-        }
-        self.hand_in_for(waiter);
-    }
-
-    /// A validator answers an actor.
-    pub(crate) fn answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
-        let LogTime(time) = self.nodes[waiter.node].clock(self.now);
-        let time = Some(Millis(time));
-        let heard = answer.map(|answer| Heard { time, answer });
-        self.message(
-            waiter.actor,
-            ActorEvent::Heard {
-                life: waiter.life,
-                putting: waiter.putting,
-                heard: Box::new(heard),
-            },
-        );
-    }
-
-    /// A validator's replica has come so far that an actor's question has its answer.
-    pub(crate) fn on_asked(&mut self, waiter: &Waiter, result: &[u8]) {
-        let Some(running) = &self.nodes[waiter.node].running else {
-            return;
-        };
-        let answer = match &*waiter.question {
-            Request::Submit(_) => match postcard::from_bytes(result) {
-                Ok(BatchResult::Applied(results)) => Answer::Applied(results),
-                _ => Answer::Unavailable("no result of a batch".to_owned()),
-            },
-            read => questions::answer(running.replica.machine().exchange(), read.clone()),
-        };
-        self.answer(waiter, Ok(answer));
-    }
-
-    fn on_watch(&mut self, node: usize, watcher: Watcher) {
-        let goes_on = self.nodes[node].running.is_some();
-        let (actor, life, watch) = (watcher.actor, watcher.life, watcher.watch);
-        if goes_on {
-            let place = (node, self.nodes[node].life);
-            self.actors.watchers.entry(place).or_default().push(watcher);
-        }
-        self.message(
-            actor,
-            ActorEvent::Watched {
-                life,
-                watch,
-                goes_on,
-            },
-        );
-    }
-
-    /// Tells those who watch at a validator what changed there, and those at one that is gone that
-    /// it says no more.
-    pub(crate) fn tell_watchers(&mut self, node: usize) {
-        let life = self.nodes[node].life;
-        let events = match &self.nodes[node].running {
-            Some(running) => running.replica.machine().take_events(),
-            None => Vec::new(),
-        };
-        let mut told = Vec::new();
-        for ((at, in_life), watchers) in &mut self.actors.watchers {
-            if *at == node && *in_life != life {
-                told.extend(watchers.drain(..).map(|it| (it, false)));
-            }
-        }
-        let changed: Vec<AccountKey> = events.iter().flat_map(|event| event.accounts()).collect();
-        let here = self.actors.watchers.entry((node, life)).or_default();
-        let mut heard = Vec::new();
-        for it in here.iter().filter(|it| changed.contains(&it.account)) {
-            heard.push((it.actor, it.life, it.watch, true));
-        }
-        heard.extend(
-            told.iter()
-                .map(|(it, goes_on)| (it.actor, it.life, it.watch, *goes_on)),
-        );
-        self.actors
-            .watchers
-            .retain(|_, watchers| !watchers.is_empty());
-        for (actor, life, watch, goes_on) in heard {
-            self.message(
-                actor,
-                ActorEvent::Watched {
-                    life,
-                    watch,
-                    goes_on,
-                },
-            );
         }
     }
 }

@@ -10,7 +10,6 @@ use souk_roles::market::client::Silence;
 use souk_roles::market::words::Request;
 
 use crate::RUSH_MAX;
-use crate::bugs::Bug;
 use crate::machine::Decoding;
 use crate::world::actors::Waiter;
 use crate::world::{Event, World};
@@ -60,7 +59,10 @@ impl Operations {
         match self.waiting.first_key_value() {
             Some((number, (Operation::Write { .. }, _))) => format!("write {number}"),
             Some((number, (Operation::Read, _))) => format!("read {number}"),
-            Some((number, (Operation::Asked(_), _))) => format!("question {number}"),
+            Some((number, (Operation::Asked(waiter), _))) => {
+                let Waiter { actor, node, .. } = waiter;
+                format!("question {number} of actor {actor} at node {node}")
+            }
             None => "nothing".to_owned(),
         }
     }
@@ -171,14 +173,13 @@ impl World {
     fn hand_in(&mut self, number: u64, node: usize) -> bool {
         self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
         let busy = self.nodes[node].busy_until > self.now;
-        let (bug, forges) = (self.nodes[node].bug, self.nodes[node].forges);
+        let forges = self.nodes[node].forges;
         let Some(running) = self.nodes[node].running.as_mut().filter(|_| !busy) else {
             return false;
         };
         let Some((operation, _)) = self.operations.waiting.get(&number) else {
             return false;
         };
-        let mut early = None;
         match operation {
             Operation::Write { command, .. } if !forges && !command.authentic => {
                 self.operations.waiting.remove(&number);
@@ -191,22 +192,14 @@ impl World {
             }) {
                 Ok(ticket) => {
                     running.proposals.insert(ticket, number);
-                    let index = running.replica.applied();
-                    early = (bug == Some(Bug::AnswerEarly)).then_some((index, Vec::new()));
                 }
                 Err(_) => self.counts.busy += 1,
             },
-            Operation::Read if bug == Some(Bug::StaleRead) => {
-                early = Some((running.replica.applied(), Vec::new()));
-            }
             Operation::Asked(_) => unreachable!("an actor's question is handed in once"),
             Operation::Read => match running.replica.read() {
                 Ok(ticket) => drop(running.reads.insert(ticket, number)),
                 Err(_) => self.counts.busy += 1,
             },
-        }
-        if let Some((index, result)) = early {
-            self.complete(number, index, &result);
         }
         true
     }
@@ -227,6 +220,14 @@ impl World {
             .is_some_and(|proposal| !proposal.command.authentic)
         {
             return self.answer(&waiter, Err(forged));
+        }
+        if self.actors.list[waiter.actor].life != waiter.life {
+            // Who asked died while it was on its way: a batch takes effect, and nobody waits.
+            if let (Some(running), Some(proposal)) = (&mut self.nodes[node].running, command) {
+                self.counts.busy += u64::from(running.replica.propose(proposal).is_err());
+                self.work(node);
+            }
+            return;
         }
         let number = self.open(Operation::Asked(waiter));
         let Some(running) = self.nodes[node].running.as_mut() else {

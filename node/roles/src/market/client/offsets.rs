@@ -12,7 +12,7 @@ use souk_market::Millis;
 use super::Seat;
 
 /// Validators that must have said it before the median counts: of one nobody knows if it lies.
-const SAID_MIN: usize = 2;
+pub const SAID_MIN: usize = 2;
 
 /// What validators said, by how many milliseconds they are ahead.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -31,6 +31,11 @@ impl Offsets {
     /// The log was at `time` when this clock showed `own`.
     pub fn learn(&mut self, time: Millis, own: Millis) {
         self.learned = ahead(time, own);
+        self.said.clear();
+    }
+
+    /// The validators are others: what those said is forgotten.
+    pub fn forget(&mut self) {
         self.said.clear();
     }
 

@@ -80,6 +80,7 @@ fn put(actions: Vec<Action>) -> Put {
             putting,
             validator,
             question,
+            ..
         } => Some((putting, validator, *question)),
         _ => None,
     });
@@ -234,4 +235,34 @@ fn a_watch_that_broke_is_taken_up_by_the_next_validator() {
     assert_eq!(seat, Seat(1));
     let ended = scene.apply(Event::Unwatch(account));
     assert!(matches!(ended[..], [Action::Unwatch(watch)] if watch == again));
+}
+
+#[test]
+fn all_validators_are_asked_for_their_clocks_while_something_is_asked() {
+    let mut scene = Scene::new();
+    let seats = |actions: &[Action]| -> Vec<usize> {
+        let seat = |action: &Action| match action {
+            Action::AskTime(seat) => Some(seat.0),
+            _ => None,
+        };
+        actions.iter().filter_map(seat).collect()
+    };
+    let ask = |scene: &mut Scene, asked: u64| {
+        let (asked, question) = (Asked(asked), Box::new(Request::Totals));
+        scene.apply(Event::Ask { asked, question })
+    };
+    let own = Millis(OWN.0 / 1_000);
+    assert_eq!(seats(&ask(&mut scene, 1)), [0, 1, 2]);
+    for (place, ahead_ms) in [(0, 90_000), (1, 2_000), (2, 1_000)] {
+        let (validator, time) = (Seat(place), Millis(own.0 + ahead_ms));
+        assert!(scene.apply(Event::Time { validator, time }).is_empty());
+    }
+    assert_eq!(scene.client.log_time(own), Millis(own.0 + 2_000));
+    assert_eq!(seats(&ask(&mut scene, 2)), [0; 0], "they were asked lately");
+    scene.tick = CLOCK_PERIOD;
+    assert_eq!(seats(&ask(&mut scene, 3)), [0, 1, 2]);
+    // What others said counts for nothing among these.
+    scene.apply(Event::Validators(2));
+    assert_eq!(scene.client.log_time(own), own);
+    assert_eq!(seats(&ask(&mut scene, 4)), [0, 1]);
 }

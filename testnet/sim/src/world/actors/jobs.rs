@@ -8,6 +8,7 @@ mod journal;
 mod links;
 mod planner;
 mod requests;
+mod tricks;
 mod work;
 pub mod worker;
 
@@ -18,6 +19,8 @@ use souk_roles::effect::Ticket;
 use souk_roles::{job, provider};
 
 use crate::random::Random;
+use crate::world::World;
+use crate::world::actors::Role;
 pub use checks::JobBreach;
 use contents::Contents;
 pub use links::Frame;
@@ -42,6 +45,8 @@ pub struct Jobs {
     pub breach: Option<JobBreach>,
     /// Who ran what: never twice.
     ran: BTreeMap<(AccountKey, souk_market::LeaseId, u32, u32), u64>,
+    /// What each job and provider remembered when its life ended.
+    cores: blake3::Hasher,
 }
 
 impl Jobs {
@@ -53,7 +58,33 @@ impl Jobs {
             links: Links::default(),
             breach: None,
             ran: BTreeMap::new(),
+            cores: blake3::Hasher::new(),
         }
+    }
+}
+
+impl World {
+    /// A life of a job or provider ends: what it remembers is part of what a seed must repeat.
+    fn remember_core(&mut self, actor: usize) {
+        match &self.actors.list[actor].role {
+            Role::Buyer(buyer) => {
+                let digest = buyer.core.as_ref().map(job::JobCore::digest);
+                digest.map(|digest| self.jobs.cores.update(digest.as_bytes()));
+            }
+            Role::Worker(worker) => {
+                let digest = worker.core.as_ref().map(provider::ProviderCore::digest);
+                digest.map(|digest| self.jobs.cores.update(&digest));
+            }
+            Role::Trader(_) => {}
+        }
+    }
+
+    /// A hash of all that jobs and providers remembered, in the order in which their lives ended.
+    pub fn digest_of_cores(&mut self) -> blake3::Hash {
+        for actor in 0..self.actors.list.len() {
+            self.remember_core(actor);
+        }
+        self.jobs.cores.finalize()
     }
 }
 

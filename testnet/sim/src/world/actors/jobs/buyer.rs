@@ -7,8 +7,8 @@ use souk_memory::ContentId;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
 use souk_roles::job::{
-    Action, Answer, End, Event, Fact, FetchFault, JobCore, JobSpec, Outcome, Past, Wanted,
-    request_id,
+    Action, Answer, End, Event, Fact, FetchFault, JobCore, JobEvent, JobSpec, Outcome, Past,
+    Wanted, request_id,
 };
 use souk_roles::lease::{BuyerWord, Contact, Opening, Request as JobRequest};
 use souk_roles::market::client::{Asked, Event as ClientEvent};
@@ -18,6 +18,7 @@ use super::Done;
 use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::{GIVEN, Shape};
+use super::tricks::Trick;
 use super::work::{Job, demands, limits};
 use crate::disk::SimDisk;
 use crate::random::Random;
@@ -28,20 +29,14 @@ use crate::world::{Event as WorldEvent, World};
 pub enum BuyerAsked {
     /// A followed lease.
     Lease,
+    /// All leases of a buyer that disputes what is noted.
+    Notes,
+    /// A dispute without a reason.
+    FalseDispute,
     Plan(Ticket, Box<Wanted>),
     Look(Ticket),
     Buy(Ticket),
     Command(Ticket),
-}
-
-/// What a buyer does wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trick {
-    None,
-    /// What it signs reaches nobody.
-    NeverSigns,
-    /// It disputes each note.
-    Disputes,
 }
 
 /// See the module.
@@ -50,7 +45,7 @@ pub struct Buyer {
     pub key: SigningKey,
     market: MarketId,
     journal: Option<Journal>,
-    disk: SimDisk,
+    pub disk: SimDisk,
     pub job: Option<Job>,
     pub asked: BTreeMap<Asked, BuyerAsked>,
     followed: Vec<LeaseId>,
@@ -60,7 +55,7 @@ pub struct Buyer {
     stopped: BTreeSet<Ticket>,
     plans: BTreeMap<ContentId, Vec<usize>>,
     pub wakes: Option<u64>,
-    trick: Trick,
+    pub trick: Trick,
     jobs: u64,
 }
 
@@ -70,6 +65,7 @@ impl Buyer {
         let trick = match random.below(10) {
             0 => Trick::NeverSigns,
             1 => Trick::Disputes,
+            2 => Trick::Vanishes,
             _ => Trick::None,
         };
         Self {
@@ -167,6 +163,7 @@ impl World {
             began_at: self.now,
             kept: BTreeSet::new(),
             lives: 1,
+            is_unheard: false,
         });
         let (core, effects) = JobCore::begin(spec, None, now);
         buyer.core = Some(core);
@@ -198,6 +195,10 @@ impl World {
         kept.extend(job.answers.values().flatten().map(|(_, id)| *id));
         kept.extend(&job.kept);
         self.counts.buyers_killed += 1;
+        if buyer.trick == Trick::Vanishes {
+            buyer.job = None;
+            self.counts.buyers_vanished += 1;
+        }
         self.jobs.contents.forget(account, &kept);
         self.break_links_of(actor);
     }
@@ -292,7 +293,7 @@ impl World {
             return;
         };
         let wakes = buyer.core.as_ref().and_then(JobCore::wakes_at);
-        let wakes = wakes.map(|at| at.0.div_ceil(1_000));
+        let wakes = wakes.map(|at| at.0.div_ceil(1_000).max(self.now));
         if let Some(at) = wakes
             && buyer.wakes.is_none_or(|known| known > at)
         {
@@ -331,8 +332,7 @@ impl World {
                 self.look_at_followed(actor);
             }
             Action::Command(command) => {
-                let cheats = self.trick(actor) == Trick::NeverSigns;
-                if cheats && matches!(*command, Command::Settle(_)) {
+                if self.never_signs(actor) && matches!(*command, Command::Settle(_)) {
                     return self.done_in(actor, 5, ticket, soon(Answer::Commanded(Ok(()))));
                 }
                 self.carry_for_buyer(actor, BuyerAsked::Command(ticket), *command);
@@ -346,7 +346,7 @@ impl World {
                 self.open_link(actor, Purpose::Leg(leg), provider, &opening);
             }
             Action::Say { leg, word } => {
-                let cheats = self.trick(actor) == Trick::NeverSigns;
+                let cheats = self.never_signs(actor);
                 self.counts.refused_aloud += u64::from(matches!(word, BuyerWord::Refused { .. }));
                 if !(cheats && matches!(word, BuyerWord::Signed(_))) {
                     self.say_to_worker(actor, leg, &word);
@@ -418,19 +418,19 @@ impl World {
                     buyer.stopped.insert(of);
                 }
             }
+            Action::Tell(JobEvent::NotCommanded { .. }) => {
+                if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
+                    && let Some(job) = &mut buyer.job
+                {
+                    job.is_unheard = true;
+                }
+            }
             Action::Over(outcome) => self.on_job_over(actor, *outcome),
             _ => {}
         }
     }
 
-    fn trick(&self, actor: usize) -> Trick {
-        match &self.actors.list[actor].role {
-            Role::Buyer(buyer) => buyer.trick,
-            _ => Trick::None,
-        }
-    }
-
-    fn carry_for_buyer(&mut self, actor: usize, what: BuyerAsked, command: Command) {
+    pub(super) fn carry_for_buyer(&mut self, actor: usize, what: BuyerAsked, command: Command) {
         let asked = self.actors.list[actor].name();
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role {
             buyer.asked.insert(asked, what);
@@ -441,6 +441,10 @@ impl World {
 
     /// Something changed about a buyer's account: how do its leases stand?
     pub(crate) fn look_at_followed(&mut self, actor: usize) {
+        if self.has_trick(actor, Trick::Disputes) {
+            let account = self.actors.list[actor].account;
+            self.ask_for_buyer(actor, BuyerAsked::Notes, Request::Leases(account));
+        }
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
         };
@@ -502,11 +506,13 @@ impl World {
         let journal = buyer.journal.as_mut().expect("who runs has a journal");
         let synced = journal.sync();
         let done: Vec<(Ticket, Vec<Fact>)> = buyer.unsynced.drain(..=at).collect();
-        if synced {
-            let facts = Journal::open::<Fact>(buyer.disk.clone()).1;
-            buyer.safe = Past::fold(facts);
+        let mut answered = Vec::new();
+        for (ticket, facts) in done {
+            let safe = facts.into_iter().filter(|_| synced);
+            safe.for_each(|fact| buyer.safe.take(fact));
+            answered.push(ticket);
         }
-        for (ticket, _) in done {
+        for ticket in answered {
             let answer = match synced {
                 true => Answer::Recorded,
                 false => Answer::NotWritten("the disk failed".to_owned()),
@@ -546,6 +552,7 @@ impl World {
             }
         }
         self.check_outcome(actor, &outcome);
+        self.remember_core(actor);
         self.break_links_of(actor);
         self.restart_client(actor);
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {

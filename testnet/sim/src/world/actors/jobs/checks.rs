@@ -1,16 +1,22 @@
 //! What must hold of jobs and leases, whatever went wrong.
 
-use souk_market::{JobId, LeaseId};
+use souk_market::{AccountKey, CloseReason, Command, JobId, LeaseId, LeaseState};
 use souk_memory::ContentId;
 use souk_roles::job::{Action, End, Outcome, attempt_id};
-use souk_roles::lease::{BuyerWord, Opening};
+use souk_roles::lease::{BuyerWord, Opening, ProviderWord};
+use souk_roles::provider;
 
+use super::tricks::Trick;
 use super::worker::Vice;
+use crate::checker::Violation;
 use crate::world::World;
 use crate::world::actors::Role;
 
 /// A job may take so long after its limits: an escrow of 120 s that comes back, and some leases.
 const LATE_MS: u64 = 600_000;
+
+/// A core takes no more steps at one moment.
+const STEPS_MAX: u32 = 64;
 
 /// A promise to a buyer or provider that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +28,18 @@ pub struct JobBreach {
 }
 
 impl World {
+    /// T2: no core goes round and round at one moment.
+    pub(crate) fn count_wake(&mut self, actor: usize) {
+        let of = &mut self.actors.list[actor];
+        of.woken = match of.woken {
+            (at, often) if at == self.now => (at, often + 1),
+            _ => (self.now, 1),
+        };
+        if of.woken.1 > STEPS_MAX {
+            self.breach_of_job(actor, format!("woken {STEPS_MAX} times at one moment"));
+        }
+    }
+
     /// The first promise broken is kept.
     pub(super) fn breach_of_job(&mut self, actor: usize, reason: String) {
         self.jobs.breach.get_or_insert(JobBreach { actor, reason });
@@ -85,6 +103,57 @@ impl World {
         }
     }
 
+    /// J1 of a provider: no word or command leaves before the facts it waits for are safe.
+    pub(super) fn check_order_of_worker(&mut self, actor: usize, action: &provider::Action) {
+        let Role::Worker(worker) = &self.actors.list[actor].role else {
+            return;
+        };
+        let wrong = match action {
+            provider::Action::Send { stream, word } => {
+                let lease = worker.spoken_of.get(stream);
+                match word {
+                    ProviderWord::Ready => lease.is_none_or(|it| !worker.began.contains(it)),
+                    ProviderWord::Finished(finished) => {
+                        !worker.safe_ran.contains(&finished.receipt.body.lease)
+                    }
+                    _ => false,
+                }
+            }
+            provider::Action::Command(command) => match &**command {
+                Command::Settle(receipt) => !worker.safe_signed.contains(&receipt.body.lease),
+                Command::NoteUsage { lease, .. } => !worker.safe_ran.contains(lease),
+                _ => false,
+            },
+            provider::Action::Bring { lease, .. } | provider::Action::Prepare { lease, .. } => {
+                !worker.began.contains(lease)
+            }
+            _ => false,
+        };
+        if wrong {
+            let what = format!("{action:?}").chars().take(80).collect::<String>();
+            self.breach_of_job(actor, format!("before it was put down: {what}"));
+        }
+    }
+
+    /// C2: nothing is fetched from who is no party to the lease, nor to its job.
+    pub(super) fn check_parties(&mut self, actor: usize, id: LeaseId, holders: &[AccountKey]) {
+        let (_, shadow) = self.checker.shadow();
+        let Some(lease) = shadow.exchange().lease(id) else {
+            return;
+        };
+        let is_party = |holder: &&AccountKey| {
+            let mut leases = shadow.exchange().leases();
+            **holder == lease.buyer
+                || leases.any(|it| it.job == lease.job && it.provider == **holder)
+        };
+        if let Some(stranger) = holders.iter().find(|holder| !is_party(holder)) {
+            self.breach_of_job(
+                actor,
+                format!("{id} fetches from {stranger}, who is no party"),
+            );
+        }
+    }
+
     /// C1: an answer is what the model gives, but for liars whom nobody compares, or who lie alike.
     pub(super) fn check_answer(
         &mut self,
@@ -131,6 +200,7 @@ impl World {
 
     /// M2: what a job cost and holds is within its budget. J1: what is told done is done.
     pub(super) fn check_outcome(&mut self, actor: usize, outcome: &Outcome) {
+        self.check_paid(actor, outcome);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
         };
@@ -151,6 +221,51 @@ impl World {
         if spent > budget.0 {
             self.breach_of_job(actor, format!("{spent} of a budget of {}", budget.0));
         }
+    }
+
+    /// M3: who is right is paid what was signed for before its buyer calls the job done, unless the
+    /// market closed the lease before.
+    fn check_paid(&mut self, actor: usize, outcome: &Outcome) {
+        let honest = self.has_trick(actor, Trick::None) || self.has_trick(actor, Trick::Vanishes);
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        if !honest || outcome.how != End::Done {
+            return;
+        }
+        let (_, shadow) = self.checker.shadow();
+        let unpaid = buyer.safe.right.iter().find_map(|(id, receipt)| {
+            let lease = shadow.exchange().lease(*id)?;
+            let (paid, due) = (lease.cost, receipt.body.amount);
+            let is_signed = matches!(
+                lease.state,
+                LeaseState::Closed {
+                    reason: CloseReason::Receipt,
+                    ..
+                }
+            );
+            let is_wrong = !lease.is_closed() || (is_signed && paid != due);
+            is_wrong.then(|| format!("{id} is {:?}, paid {paid:?} of {due:?}", lease.state))
+        });
+        let unheard = buyer.job.as_ref().is_some_and(|job| job.is_unheard);
+        if let Some(what) = unpaid.filter(|_| !unheard) {
+            self.breach_of_job(actor, what);
+        }
+    }
+
+    /// T1: long after everything was healed no job is under way.
+    pub(crate) fn check_jobs_over(&mut self) {
+        let is_under_way = |role: &Role| matches!(role, Role::Buyer(buyer) if buyer.job.is_some());
+        let mut actors = self.actors.list.iter();
+        let Some(actor) = actors.position(|actor| is_under_way(&actor.role)) else {
+            return;
+        };
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        let status = buyer.core.as_ref().map(souk_roles::job::JobCore::status);
+        let reason = format!("a job is not over: {status:?}");
+        self.checker.report(Violation::Job { actor, reason });
     }
 
     /// T1: every job ends in time.

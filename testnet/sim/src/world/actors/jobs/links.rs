@@ -223,6 +223,12 @@ impl World {
                 let opening = decoded::<Opening>(&bytes);
                 opening.map(|opening| {
                     worker.streams.insert(stream);
+                    let lease = match &opening {
+                        Opening::Start(start) => Some(start.lease),
+                        Opening::Resume(lease) => Some(*lease),
+                        Opening::Offer(_) => None,
+                    };
+                    worker.spoken_of.extend(lease.map(|lease| (stream, lease)));
                     provider::Event::Opened {
                         stream,
                         peer,

@@ -1,6 +1,6 @@
 //! What buyers and providers ask the market, through the client of their account.
 
-use souk_market::{Acceptance, Millis, OrderId, Price, Units};
+use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Price, Units};
 use souk_roles::effect::Ticket;
 use souk_roles::job;
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
@@ -130,6 +130,16 @@ impl World {
         self.done_in(actor, 0, ticket, Done::Worker(answer));
     }
 
+    /// What its providers noted is disputed, whatever they did.
+    pub(super) fn dispute_all(&mut self, actor: usize, leases: &[Lease]) {
+        let noted = leases.iter().filter(|lease| lease.note.is_some());
+        for lease in noted.map(|lease| lease.id) {
+            self.counts.disputes_false += 1;
+            let command = Command::DisputeNote { lease };
+            self.carry_for_buyer(actor, BuyerAsked::FalseDispute, command);
+        }
+    }
+
     /// The market's reply to a buyer.
     pub(crate) fn on_buyer_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
@@ -145,7 +155,13 @@ impl World {
                 }
                 return;
             }
-            (BuyerAsked::Lease, _) => return,
+            (BuyerAsked::Notes, Reply::Answer(word)) => {
+                if let Word::Leases(leases) = *word {
+                    self.dispute_all(actor, &leases);
+                }
+                return;
+            }
+            (BuyerAsked::Lease | BuyerAsked::Notes | BuyerAsked::FalseDispute, _) => return,
             (BuyerAsked::Plan(ticket, wanted), Reply::Answer(word)) => {
                 let answer = match *word {
                     Word::Chosen(choice) => self.plan(actor, &wanted, &choice.listings),

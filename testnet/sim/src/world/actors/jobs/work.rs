@@ -28,6 +28,8 @@ pub struct Job {
     /// Values on the disk, whether a fact says so yet or not.
     pub kept: BTreeSet<ContentId>,
     pub lives: u32,
+    /// The market did not answer a command of it.
+    pub is_unheard: bool,
 }
 
 impl Job {

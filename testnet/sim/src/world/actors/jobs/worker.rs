@@ -63,6 +63,13 @@ pub struct Worker {
     unsynced: Vec<(Ticket, Vec<Fact>)>,
     /// Leases that were begun, by what is safe on the disk.
     pub began: BTreeSet<LeaseId>,
+    /// Leases whose work is done, and those that both have signed for, by the same.
+    pub safe_ran: BTreeSet<LeaseId>,
+    pub safe_signed: BTreeSet<LeaseId>,
+    /// The lease that a stream is about.
+    pub spoken_of: BTreeMap<StreamId, LeaseId>,
+    /// It has stopped by itself: its process ends.
+    pub is_over: bool,
     /// Effects in a place of a lease's own.
     places: BTreeMap<Ticket, LeaseId>,
     stopped: BTreeSet<Ticket>,
@@ -90,11 +97,24 @@ impl Worker {
             asked: BTreeMap::new(),
             unsynced: Vec::new(),
             began: BTreeSet::new(),
+            safe_ran: BTreeSet::new(),
+            safe_signed: BTreeSet::new(),
+            spoken_of: BTreeMap::new(),
+            is_over: false,
             places: BTreeMap::new(),
             stopped: BTreeSet::new(),
             wakes: None,
             vice,
             noise: random.below(3),
+        }
+    }
+
+    /// A fact is on the disk.
+    fn take_safe(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Ran { lease, .. } => drop(self.safe_ran.insert(*lease)),
+            Fact::Signed { receipt } => drop(self.safe_signed.insert(receipt.body.lease)),
+            _ => {}
         }
     }
 
@@ -130,6 +150,8 @@ impl World {
         let (journal, facts) = Journal::open::<Fact>(worker.disk.clone());
         worker.journal = Some(journal);
         worker.began = begun(&facts);
+        (worker.safe_ran, worker.safe_signed) = Default::default();
+        facts.iter().for_each(|fact| worker.take_safe(fact));
         let twice = begun_twice(&facts);
         let past = Past::fold(facts);
         let (core, effects) = ProviderCore::resume(worker.config(), past, now);
@@ -145,6 +167,18 @@ impl World {
 
     /// A provider's process ends at once; power is lost, or the page cache survives.
     pub(crate) fn kill_worker(&mut self, actor: usize, power: bool) {
+        self.end_worker(actor);
+        if let Role::Worker(worker) = &self.actors.list[actor].role
+            && power
+        {
+            worker.disk.crash();
+        }
+        self.counts.providers_killed += 1;
+    }
+
+    /// Nothing of a provider's process is left.
+    pub(crate) fn end_worker(&mut self, actor: usize) {
+        self.remember_core(actor);
         self.restart_client(actor);
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
@@ -152,15 +186,13 @@ impl World {
         worker.core = None;
         worker.journal = None;
         worker.streams.clear();
+        worker.spoken_of.clear();
+        worker.is_over = false;
         worker.asked.clear();
         worker.unsynced.clear();
         worker.places.clear();
         worker.stopped.clear();
         worker.wakes = None;
-        if power {
-            worker.disk.crash();
-        }
-        self.counts.providers_killed += 1;
         self.break_links_of(actor);
     }
 
@@ -186,6 +218,7 @@ impl World {
 
     fn carry_out_worker(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
+            self.check_order_of_worker(actor, &action);
             self.carry_out_of_worker(actor, ticket, action);
         }
         let life = self.actors.list[actor].life;
@@ -193,7 +226,7 @@ impl World {
             return;
         };
         let wakes = worker.core.as_ref().and_then(ProviderCore::wakes_at);
-        let wakes = wakes.map(|at| at.0.div_ceil(1_000));
+        let wakes = wakes.map(|at| at.0.div_ceil(1_000).max(self.now));
         if let Some(at) = wakes
             && worker.wakes.is_none_or(|known| known > at)
         {
@@ -236,9 +269,13 @@ impl World {
                 self.tell(actor, ClientEvent::Carry { asked, commands });
             }
             Action::Bring {
-                contents, holders, ..
+                lease,
+                contents,
+                holders,
+                ..
             } => {
                 let ids: Vec<_> = contents.iter().map(|content| content.id).collect();
+                self.check_parties(actor, lease, &holders);
                 let answer = self.bring(actor, &ids, &holders);
                 self.counts.contents_moved += ids.len() as u64;
                 self.done_soon(actor, 5, 60, ticket, Done::Worker(answer));
@@ -260,12 +297,19 @@ impl World {
                     worker.stopped.insert(of);
                 }
             }
-            Action::Over => self.counts.providers_stopped += 1,
+            Action::Over => self.on_worker_over(actor),
             Action::Hurry { .. }
             | Action::Release { .. }
             | Action::Learn { .. }
             | Action::Tell(_) => {}
             place => self.carry_out_in_place(actor, ticket, place),
+        }
+    }
+
+    fn on_worker_over(&mut self, actor: usize) {
+        self.counts.providers_stopped += 1;
+        if let Role::Worker(worker) = &mut self.actors.list[actor].role {
+            worker.is_over = true;
         }
     }
 
@@ -418,6 +462,10 @@ impl World {
         for lease in begun.filter(|_| synced) {
             twice = twice.or((!worker.began.insert(lease)).then_some(lease));
         }
+        let facts = done.iter().flat_map(|(_, facts)| facts);
+        facts
+            .filter(|_| synced)
+            .for_each(|fact| worker.take_safe(fact));
         for (ticket, _) in done {
             let answer = match synced {
                 true => Answer::Recorded,

@@ -15,14 +15,14 @@ const PEERS_MAX: usize = 8192;
 
 /// What peers announced.
 #[derive(Debug, Default)]
-pub(super) struct Announced {
+pub(super) struct Announcements {
     said: HashMap<AccountKey, (u64, Vec<Multiaddr>)>,
     /// Who said it when, by number.
     order: BTreeMap<u64, AccountKey>,
     next: u64,
 }
 
-impl Announced {
+impl Announcements {
     /// Remembers where a peer is.
     pub(super) fn take(&mut self, account: AccountKey, addresses: Vec<Multiaddr>) {
         let number = self.next;
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn many_keys_do_not_crowd_out_who_says_it_again() {
-        let (mut announced, honest) = (Announced::default(), account(usize::MAX));
+        let (mut announced, honest) = (Announcements::default(), account(usize::MAX));
         for number in 0..3 * PEERS_MAX {
             if number % 1_000 == 0 {
                 announced.take(honest, address());

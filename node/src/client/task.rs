@@ -1,0 +1,522 @@
+//! The one task of a market client: it has the core decide which validator is asked, for how long
+//! and what is signed, and carries out what follows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use libp2p::PeerId;
+use souk_market::{AccountKey, Command, MarketId, Millis};
+use souk_roles::clock::Micros;
+use souk_roles::market::client::{
+    ANSWER_PATIENCE, Action, Asked, Event, Heard, MarketClient, Putting, Reply, Seat, Silence,
+    WatchId,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::clock::{CoreClock, LogClock, unix_us};
+use crate::folder::key::NodeKey;
+use crate::network::wire::WireError;
+use crate::network::{Network, OpenError, wire};
+use crate::protocols::market::{Age, Answer, PROTOCOL, Request, TimedAnswer};
+
+/// How long one validator may take for one answer.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_micros(ANSWER_PATIENCE.0);
+
+/// What callers want and the task has not taken in: who comes then waits.
+const INBOX: usize = 1_024;
+
+/// Why one validator did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptError {
+    /// It was not reached.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The conversation broke.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It said nothing.
+    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
+    Timeout,
+    /// It is full.
+    #[error("it is busy")]
+    Busy,
+    /// It cannot answer now.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// What is asked of the task.
+enum Message {
+    Ask {
+        asked: Asked,
+        question: Box<Request>,
+        reply: oneshot::Sender<ClientReply>,
+    },
+    Carry {
+        asked: Asked,
+        commands: Vec<Command>,
+        reply: oneshot::Sender<ClientReply>,
+    },
+    /// Who asked does not wait any more.
+    Forget(Asked),
+    /// Commands are signed with this key from now on.
+    SignFor(Box<(NodeKey, MarketId)>),
+    Watch {
+        account: AccountKey,
+        reply: oneshot::Sender<watch::Receiver<u64>>,
+    },
+    Validators(Arc<[PeerId]>),
+}
+
+/// What came of a question or of commands, and why the last validator that was silent was so.
+pub(super) struct ClientReply {
+    pub(super) reply: Reply,
+    pub(super) last: Option<AttemptError>,
+}
+
+/// Hands things to the task, which ends with the last of these.
+#[derive(Clone)]
+pub(super) struct Client {
+    tell: mpsc::Sender<Message>,
+    next: Arc<AtomicU64>,
+    /// The oldest answer so far, of a client that takes stale ones.
+    oldest: watch::Receiver<Option<Age>>,
+    log_clock: LogClock,
+}
+
+/// Forgets what was asked where its caller goes away first.
+struct ReplyWait<'c> {
+    client: &'c Client,
+    asked: Option<Asked>,
+}
+
+impl Drop for ReplyWait<'_> {
+    fn drop(&mut self) {
+        if let Some(asked) = self.asked {
+            // A task that is that far behind finds out when it replies.
+            let _ = self.client.tell.try_send(Message::Forget(asked));
+        }
+    }
+}
+
+impl Client {
+    /// Starts the task over these validators; `takes_stale` is content with what one of them has.
+    pub(super) fn start(network: Network, validators: Arc<[PeerId]>, takes_stale: bool) -> Client {
+        let (tell, inbox) = mpsc::channel(INBOX);
+        let (age, oldest) = watch::channel(None);
+        let (told, changes) = mpsc::channel(INBOX);
+        let log_clock = LogClock::default();
+        let nobody = (AccountKey::default(), MarketId::default());
+        let task = Task {
+            core: MarketClient::new(nobody.0, nobody.1, validators.len()),
+            clock: CoreClock::new(log_clock.clone()),
+            network,
+            validators,
+            takes_stale,
+            age,
+            log_clock: log_clock.clone(),
+            key: None,
+            inbox,
+            effects: JoinSet::new(),
+            handles: BTreeMap::new(),
+            watching: BTreeMap::new(),
+            replies: BTreeMap::new(),
+            last: BTreeMap::new(),
+            watchers: BTreeMap::new(),
+            told,
+            changes,
+        };
+        tokio::spawn(task.run());
+        Client {
+            tell,
+            next: Arc::default(),
+            oldest,
+            log_clock,
+        }
+    }
+
+    /// The log's clock, as far as validators have told.
+    pub(super) fn log_clock(&self) -> LogClock {
+        self.log_clock.clone()
+    }
+
+    /// How old the oldest answer was that was taken.
+    pub(super) fn oldest(&self) -> Option<Age> {
+        *self.oldest.borrow()
+    }
+
+    /// Puts a question to the market.
+    pub(super) async fn ask(&self, question: Request) -> ClientReply {
+        let question = Box::new(question);
+        self.waited(|asked, reply| Message::Ask {
+            asked,
+            question,
+            reply,
+        })
+        .await
+    }
+
+    /// Brings commands to the market, under one signature.
+    pub(super) async fn carry(&self, commands: Vec<Command>) -> ClientReply {
+        self.waited(|asked, reply| Message::Carry {
+            asked,
+            commands,
+            reply,
+        })
+        .await
+    }
+
+    async fn waited(
+        &self,
+        message: impl FnOnce(Asked, oneshot::Sender<ClientReply>) -> Message,
+    ) -> ClientReply {
+        let drawn = self.next.fetch_add(1, Ordering::Relaxed);
+        let (reply, came) = oneshot::channel();
+        let mut waiting = ReplyWait {
+            client: self,
+            asked: Some(Asked(drawn)),
+        };
+        let gone = ClientReply {
+            reply: Reply::Unreached(Silence::Broken),
+            last: None,
+        };
+        if self.tell.send(message(Asked(drawn), reply)).await.is_err() {
+            return gone;
+        }
+        let came = came.await.unwrap_or(gone);
+        waiting.asked = None;
+        came
+    }
+
+    /// Commands are signed with this key from now on.
+    pub(super) fn sign_for(&self, key: NodeKey, market: MarketId) {
+        let message = Message::SignFor(Box::new((key, market)));
+        let tell = self.tell.clone();
+        if let Err(mpsc::error::TrySendError::Full(message)) = self.tell.try_send(message) {
+            tokio::spawn(async move { tell.send(message).await });
+        }
+    }
+
+    /// A counter that rises whenever something happened to an account, or may have.
+    pub(super) fn watch(&self, account: AccountKey) -> watch::Receiver<u64> {
+        let (changes, receiver) = watch::channel(0);
+        let tell = self.tell.clone();
+        tokio::spawn(async move {
+            let (reply, told) = oneshot::channel();
+            let asked = Message::Watch { account, reply };
+            // A task that is over tells of no change.
+            let (Ok(()), Ok(mut told)) = (tell.send(asked).await, told.await) else {
+                return;
+            };
+            drop(tell);
+            loop {
+                tokio::select! {
+                    Ok(()) = told.changed() => changes.send_modify(|count| *count += 1),
+                    () = changes.closed() => return,
+                    else => return,
+                }
+            }
+        });
+        receiver
+    }
+
+    /// The validators are these from now on.
+    pub(super) async fn knows(&self, validators: Arc<[PeerId]>) {
+        let _ = self.tell.send(Message::Validators(validators)).await;
+    }
+}
+
+/// What an effect came to.
+enum EffectEnd {
+    Put(Asked, Putting, Result<TimedAnswer, AttemptError>),
+    /// A watch broke off.
+    Watched(WatchId),
+    /// A validator's clock, if it said so.
+    Time(PeerId, Option<Millis>),
+}
+
+struct Task {
+    core: MarketClient,
+    clock: CoreClock,
+    network: Network,
+    validators: Arc<[PeerId]>,
+    takes_stale: bool,
+    age: watch::Sender<Option<Age>>,
+    log_clock: LogClock,
+    key: Option<NodeKey>,
+    inbox: mpsc::Receiver<Message>,
+    effects: JoinSet<EffectEnd>,
+    handles: BTreeMap<Putting, AbortHandle>,
+    watching: BTreeMap<WatchId, AbortHandle>,
+    replies: BTreeMap<Asked, oneshot::Sender<ClientReply>>,
+    /// Why the last validator was silent about what is asked.
+    last: BTreeMap<Asked, AttemptError>,
+    watchers: BTreeMap<AccountKey, watch::Sender<u64>>,
+    /// Word of changes, from the watches.
+    told: mpsc::Sender<WatchId>,
+    changes: mpsc::Receiver<WatchId>,
+}
+
+impl Task {
+    /// Goes on until nobody asks any more.
+    async fn run(mut self) {
+        loop {
+            let wakes_at = self.core.wakes_at();
+            let wakes_in = wakes_at.map(|at| self.clock.until(at));
+            let sleep = async {
+                match wakes_in {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                message = self.inbox.recv() => match message {
+                    Some(message) => self.on_message(message),
+                    None => return,
+                },
+                Some(done) = self.effects.join_next() => match done {
+                    Ok(done) => self.on_done(done),
+                    // One that was stopped is answered no more.
+                    Err(_) => None,
+                },
+                Some(watch) = self.changes.recv() => Some(Event::Watched { watch, goes_on: true }),
+                () = sleep => Some(Event::Woke),
+            };
+            if let Some(event) = event {
+                self.apply(event);
+            }
+            self.end_watches();
+        }
+    }
+
+    fn on_message(&mut self, message: Message) -> Option<Event> {
+        match message {
+            Message::Ask {
+                asked,
+                question,
+                reply,
+            } => {
+                self.replies.insert(asked, reply);
+                Some(Event::Ask { asked, question })
+            }
+            Message::Carry {
+                asked,
+                commands,
+                reply,
+            } => {
+                self.replies.insert(asked, reply);
+                Some(Event::Carry { asked, commands })
+            }
+            Message::Forget(asked) => {
+                self.last.remove(&asked);
+                self.replies.remove(&asked)?;
+                Some(Event::Forget(asked))
+            }
+            Message::SignFor(signer) => {
+                let (key, market) = *signer;
+                self.core.sign_for(AccountKey(key.public()), market);
+                self.key = Some(key);
+                None
+            }
+            Message::Watch { account, reply } => {
+                let known = self.watchers.get(&account);
+                let is_new = known.is_none();
+                let changes = self.watchers.entry(account).or_default();
+                // Who went away meanwhile needs no word.
+                let _ = reply.send(changes.subscribe());
+                is_new.then_some(Event::Watch(account))
+            }
+            Message::Validators(validators) => {
+                self.validators = validators;
+                Some(Event::Validators(self.validators.len()))
+            }
+        }
+    }
+
+    fn on_done(&mut self, done: EffectEnd) -> Option<Event> {
+        match done {
+            EffectEnd::Put(asked, putting, answer) => {
+                self.handles.remove(&putting)?;
+                let heard = match answer {
+                    Ok(TimedAnswer { time, answer, .. }) => Ok(Heard {
+                        time: Some(time),
+                        answer,
+                    }),
+                    Err(error) => {
+                        tracing::debug!(%error, "a validator gave no answer");
+                        let silence = match &error {
+                            AttemptError::Timeout => Silence::Slow,
+                            _ => Silence::Broken,
+                        };
+                        self.last.insert(asked, error);
+                        Err(silence)
+                    }
+                };
+                // What a validator says that cannot answer is told where none can.
+                if let Ok(heard) = &heard {
+                    match &heard.answer {
+                        Answer::Busy { .. } => drop(self.last.insert(asked, AttemptError::Busy)),
+                        Answer::Unavailable(why) => {
+                            let why = AttemptError::Unavailable(why.clone());
+                            self.last.insert(asked, why);
+                        }
+                        _ => {}
+                    }
+                }
+                Some(Event::Heard { putting, heard })
+            }
+            EffectEnd::Time(validator, time) => {
+                let place = self.validators.iter().position(|peer| *peer == validator)?;
+                let validator = Seat(place);
+                time.map(|time| Event::Time { validator, time })
+            }
+            EffectEnd::Watched(watch) => {
+                self.watching.remove(&watch)?;
+                let goes_on = false;
+                Some(Event::Watched { watch, goes_on })
+            }
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        let own = Micros(unix_us());
+        let actions = self.core.apply(self.clock.now(), own, event);
+        let shown = Millis(own.0 / 1_000);
+        self.log_clock.set(self.core.log_time(shown), shown);
+        for action in actions {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Sign { asked, batch } => {
+                let key = self
+                    .key
+                    .as_ref()
+                    .expect("who commands has said with which key");
+                let batch = Box::new(batch.sign(key.signing()));
+                self.apply(Event::Signed { asked, batch });
+            }
+            Action::Put {
+                asked,
+                putting,
+                validator,
+                question,
+            } => {
+                let validator = self.validators[validator.0 % self.validators.len()];
+                let (network, takes_stale) = (self.network.clone(), self.takes_stale);
+                let age = self.age.clone();
+                let begun = self.effects.spawn(async move {
+                    let heard = put(&network, validator, takes_stale, &question).await;
+                    if let Ok(told) = &heard {
+                        age.send_if_modified(|oldest| is_older(oldest, told.age));
+                    }
+                    EffectEnd::Put(asked, putting, heard)
+                });
+                self.handles.insert(putting, begun);
+            }
+            Action::AskTime(validator) => self.ask_time(validator),
+            Action::Stop(putting) => {
+                if let Some(handle) = self.handles.remove(&putting) {
+                    handle.abort();
+                }
+            }
+            Action::Reply { asked, reply } => {
+                let last = self.last.remove(&asked);
+                if let Some(caller) = self.replies.remove(&asked) {
+                    // A caller that no longer waits is no error.
+                    let _ = caller.send(ClientReply { reply, last });
+                }
+            }
+            Action::Watch {
+                watch,
+                validator,
+                account,
+            } => self.watch(watch, validator.0, account),
+            Action::Unwatch(watch) => {
+                if let Some(handle) = self.watching.remove(&watch) {
+                    handle.abort();
+                }
+            }
+            Action::Changed(account) => {
+                if let Some(changes) = self.watchers.get(&account) {
+                    changes.send_modify(|count| *count += 1);
+                }
+            }
+        }
+    }
+
+    /// Asks one validator what its clock shows. One that is silent is asked again by and by.
+    fn ask_time(&mut self, validator: Seat) {
+        let validator = self.validators[validator.0 % self.validators.len()];
+        let network = self.network.clone();
+        self.effects.spawn(async move {
+            let asking = put(&network, validator, false, &Request::Time);
+            let told = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
+            let time = told.ok().and_then(Result::ok).map(|told| told.time);
+            EffectEnd::Time(validator, time)
+        });
+    }
+
+    /// Hears one validator's word of changes until it goes away.
+    fn watch(&mut self, watch: WatchId, seat: usize, account: AccountKey) {
+        let validator = self.validators[seat % self.validators.len()];
+        let (network, told) = (self.network.clone(), self.told.clone());
+        let begun = self.effects.spawn(async move {
+            let hearing = async {
+                let mut stream = network.open(validator, PROTOCOL).await.ok()?;
+                let asked = wire::send(&mut stream, &Request::Watch(account)).await;
+                asked.ok()?;
+                while let Ok(Answer::Changed) = wire::receive(&mut stream).await {
+                    told.send(watch).await.ok()?;
+                }
+                None::<()>
+            };
+            hearing.await;
+            EffectEnd::Watched(watch)
+        });
+        self.watching.insert(watch, begun);
+    }
+
+    /// What nobody listens for is not watched.
+    fn end_watches(&mut self) {
+        let unheard = self.watchers.iter();
+        let unheard = unheard.filter(|(_, changes)| changes.is_closed());
+        let unheard: Vec<AccountKey> = unheard.map(|(account, _)| *account).collect();
+        for account in unheard {
+            self.watchers.remove(&account);
+            self.apply(Event::Unwatch(account));
+        }
+    }
+}
+
+/// Remembers the older of two answers; whether that is the new one.
+fn is_older(oldest: &mut Option<Age>, told: Option<Age>) -> bool {
+    let Some(told) = told else {
+        return false;
+    };
+    let is_older = oldest.is_none_or(|oldest| oldest.applied > told.applied);
+    if is_older {
+        *oldest = Some(told);
+    }
+    is_older
+}
+
+/// Puts a question to one validator.
+pub(super) async fn put(
+    network: &Network,
+    validator: PeerId,
+    takes_stale: bool,
+    question: &Request,
+) -> Result<TimedAnswer, AttemptError> {
+    let mut stream = network.open(validator, PROTOCOL).await?;
+    if takes_stale {
+        wire::send(&mut stream, &Request::Stale).await?;
+    }
+    wire::send(&mut stream, question).await?;
+    Ok(wire::receive(&mut stream).await?)
+}

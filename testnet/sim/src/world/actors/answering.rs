@@ -1,0 +1,110 @@
+//! What validators answer to actors, and whom they tell of changes.
+
+use souk_consensus::LogTime;
+use souk_market::{AccountKey, Millis};
+use souk_roles::market::client::{Heard, Silence};
+use souk_roles::market::words::{Answer, Request};
+use souk_roles::validator::questions;
+
+use super::{ActorEvent, Waiter, Watcher};
+use crate::machine::BatchResult;
+use crate::world::World;
+
+impl World {
+    pub(super) fn on_put(&mut self, waiter: Waiter) {
+        let node = waiter.node;
+        if self.nodes[node].busy_until > self.now {
+            return;
+        }
+        if self.nodes[node].running.is_none() {
+            return self.answer(&waiter, Err(Silence::Broken));
+        }
+        self.hand_in_for(waiter);
+    }
+
+    /// A validator answers an actor.
+    pub(crate) fn answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
+        let LogTime(time) = self.nodes[waiter.node].clock(self.now);
+        let time = Some(Millis(time));
+        let heard = answer.map(|answer| Heard { time, answer });
+        self.message(
+            waiter.actor,
+            ActorEvent::Heard {
+                life: waiter.life,
+                putting: waiter.putting,
+                heard: Box::new(heard),
+            },
+        );
+    }
+
+    /// A validator's replica has come so far that an actor's question has its answer.
+    pub(crate) fn on_asked(&mut self, waiter: &Waiter, result: &[u8]) {
+        let Some(running) = &self.nodes[waiter.node].running else {
+            return;
+        };
+        let answer = match &*waiter.question {
+            Request::Submit(_) => match postcard::from_bytes(result) {
+                Ok(BatchResult::Applied(results)) => Answer::Applied(results),
+                _ => Answer::Unavailable("no result of a batch".to_owned()),
+            },
+            read => questions::answer(running.replica.machine().exchange(), read.clone()),
+        };
+        self.answer(waiter, Ok(answer));
+    }
+
+    pub(super) fn on_watch(&mut self, node: usize, watcher: Watcher) {
+        let goes_on = self.nodes[node].running.is_some();
+        let (actor, life, watch) = (watcher.actor, watcher.life, watcher.watch);
+        if goes_on {
+            let place = (node, self.nodes[node].life);
+            self.actors.watchers.entry(place).or_default().push(watcher);
+        }
+        self.message(
+            actor,
+            ActorEvent::Watched {
+                life,
+                watch,
+                goes_on,
+            },
+        );
+    }
+
+    /// Tells those who watch at a validator what changed there, and those at one that is gone that
+    /// it says no more.
+    pub(crate) fn tell_watchers(&mut self, node: usize) {
+        let life = self.nodes[node].life;
+        let events = match &self.nodes[node].running {
+            Some(running) => running.replica.machine().take_events(),
+            None => Vec::new(),
+        };
+        let mut told = Vec::new();
+        for ((at, in_life), watchers) in &mut self.actors.watchers {
+            if *at == node && *in_life != life {
+                told.extend(watchers.drain(..).map(|it| (it, false)));
+            }
+        }
+        let changed: Vec<AccountKey> = events.iter().flat_map(|event| event.accounts()).collect();
+        let here = self.actors.watchers.entry((node, life)).or_default();
+        let mut heard = Vec::new();
+        for it in here.iter().filter(|it| changed.contains(&it.account)) {
+            heard.push((it.actor, it.life, it.watch, true));
+        }
+        heard.extend(
+            told.iter()
+                .map(|(it, goes_on)| (it.actor, it.life, it.watch, *goes_on)),
+        );
+        self.actors
+            .watchers
+            .retain(|_, watchers| !watchers.is_empty());
+        for (actor, life, watch, goes_on) in heard {
+            self.message(
+                actor,
+                ActorEvent::Watched {
+                    life,
+                    watch,
+                    goes_on,
+                },
+            );
+        }
+    }
+}
