@@ -17,9 +17,8 @@ use souk_market::{JobId, Receipt};
 use souk_memory::{ContentId, Tensor};
 use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
-use tokio::sync::mpsc;
 
-use crate::folder::facts::{FactLog, FactLogError, write_together};
+use crate::folder::facts::{self, FactLog, FactLogError, write_together};
 
 /// The facts.
 const FACTS_FILE: &str = "facts.jsonl";
@@ -151,10 +150,7 @@ pub(super) enum Put {
 }
 
 /// Where things are put for the writer, and where it says that they are on the disk.
-pub(super) type Writer = (
-    mpsc::Sender<(Ticket, Put)>,
-    mpsc::Receiver<(Ticket, Answer)>,
-);
+pub(super) type Writer = facts::Writer<Ticket, Put, Answer>;
 
 impl Journal {
     /// Begins the journal of a job below `folder`.

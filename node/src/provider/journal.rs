@@ -13,9 +13,9 @@ use souk_market::{AccountKey, CloseReason, Credits, DeviceMicros, JobId, LeaseId
 use souk_roles::effect::Ticket;
 pub use souk_roles::provider::Before;
 use souk_roles::provider::{Fact, Past, PastLease, PastState};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use crate::folder::facts::{FactLog, FactLogError, write_together};
+use crate::folder::facts::{self, FactLog, FactLogError, write_together};
 
 /// The journal's file in a provider's folder.
 const JOURNAL_FILE: &str = "journal.jsonl";
@@ -72,10 +72,7 @@ pub struct History {
 pub(super) type Written = Result<(), String>;
 
 /// Where facts are put for the writer, and where it says that they are on the disk.
-pub(super) type Writer = (
-    mpsc::Sender<(Ticket, Vec<Fact>)>,
-    mpsc::Receiver<(Ticket, Written)>,
-);
+pub(super) type Writer = facts::Writer<Ticket, Vec<Fact>, Written>;
 
 /// What a provider's leases come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
