@@ -141,15 +141,16 @@ impl FactLog {
     ) -> Result<(FactLog, Vec<F>), FactLogError> {
         let failed = |source| file_error(path, source);
         let mut file = writable(path)?;
-        // What is acted on is on the disk: whoever wrote it may have died before the sync.
-        file.sync_all().map_err(failed)?;
-        sync_folder_of(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let (facts, length) = parse(path, format, &bytes)?;
-        if length < bytes.len() {
-            file.set_len(length as u64).map_err(failed)?;
-        }
+        // What is acted on is on the disk. Whoever wrote it may have died before the sync; and
+        // where a sync failed, only what is written again comes to the disk by the next.
+        file.rewind().map_err(failed)?;
+        file.write_all(&bytes[..length]).map_err(failed)?;
+        file.set_len(length as u64).map_err(failed)?;
+        file.sync_all().map_err(failed)?;
+        sync_folder_of(path)?;
         let log = FactLog {
             path: path.to_owned(),
             format,
@@ -260,10 +261,11 @@ fn checksum(rest: &[u8]) -> String {
     blake3::hash(rest).to_hex()[..CHECKSUM_DIGITS].to_owned()
 }
 
-/// Opens a file to be added to, for this process alone.
+/// Opens a file to be read and written by this process alone.
 fn writable(path: &Path) -> Result<File, FactLogError> {
     let mut options = OpenOptions::new();
-    let opened = options.create(true).read(true).append(true).open(path);
+    let options = options.create(true).truncate(false).read(true).write(true);
+    let opened = options.open(path);
     let file = opened.map_err(|source| file_error(path, source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
