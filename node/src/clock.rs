@@ -13,6 +13,9 @@ use souk_roles::clock::{Micros, Now};
 /// runs, so that its clock can jump.
 pub const CLOCK_VARIABLE: &str = "SOUK_CLOCK_FILE";
 
+/// A clock that is further from the market's than this is told of.
+const WRONG_MS: i64 = 30_000;
+
 /// How often that file is read.
 const CLOCK_PERIOD: Duration = Duration::from_millis(100);
 
@@ -71,11 +74,17 @@ impl LogClock {
         Millis(unix_ms().saturating_add_signed(ahead_ms))
     }
 
-    /// It showed `log` when this machine's showed `own`.
+    /// It showed `log` when this machine's showed `own`. A clock that is wrong by much is told of.
     pub(crate) fn set(&self, log: Millis, own: Millis) {
         let ahead_ms = i128::from(log.0) - i128::from(own.0);
         let ahead_ms = i64::try_from(ahead_ms).unwrap_or(0);
-        self.ahead_ms.store(ahead_ms, Ordering::Relaxed);
+        let before_ms = self.ahead_ms.swap(ahead_ms, Ordering::Relaxed);
+        if ahead_ms > WRONG_MS && before_ms <= WRONG_MS {
+            tracing::warn!(ahead_ms, "this clock is behind the market's: set it right");
+        }
+        if ahead_ms < -WRONG_MS && before_ms >= -WRONG_MS {
+            tracing::warn!(ahead_ms, "this clock is ahead of the market's: set it right");
+        }
     }
 }
 

@@ -127,14 +127,14 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
 
-    use souk_market::{NONCE_WINDOW, Nonce, SignedBatch};
+    use souk_market::{Millis, NONCE_WINDOW, Nonce, SignedBatch};
 
     use super::*;
-    use crate::clock::unix_us;
+    use crate::clock::{unix_ms, unix_us};
     use crate::folder::contact::Contact;
     use crate::network::wire;
     use crate::network::{Network, NetworkConfig};
-    use crate::protocols::market::{PROTOCOL, Request};
+    use crate::protocols::market::{PROTOCOL, Request, TimedAnswer};
 
     /// What a validator made of a batch; none where it applied it and its answer was lost.
     type Made = Option<Result<Acceptance, Refusal>>;
@@ -163,8 +163,10 @@ mod tests {
                     told.lock().unwrap().push(batch);
                     let next = made.lock().unwrap().pop_front();
                     if let Some(result) = next.expect("no more batches than answers") {
+                        let (time, age) = (Millis(unix_ms()), None);
                         let answer = Answer::Applied(vec![result]);
-                        return wire::send(&mut stream, &answer).await;
+                        let told = TimedAnswer { time, age, answer };
+                        return wire::send(&mut stream, &told).await;
                     }
                 }
                 Ok(())
