@@ -117,7 +117,7 @@ pub enum ProviderError {
     Reach(#[from] ReachError),
     /// The market refused.
     #[error(transparent)]
-    Trade(#[from] TradeError),
+    Trade(Box<TradeError>),
     /// The device did not open.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -164,6 +164,12 @@ pub enum ProviderError {
         /// What is wrong.
         fault: NameFault,
     },
+}
+
+impl From<TradeError> for ProviderError {
+    fn from(error: TradeError) -> Self {
+        Self::Trade(Box::new(error))
+    }
 }
 
 impl From<ExecutorError> for ProviderError {
