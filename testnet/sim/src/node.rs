@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use souk_consensus::check::{ForgedCommand, checks_of};
-use souk_consensus::replica::{Outcome, ProposalLimits, ReadTicket, Ticket, Work};
+use souk_consensus::replica::{Applied, Outcome, ProposalLimits, ReadTicket, Ticket, Work};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
@@ -135,8 +135,9 @@ pub enum Round {
     Idle,
     /// Messages to send and things that happened.
     Done(Box<Done>),
-    /// The machine died on the way; what had left before is sent.
-    Died(Vec<souk_consensus::wire::Envelope>),
+    /// The machine died on the way; what had left before is sent, and what it had applied may be in
+    /// a snapshot that it kept.
+    Died(Vec<souk_consensus::wire::Envelope>, Vec<Applied>),
     /// The replica stops for a reason that is no crash.
     Refused(String),
 }
@@ -299,11 +300,11 @@ impl Node {
         };
         running.checks.append(&mut work.checks);
         if self.dies(Boundary::Begin) {
-            return Round::Died(Vec::new());
+            return Round::Died(Vec::new(), Vec::new());
         }
         let mut sent = std::mem::take(&mut work.send_first);
         if self.dies(Boundary::SentFirst) {
-            return Round::Died(sent);
+            return Round::Died(sent, Vec::new());
         }
         if self.dies(Boundary::Unsynced) {
             // A leader's snapshot is made durable by three syncs: of its bytes, its name, the log.
@@ -314,28 +315,28 @@ impl Node {
             self.dies_at_sync(after);
         }
         if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
-            return Round::Died(sent);
+            return Round::Died(sent, Vec::new());
         }
         if self.dies(Boundary::Persisted) {
-            return Round::Died(sent);
+            return Round::Died(sent, Vec::new());
         }
         sent.append(&mut work.send_after);
         if self.dies(Boundary::SentAfter) {
-            return Round::Died(sent);
+            return Round::Died(sent, Vec::new());
         }
         self.finish(work, sent)
     }
 
     fn finish(&mut self, work: Work, mut sent: Vec<souk_consensus::wire::Envelope>) -> Round {
         let Some(running) = &mut self.running else {
-            return Round::Died(sent);
+            return Round::Died(sent, Vec::new());
         };
         let mut outcome = match running.replica.persisted(work) {
             Ok(outcome) => outcome,
             Err(error) => return Round::Refused(error.to_string()),
         };
         if self.dies(Boundary::Applied) {
-            return Round::Died(sent);
+            return Round::Died(sent, outcome.applied);
         }
         sent.append(&mut outcome.send);
         let running = self.running.as_mut().expect("it has just persisted");
@@ -346,7 +347,7 @@ impl Node {
         if let Some(snapshot) = &outcome.snapshot
             && !self.keep(snapshot)
         {
-            return Round::Died(sent);
+            return Round::Died(sent, outcome.applied);
         }
         Round::Done(Box::new(Done { sent, outcome }))
     }

@@ -366,7 +366,11 @@ impl World {
                     self.send(node, from, sent);
                     self.on_outcome(node, outcome);
                 }
-                Round::Died(sent) => {
+                Round::Died(sent, applied) => {
+                    let latest = self.latest_time();
+                    for applied in &applied {
+                        self.checker.on_applied(applied, latest);
+                    }
                     self.send(node, from, sent);
                     self.die(node, 1_000);
                     return;
