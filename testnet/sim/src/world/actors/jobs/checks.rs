@@ -103,7 +103,8 @@ impl World {
         }
     }
 
-    /// J1 of a provider: no word or command leaves before the facts it waits for are safe.
+    /// J1 of a provider: no word or command leaves before the facts it waits for are safe. What was
+    /// used is noted though no disk takes it: a provider that can't write bills what it did.
     pub(super) fn check_order_of_worker(&mut self, actor: usize, action: &provider::Action) {
         let Role::Worker(worker) = &self.actors.list[actor].role else {
             return;
@@ -121,7 +122,6 @@ impl World {
             }
             provider::Action::Command(command) => match &**command {
                 Command::Settle(receipt) => !worker.safe_signed.contains(&receipt.body.lease),
-                Command::NoteUsage { lease, .. } => !worker.safe_ran.contains(lease),
                 _ => false,
             },
             provider::Action::Bring { lease, .. } | provider::Action::Prepare { lease, .. } => {
