@@ -83,7 +83,10 @@ impl LogClock {
             tracing::warn!(ahead_ms, "this clock is behind the market's: set it right");
         }
         if ahead_ms < -WRONG_MS && before_ms >= -WRONG_MS {
-            tracing::warn!(ahead_ms, "this clock is ahead of the market's: set it right");
+            tracing::warn!(
+                ahead_ms,
+                "this clock is ahead of the market's: set it right"
+            );
         }
     }
 }
