@@ -50,8 +50,9 @@ struct Owed {
     escrow: Credits,
     accepted: DeviceMicros,
     note: Option<(DeviceMicros, Millis)>,
-    /// What the provider gets per device-second, where the lease was bought from another buyer.
-    resold_at: Option<Price>,
+    /// What the provider gets per device-second, where the lease was bought from another buyer, and
+    /// what that one left to make up for it: whole micro-credits, so at most one too few.
+    resold_at: Option<(Price, Credits)>,
 }
 
 /// What the receipts of a batch say: amount and usage.
@@ -187,8 +188,8 @@ impl Payments {
     }
 
     /// Who sells the rest of a lease below its price leaves the difference. Gives what the provider
-    /// goes on getting per device-second, where it is such a trade.
-    fn on_resold(&mut self, trade: &Trade) -> Option<Price> {
+    /// goes on getting per device-second and what is left for it, where it is such a trade.
+    fn on_resold(&mut self, trade: &Trade) -> Option<(Price, Credits)> {
         let lease = self.resales.get(&trade.ask)?;
         let owed = self.leases.get_mut(lease)?;
         let price = owed.price;
@@ -197,7 +198,7 @@ impl Payments {
         let left = loss * u128::from(lost.0) / 1_000_000;
         let left = u64::try_from(left).unwrap_or(u64::MAX).min(owed.escrow.0);
         owed.escrow = Credits(owed.escrow.0 - left);
-        Some(price)
+        Some((price, Credits(left)))
     }
 
     /// Paid, fee and refunded of a lease that is closed for a reason; none where nothing is owed
@@ -218,7 +219,7 @@ impl Payments {
         };
         let refunded = Credits(owed.escrow.0.checked_sub(amount.0)?);
         let share = |credits: u64| credits * self.fee_basis_points / 10_000;
-        let Some(price) = owed.resold_at else {
+        let Some((price, left)) = owed.resold_at else {
             let fee = share(amount.0);
             return Some((Credits(amount.0 - fee), Credits(fee), refunded));
         };
@@ -226,10 +227,11 @@ impl Payments {
         // or loses the difference.
         let by_price = ReceiptBody::due(price, usage)?.0;
         let by_buyer = by_price.min(amount.0);
-        let by_seller = by_price - by_buyer;
+        let by_seller = (by_price - by_buyer).min(left.0);
         let of_provider = share(by_buyer) + share(by_seller);
         let fee = of_provider + share(amount.0 - by_buyer);
-        Some((Credits(by_price - of_provider), Credits(fee), refunded))
+        let paid = by_buyer + by_seller - of_provider;
+        Some((Credits(paid), Credits(fee), refunded))
     }
 
     fn count(&mut self, reason: CloseReason) {
