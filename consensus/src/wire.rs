@@ -16,7 +16,7 @@ use crate::ids::{LogTime, ReplicaId};
 pub use raft_message::RaftMessageError;
 
 /// Layout version of a frame.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
