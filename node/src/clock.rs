@@ -113,8 +113,15 @@ impl CoreClock {
         }
     }
 
-    /// How long it is to a moment; nothing where that has passed.
-    pub fn until(&self, moment: Micros) -> Duration {
+    /// Ends at a moment, at once where that has passed; never where there is none.
+    pub async fn wait(&self, moment: Option<Micros>) {
+        match moment {
+            Some(moment) => tokio::time::sleep(self.until(moment)).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn until(&self, moment: Micros) -> Duration {
         Duration::from_micros(moment.since(self.tick()).0)
     }
 

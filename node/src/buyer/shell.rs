@@ -181,13 +181,6 @@ impl Shell {
     /// Waits for something to happen.
     async fn next(&mut self) -> Next {
         let wakes_at = self.core.wakes_at();
-        let wakes_in = wakes_at.map(|at| self.clock.until(at));
-        let sleep = async {
-            match wakes_in {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
         let window = self.requests.window.clamp(1, WINDOW_MAX);
         let has_room = !self.is_drained && self.under_way < window;
         let written = async {
@@ -217,7 +210,7 @@ impl Shell {
             asked = self.requests.inputs.recv(), if has_room => Next::Asked(asked),
             Ok(()) = changed => Next::LeasesChanged,
             () = self.cancel.notified() => Next::Event(Event::Cancel),
-            () = sleep => Next::Event(Event::Woke),
+            () = self.clock.wait(wakes_at) => Next::Event(Event::Woke),
         }
     }
 

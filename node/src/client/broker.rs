@@ -77,6 +77,16 @@ impl Broker {
         }
     }
 
+    /// The same for commands of an account: one client signs for one.
+    pub(super) fn for_account(self, account: AccountKey) -> Broker {
+        if self.client.is_for(account) {
+            return self;
+        }
+        let client = Client::start(self.network.clone(), self.validators(), self.takes_stale);
+        assert!(client.is_for(account), "nobody else has it yet");
+        Broker { client, ..self }
+    }
+
     /// How old the oldest answer was that this broker has taken, if it takes stale ones.
     pub fn oldest(&self) -> Option<Age> {
         self.client.oldest().filter(|_| self.takes_stale)

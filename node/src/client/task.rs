@@ -2,8 +2,8 @@
 //! and what is signed, and carries out what follows.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libp2p::PeerId;
@@ -82,6 +82,8 @@ pub(super) struct ClientReply {
 pub(super) struct Client {
     tell: mpsc::Sender<Message>,
     next: Arc<AtomicU64>,
+    /// Whose commands it brings, once somebody trades.
+    trades_for: Arc<OnceLock<AccountKey>>,
     /// The oldest answer so far, of a client that takes stale ones.
     oldest: watch::Receiver<Option<Age>>,
     log_clock: LogClock,
@@ -133,6 +135,7 @@ impl Client {
         Client {
             tell,
             next: Arc::default(),
+            trades_for: Arc::default(),
             oldest,
             log_clock,
         }
@@ -189,6 +192,11 @@ impl Client {
         let came = came.await.unwrap_or(gone);
         waiting.asked = None;
         came
+    }
+
+    /// Whether commands of this account can go through it: it has one, the first that traded.
+    pub(super) fn is_for(&self, account: AccountKey) -> bool {
+        *self.trades_for.get_or_init(|| account) == account
     }
 
     /// Commands are signed with this key from now on.
@@ -265,13 +273,6 @@ impl Task {
     async fn run(mut self) {
         loop {
             let wakes_at = self.core.wakes_at();
-            let wakes_in = wakes_at.map(|at| self.clock.until(at));
-            let sleep = async {
-                match wakes_in {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => std::future::pending().await,
-                }
-            };
             let event = tokio::select! {
                 message = self.inbox.recv() => match message {
                     Some(message) => self.on_message(message),
@@ -283,7 +284,7 @@ impl Task {
                     Err(_) => None,
                 },
                 Some(watch) = self.changes.recv() => Some(Event::Watched { watch, goes_on: true }),
-                () = sleep => Some(Event::Woke),
+                () = self.clock.wait(wakes_at) => Some(Event::Woke),
             };
             if let Some(event) = event {
                 self.apply(event);

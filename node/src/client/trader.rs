@@ -43,6 +43,7 @@ pub enum TradeError {
 impl Trader {
     /// Trades for `key` in `market` by way of `broker`.
     pub fn new(key: NodeKey, market: MarketId, broker: Broker) -> Trader {
+        let broker = broker.for_account(AccountKey(key.public()));
         broker.client.sign_for(key.clone(), market);
         Trader {
             key,
@@ -202,6 +203,21 @@ mod tests {
         assert_eq!(heard.len(), 3);
         assert_eq!(heard[0], heard[1]);
         assert_ne!(heard[1], heard[2]);
+    }
+
+    #[tokio::test]
+    async fn two_accounts_that_share_a_broker_sign_for_themselves() {
+        let account = AccountKey([1; 32]);
+        let known = || Some(Err(Refusal::AccountKnown { account }));
+        let (first, heard, _validator) = at(vec![known(), known()]).await;
+        let key = NodeKey::generate();
+        let second = Trader::new(key, MarketId([7; 32]), first.broker().clone());
+        first.register(name()).await.unwrap();
+        second.register(name()).await.unwrap();
+        let heard = heard.lock().unwrap().clone();
+        let signers = heard.iter().map(|signed| signed.batch.account);
+        let accounts = [first.account(), second.account()];
+        assert_eq!(signers.collect::<Vec<_>>(), accounts);
     }
 
     #[tokio::test]

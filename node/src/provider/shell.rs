@@ -142,13 +142,6 @@ impl Shell {
     ) -> Event {
         loop {
             let wakes_at = self.core.wakes_at();
-            let wakes_in = wakes_at.map(|at| self.clock.until(at));
-            let sleep = async {
-                match wakes_in {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 Some(done) = self.effects.join_next() => {
                     match done {
@@ -180,7 +173,7 @@ impl Shell {
                     Signal::Stop => Event::Stop,
                     Signal::Hurry => Event::Hurry,
                 },
-                () = sleep => return Event::Woke,
+                () = self.clock.wait(wakes_at) => return Event::Woke,
             }
         }
     }
