@@ -62,7 +62,7 @@ pub(super) fn improve(
         steps += 1 + moved.sum::<usize>() as u64;
         if !moves
             .iter()
-            .all(|&(group, device)| loads.fits(group, device))
+            .all(|&(group, device)| loads.runs(group, device))
         {
             continue;
         }
@@ -72,7 +72,8 @@ pub(super) fn improve(
             loads.move_group(group, device);
         }
         let now = loads.energy();
-        if now <= energy + temperature * random.exponential() {
+        // Together: two that would each fit may not, and two that change places may.
+        if loads.fit() && now <= energy + temperature * random.exponential() {
             energy = now;
             if loads.largest() < least - f64::EPSILON * least {
                 least = loads.largest();

@@ -82,19 +82,17 @@ impl<'a> Loads<'a> {
         largest * norm + OTHERS_SHARE * sum / self.load.len() as f64
     }
 
-    /// Whether the group may go to `device`.
-    pub(super) fn fits(&self, group: usize, device: usize) -> bool {
-        if device >= self.problem.accelerators {
-            return true;
-        }
-        let members = self.groups[group]
-            .iter()
-            .map(|&node| &self.problem.nodes[node]);
-        let size: f64 = members.clone().map(|node| node.size).sum();
-        let runs = members
-            .into_iter()
-            .all(|node| node.accelerator_time.is_some());
-        runs && self.size[device] + size <= self.problem.capacity
+    /// Whether `device` runs the group.
+    pub(super) fn runs(&self, group: usize, device: usize) -> bool {
+        let mut members = self.groups[group].iter();
+        let runs = |&node: &usize| self.problem.nodes[node].accelerator_time.is_some();
+        device >= self.problem.accelerators || members.all(runs)
+    }
+
+    /// Whether each accelerator has room for what is on it.
+    pub(super) fn fit(&self) -> bool {
+        let mut sizes = self.size[..self.problem.accelerators].iter();
+        sizes.all(|&size| size <= self.problem.capacity)
     }
 
     pub(super) fn move_group(&mut self, group: usize, device: usize) {
