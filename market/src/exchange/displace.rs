@@ -14,6 +14,7 @@ use crate::units::{Credits, Price, Units};
 use super::Exchange;
 use super::bid::LiveBid;
 use super::leases::LeaseOpening;
+use super::matching::Fill;
 
 /// The most spot leases one bid looks at.
 const LEASES_SEEN_MAX: usize = 256;
@@ -28,20 +29,23 @@ pub(super) struct Displacement {
 }
 
 impl Exchange {
-    /// Which leases a bid displaces for what of it no free ask fills, and what is left even so.
+    /// Which leases a bid displaces for what of it no free ask fills, and what is left even so. A
+    /// lease whose rest it buys has ended by then.
     pub(super) fn plan_displacement(
         &self,
         bid: &LiveBid,
+        fills: &[Fill],
         wanted: Units,
     ) -> (Vec<Displacement>, Units) {
         debug_assert!(wanted <= bid.order.remaining, "no more than the bid wants");
         let mut displaced = Vec::new();
         let mut rest = wanted;
+        let bought = |lease: &Lease| fills.iter().any(|fill| lease.resale_ask == Some(fill.ask));
         for lease in self.displaceable(bid) {
             if rest.0 == 0 {
                 break;
             }
-            if lease.quantity <= rest {
+            if lease.quantity <= rest && !bought(lease) {
                 displaced.push(self.displaced(lease, bid));
                 rest = rest.minus(lease.quantity);
             }

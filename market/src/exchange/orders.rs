@@ -176,7 +176,7 @@ impl Exchange {
         };
         let mut displaced = Vec::new();
         if rest.0 > 0 && auction.is_none() {
-            (displaced, rest) = self.plan_displacement(live, rest);
+            (displaced, rest) = self.plan_displacement(live, &fills, rest);
         }
         if rest.0 > 0 && bid.tif == TimeInForce::Fok {
             let (wanted, found) = (bid.quantity, bid.quantity.minus(rest));

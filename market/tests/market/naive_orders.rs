@@ -377,7 +377,7 @@ impl Naive {
         };
         let mut displaced = Vec::new();
         if rest > 0 && rules.auction.is_none() {
-            (displaced, rest) = self.victims(who, bid, price, rest, rules.tick.0);
+            (displaced, rest) = self.victims(who, bid, price, &fills, rest);
         }
         if rest > 0 && bid.tif == TimeInForce::Fok {
             let found = Units(wanted - rest);
@@ -465,13 +465,17 @@ impl Naive {
         who: usize,
         bid: &Bid,
         price: u64,
+        fills: &[Fill],
         wanted: u32,
-        tick: u64,
     ) -> (Vec<u64>, u32) {
+        let tick = self.of_class(bid.class).tick.0;
         let (mut victims, mut rest) = (Vec::new(), wanted);
         for id in self.displaceable(who, bid, price, tick) {
             let quantity = self.rent(id).quantity;
-            if rest > 0 && quantity <= rest {
+            let bought = fills
+                .iter()
+                .any(|fill| self.resale_ask(id) == Some(fill.ask));
+            if rest > 0 && quantity <= rest && !bought {
                 victims.push(id);
                 rest -= quantity;
             }
