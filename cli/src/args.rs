@@ -1,7 +1,9 @@
 //! The command line.
 
+mod account;
 mod bench;
 mod device;
+mod market;
 mod testnet;
 
 use std::net::SocketAddr;
@@ -13,11 +15,13 @@ use serde::{Deserialize, Serialize};
 use souk_node::scheduler::planning::Objective;
 use souk_vocabulary::profile::Backend as Through;
 
+pub use account::{Account, Movement, Operator, OperatorKey};
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
     ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
 pub use device::{Backend, Device, Probe};
+pub use market::{FoundArgs, Market};
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
@@ -41,6 +45,9 @@ pub struct Args {
         value_name = "DIR"
     )]
     pub dir: PathBuf,
+    /// The market of this name in a folder below --dir, where that holds several.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub market: Option<String>,
     /// How results are printed.
     #[arg(long, global = true, value_enum, default_value_t = Output::Text)]
     pub output: Output,
@@ -93,6 +100,15 @@ pub enum Command {
     /// Show who the node in --dir is connected to, by which way, and whom it keeps out; it need not
     /// run.
     Peers,
+    /// Accounts: open one, look at one, credits in and out.
+    #[command(subcommand)]
+    Account(Account),
+    /// What only a market's operator may do.
+    #[command(subcommand)]
+    Operator(Operator),
+    /// Markets as such: found one, join one, show the one of --dir.
+    #[command(subcommand)]
+    Market(Market),
     /// List what is on offer.
     Book(Freshness),
     /// Show what accounts hold, and the sums over the whole market.
@@ -382,9 +398,6 @@ pub enum Validator {
 /// A new validator.
 #[derive(Debug, clap::Args)]
 pub struct ValidatorInitArgs {
-    /// The market's file; else market.json in --dir or in the folder above it.
-    #[arg(long, value_name = "FILE")]
-    pub market: Option<PathBuf>,
     /// Where it listens, and is reached by the others, such as /ip4/192.0.2.7/tcp/4001.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
@@ -396,9 +409,8 @@ pub struct ValidatorInitArgs {
 /// Who orders, and for how long it is waited.
 #[derive(Debug, clap::Args)]
 pub struct OrderArgs {
-    /// The key of the market's operator; else issuer/key in --dir or in the folder above it.
-    #[arg(long, value_name = "FILE")]
-    pub operator_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub key: OperatorKey,
     /// How long to wait until it has happened.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub wait: u64,
@@ -434,9 +446,6 @@ pub enum Provider {
 /// A new provider. What is not given is asked for, with a proposal.
 #[derive(Debug, clap::Args)]
 pub struct ProviderInitArgs {
-    /// The market's file; else market.json in --dir or in the folder above it.
-    #[arg(long, value_name = "FILE")]
-    pub market: Option<PathBuf>,
     /// Take the proposals for what is not given, and ask nothing.
     #[arg(long)]
     pub yes: bool,

@@ -1,7 +1,9 @@
 //! One module a command.
 
+mod account;
 mod audit;
 mod bench;
+mod book;
 mod demo;
 mod device;
 mod job;
@@ -10,6 +12,7 @@ mod key;
 mod market;
 mod model;
 mod node;
+mod operator;
 mod peers;
 mod provider;
 mod receipt;
@@ -21,10 +24,15 @@ use std::process::ExitCode;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
+use crate::folder;
 
 /// Carries out the command line.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let (folder, output) = (args.dir.as_path(), args.output());
+    let output = args.output();
+    let folder = &match &args.market {
+        Some(name) => folder::of_market(&args.dir, name)?,
+        None => args.dir,
+    };
     match args.command {
         Command::Demo => return demo::run(output).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
@@ -32,8 +40,11 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Submit(submit) => job::submit(folder, output, &submit).await?,
         Command::Job(command) => jobs::run(folder, output, &command).await?,
         Command::Peers => peers::run(folder, output)?,
-        Command::Book(freshness) => market::book(folder, freshness, output).await?,
-        Command::Balance(freshness) => market::balance(folder, freshness, output).await?,
+        Command::Account(command) => account::run(folder, output, command).await?,
+        Command::Operator(command) => operator::run(folder, output, command).await?,
+        Command::Market(command) => market::run(folder, output, command).await?,
+        Command::Book(freshness) => book::book(folder, freshness, output).await?,
+        Command::Balance(freshness) => book::balance(folder, freshness, output).await?,
         Command::Receipt(command) => receipt::run(output, &command)?,
         Command::Model(command) => model::run(output, &command)?,
         Command::Device(command) => device::run(folder, output, &command)?,

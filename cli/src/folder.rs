@@ -1,14 +1,15 @@
 //! The folder a command works in: which market it names, and with which key.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use souk_node::buyer::{Buyer, Config, JoinError};
-use souk_node::client::reach::ReachError;
+use souk_node::client::broker::Broker;
+use souk_node::client::reach::{self, ReachError};
 use souk_node::content::links::LINKS_FILE;
-use souk_node::folder::config::{
-    self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE, Traffic,
-};
+use souk_node::folder::config::{ConfigError, KEY_FILE, PROVIDER_FILE, Traffic};
 use souk_node::folder::key::NodeKey;
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+use souk_node::market::AccountKey;
 use souk_node::network;
 use souk_node::protocols::market::Members;
 use tempfile::TempDir;
@@ -28,6 +29,64 @@ pub fn scratch(prefix: &str) -> Result<TempDir, Failure> {
     })
 }
 
+/// The folder of the market called `name`: `dir` itself, or one directly below it.
+pub fn of_market(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
+    let below = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let below = below.map(|entry| entry.path()).filter(|path| path.is_dir());
+    let named = |folder: &PathBuf| {
+        let market = MarketFile::read(&folder.join(MARKET_FILE));
+        market.is_ok_and(|market| market.genesis.chain.as_str() == name)
+    };
+    let all = std::iter::once(dir.to_owned()).chain(below);
+    let mut found: Vec<PathBuf> = all.filter(named).collect();
+    found.sort();
+    match &found[..] {
+        [one] => Ok(one.clone()),
+        [] => {
+            let cause = format!("no market in {} is called \"{name}\"", dir.display());
+            let hint = "`souk --dir FOLDER market show` tells what one is called";
+            Err(Failure::new(Kind::State, cause, hint))
+        }
+        several => {
+            let paths: Vec<String> = several.iter().map(|it| it.display().to_string()).collect();
+            let cause = format!("{} are called \"{name}\"", paths.join(" and "));
+            Err(Failure::new(
+                Kind::State,
+                cause,
+                "name one of them with --dir",
+            ))
+        }
+    }
+}
+
+/// Where the key of a folder's own account lies, and what belongs to its jobs.
+pub fn account_folder(folder: &Path) -> PathBuf {
+    folder.join("buyer")
+}
+
+/// The account whose key lies in `folder`, if there is one that needs no passphrase to be told.
+pub fn own_account(folder: &Path) -> Option<AccountKey> {
+    let key = NodeKey::load(&account_folder(folder).join(KEY_FILE)).ok()?;
+    Some(AccountKey(key.public()))
+}
+
+/// Makes a folder where there is none.
+pub fn create(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(|error| {
+        let cause = format!("cannot make the folder {}: {error}", folder.display());
+        Failure::new(Kind::State, cause, "give another folder with --dir")
+    })
+}
+
+/// Reaches the market of `folder` to look at it, which takes no account.
+pub async fn look(folder: &Path) -> Result<Broker, Failure> {
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let looked = reach::look(&market.with_known(folder)).await;
+    let (broker, members) = looked.map_err(from_reach)?;
+    remember(folder, &members);
+    Ok(broker)
+}
+
 /// Joins the market of `folder` with the key of its buyer.
 pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
     join_within(folder, Traffic::default()).await
@@ -35,13 +94,13 @@ pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
 
 /// The same, within limits of what the network may be used for.
 pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failure> {
-    let market: MarketFile = config::read(&folder.join(MARKET_FILE)).map_err(from_config)?;
+    let market = MarketFile::find(folder).map_err(from_config)?;
     let market = market.with_known(folder);
     let key = NodeKey::load(&folder.join("buyer").join(KEY_FILE)).map_err(|error| {
         Failure::new(
             Kind::State,
             error,
-            "the folder needs a buyer/key; a new testnet has one",
+            "make an account there with `souk account new`; a testnet has one",
         )
     })?;
     let links = Some(folder.join("buyer").join(LINKS_FILE));
@@ -94,11 +153,14 @@ pub fn from_config(error: ConfigError) -> Failure {
         ConfigError::Missing { path } if path.ends_with(PROVIDER_FILE) => {
             "make a provider there with `souk provider init`, or give --dir"
         }
-        ConfigError::Missing { .. } => "start a market there with `souk testnet up`, or give --dir",
+        ConfigError::Missing { .. } => {
+            "bring a market there with `souk market join`, `market found` or `testnet up`, or give \
+             --dir"
+        }
         ConfigError::Format { .. } => {
             "it was written by another version of souk: use that one, or a new folder with --dir"
         }
-        ConfigError::Damaged { .. } | ConfigError::Contact { .. } => {
+        ConfigError::Damaged { .. } | ConfigError::Contact { .. } | ConfigError::Genesis { .. } => {
             "restore the file, or begin anew in another folder with --dir"
         }
         ConfigError::Written { .. } => "correct the file at that place",
@@ -115,6 +177,6 @@ pub fn unreachable_market(error: impl ToString) -> Failure {
     Failure::new(
         Kind::Network,
         error,
-        "is the market up? `souk testnet up` starts the one in --dir",
+        "is the market up? `souk validator run` runs a validator, `souk testnet up` a testnet",
     )
 }

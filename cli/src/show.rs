@@ -7,6 +7,7 @@ pub mod job;
 pub mod jobs;
 pub mod members;
 pub mod model;
+pub mod money;
 pub mod plan;
 pub mod power;
 pub mod progress;

@@ -32,6 +32,8 @@ pub struct Account {
     pub sold: DeviceMicros,
     /// Orders in the book.
     pub open_orders: u32,
+    /// Requests that the operator has not decided.
+    pub open_requests: u32,
     /// What its settled leases say of it.
     pub reputation: Reputation,
     /// Opened by the batch at hand, whose first command says so.
@@ -204,6 +206,7 @@ impl Account {
             earned: Credits::ZERO,
             sold: DeviceMicros(0),
             open_orders: 0,
+            open_requests: 0,
             reputation: Reputation::default(),
             fresh: false,
             nonces: Nonces::default(),

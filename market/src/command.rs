@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event::Event;
-use crate::ids::{AccountKey, LeaseId, OrderId};
+use crate::ids::{AccountKey, LeaseId, OrderId, RequestId};
 use crate::order::{Ask, Bid, Trade};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
+use crate::request::Direction;
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
@@ -19,15 +20,46 @@ pub enum Command {
         /// A name for people and peers.
         name: Name,
     },
-    /// The issuer credits an account.
+    /// The operator credits an account.
     Deposit {
         /// Whose.
         account: AccountKey,
         /// How much.
         amount: Credits,
     },
-    /// Takes available credits out of the market.
-    Withdraw {
+    /// Asks the operator for credits, or has some of its own held until the operator says that they
+    /// have gone out.
+    Request {
+        /// In or out.
+        direction: Direction,
+        /// How much.
+        amount: Credits,
+        /// What it is known by outside.
+        reference: Name,
+    },
+    /// The operator says that what was requested has come in or gone out.
+    Confirm {
+        /// Which.
+        request: RequestId,
+    },
+    /// The operator, or who made it, says that nothing comes of a request.
+    Refuse {
+        /// Which.
+        request: RequestId,
+        /// Why.
+        reason: Name,
+    },
+    /// Gives available credits to another account.
+    Transfer {
+        /// Whose they are then.
+        to: AccountKey,
+        /// How much.
+        amount: Credits,
+        /// What they are for.
+        reference: Name,
+    },
+    /// The operator takes what the market earned: fees, and what is left of slashed stake.
+    Collect {
         /// How much.
         amount: Credits,
     },
@@ -135,8 +167,28 @@ pub enum Acceptance {
         /// Available afterwards.
         available: Credits,
     },
-    /// Credits went out; what the account now has available.
-    Withdrawn {
+    /// The request waits for the operator.
+    Requested {
+        /// Its id.
+        request: RequestId,
+    },
+    /// The request is done; what its account now has available.
+    Confirmed {
+        /// Available afterwards.
+        available: Credits,
+    },
+    /// The request is off.
+    Refused {
+        /// What was held for it and is available again.
+        released: Credits,
+    },
+    /// The credits are another's; what is left.
+    Transferred {
+        /// Available afterwards.
+        available: Credits,
+    },
+    /// The market's earnings are the operator's; what it now has available.
+    Collected {
         /// Available afterwards.
         available: Credits,
     },

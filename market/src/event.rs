@@ -3,9 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
-use crate::ids::{AccountKey, LeaseId, OrderId};
+use crate::ids::{AccountKey, LeaseId, OrderId, RequestId};
 use crate::lease::{CloseReason, NoteState};
 use crate::order::{Side, Trade};
+use crate::request::MoneyRequest;
+use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
 /// One thing that happened.
@@ -27,6 +29,30 @@ pub enum Event {
         escrow: Credits,
         /// What it has at stake.
         stake: Credits,
+    },
+    /// An account asked the operator for credits, or for some of its own to go out.
+    Requested(MoneyRequest),
+    /// A request was decided.
+    Decided {
+        /// Which.
+        request: RequestId,
+        /// Whose.
+        account: AccountKey,
+        /// Whether it was done.
+        confirmed: bool,
+        /// Why not.
+        reason: Name,
+    },
+    /// Credits went from one account to another.
+    Transferred {
+        /// Whose they were.
+        from: AccountKey,
+        /// Whose they are.
+        to: AccountKey,
+        /// How much.
+        amount: Credits,
+        /// What for.
+        reference: Name,
     },
     /// An order rests in the book.
     Rested {
@@ -176,7 +202,10 @@ impl Event {
             Self::Registered { account }
             | Self::Balance { account, .. }
             | Self::Rested { account, .. }
-            | Self::OrderClosed { account, .. } => (Some(*account), None),
+            | Self::OrderClosed { account, .. }
+            | Self::Decided { account, .. } => (Some(*account), None),
+            Self::Requested(request) => (Some(request.account), None),
+            Self::Transferred { from, to, .. } => (Some(*from), Some(*to)),
             Self::Traded(Trade {
                 buyer, provider, ..
             })

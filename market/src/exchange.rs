@@ -15,13 +15,14 @@ mod matching;
 mod notes;
 mod orders;
 mod quotes;
+mod requests;
 mod resale;
 mod settle;
 mod stake;
 mod tick;
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -32,11 +33,12 @@ use crate::command::{Acceptance, BatchOutcome, Command, Outcome};
 use crate::digest::Chain;
 use crate::event::Event;
 use crate::genesis::{Genesis, Rules};
-use crate::ids::{AccountKey, BookId, Digest, LeaseId, MarketId, OrderId, Slot};
+use crate::ids::{AccountKey, BookId, Digest, LeaseId, MarketId, OrderId, RequestId, Slot};
 use crate::lease::Lease;
 use crate::lease_table::LeaseTable;
 use crate::ledger::{Ledger, Totals};
 use crate::refusal::Refusal;
+use crate::request::MoneyRequest;
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 
@@ -48,7 +50,7 @@ pub use quotes::{DepthLevel, Quotes};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     market: MarketId,
-    issuer: AccountKey,
+    operator: AccountKey,
     rules: Rules,
     now: Millis,
     ledger: Ledger,
@@ -57,8 +59,10 @@ pub struct Exchange {
     closed: BTreeSet<(Millis, LeaseId)>,
     timers: BTreeSet<(Millis, Timer)>,
     spot: BTreeSet<SpotKey>,
+    requests: BTreeMap<RequestId, MoneyRequest>,
     orders_made: u64,
     trades_made: u64,
+    requests_made: u64,
     chain: Chain,
 }
 
@@ -91,16 +95,18 @@ impl Exchange {
     /// A market at its beginning.
     ///
     /// # Panics
-    /// When the genesis names an account twice, or its deposits overflow: it is no market then.
+    /// When [`Genesis::check`] refuses: it is no market then.
     pub fn new(genesis: Genesis) -> Self {
+        if let Err(fault) = genesis.check() {
+            panic!("no market begins so: {fault}");
+        }
         let market = genesis.market_id();
         let Genesis {
-            issuer,
+            operator,
             accounts,
             rules,
             ..
         } = genesis;
-        assert!(rules.is_sound(), "ticks, lots and intervals are not zero");
         let mut ledger = Ledger::default();
         for (key, name, deposit) in accounts {
             let slot = ledger.open(key, name);
@@ -114,7 +120,7 @@ impl Exchange {
         chain.extend(&market);
         Self {
             market,
-            issuer,
+            operator,
             rules,
             now: Millis(0),
             ledger,
@@ -123,8 +129,10 @@ impl Exchange {
             closed: BTreeSet::new(),
             timers: BTreeSet::new(),
             spot: BTreeSet::new(),
+            requests: BTreeMap::new(),
             orders_made: 0,
             trades_made: 0,
+            requests_made: 0,
             chain,
         }
     }
@@ -279,7 +287,19 @@ impl Exchange {
         match command {
             Command::Register { .. } => self.on_register(context, first),
             Command::Deposit { account, amount } => self.on_deposit(context, *account, *amount),
-            Command::Withdraw { amount } => self.on_withdraw(context, *amount),
+            Command::Request {
+                direction,
+                amount,
+                reference,
+            } => self.on_request(context, *direction, *amount, reference),
+            Command::Confirm { request } => self.on_confirm(context, *request),
+            Command::Refuse { request, reason } => self.on_refuse(context, *request, reason),
+            Command::Transfer {
+                to,
+                amount,
+                reference,
+            } => self.on_transfer(context, *to, *amount, reference),
+            Command::Collect { amount } => self.on_collect(context, *amount),
             Command::PlaceAsk(ask) => self.on_ask(context, ask),
             Command::PlaceBid(bid) => self.on_bid(context, bid),
             Command::PlaceGang(legs) => self.on_gang(context, legs),
@@ -326,11 +346,7 @@ impl Exchange {
         account: AccountKey,
         amount: Credits,
     ) -> Result<Acceptance, Refusal> {
-        if context.key != self.issuer {
-            return Err(Refusal::IssuerOnly {
-                account: context.key,
-            });
-        }
+        self.only_operator(context.key)?;
         let slot = self
             .ledger
             .slot(account)
@@ -339,22 +355,6 @@ impl Exchange {
         let available = self.ledger.get(slot).available;
         assert!(available >= amount, "what came in is available");
         Ok(Acceptance::Deposited { available })
-    }
-
-    fn on_withdraw(
-        &mut self,
-        context: &mut Context<'_>,
-        amount: Credits,
-    ) -> Result<Acceptance, Refusal> {
-        let before = self.ledger.get(context.slot).available;
-        self.ledger.withdraw(context.slot, amount)?;
-        let available = self.ledger.get(context.slot).available;
-        assert_eq!(
-            available.plus(amount),
-            before,
-            "what went out was available"
-        );
-        Ok(Acceptance::Withdrawn { available })
     }
 }
 
@@ -388,7 +388,7 @@ impl Exchange {
 
     /// Whether what a restore read hangs together where the exchange takes that for granted first.
     pub(crate) fn is_sound(&self) -> bool {
-        self.rules.is_sound() && self.ledger.is_sound() && self.chain.is_sound()
+        self.rules.check().is_ok() && self.ledger.is_sound() && self.chain.is_sound()
     }
 
     /// After a restore: what is found again rather than stored.

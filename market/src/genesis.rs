@@ -1,5 +1,7 @@
 //! What a market begins with, and the rules it keeps to. Its hash is the market's id.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
@@ -13,11 +15,53 @@ pub struct Genesis {
     /// A name, so that two markets with the same keys still differ.
     pub chain: Name,
     /// The only account that may deposit.
-    pub issuer: AccountKey,
+    pub operator: AccountKey,
     /// Accounts that exist from the start, each with a name and a deposit.
     pub accounts: Vec<(AccountKey, Name, Credits)>,
+    /// The validators that it begins with; the exchange itself asks nothing of them.
+    pub validators: Vec<Founder>,
     /// The rules.
     pub rules: Rules,
+}
+
+/// A validator that a market begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Founder {
+    /// Its id in the replicated log, from 1.
+    pub raft_id: u64,
+    /// Its key.
+    pub account: AccountKey,
+    /// Its address, ending in its peer id.
+    pub address: String,
+}
+
+/// The longest time in a rule: a year. Sums of times then never overflow.
+const TIME_MAX: u64 = 366 * 24 * 3_600_000;
+
+/// Why no market can begin so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GenesisFault {
+    /// A rule's value.
+    #[error("the rule {rule} is {value}, and must be {least} to {most} (times in milliseconds)")]
+    Rule {
+        /// Its name; times are in milliseconds.
+        rule: &'static str,
+        /// What it is.
+        value: u64,
+        /// The least it may be.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// An account begins twice.
+    #[error("account {0} is named twice")]
+    Account(AccountKey),
+    /// More credits than can be counted.
+    #[error("the accounts' deposits are more than can be counted")]
+    Deposits,
+    /// A validator's id is 0 or that of another, or its key is another's.
+    #[error("validator {0} has no id or key of its own")]
+    Validator(u64),
 }
 
 /// The numbers a market is run by. All replicas have the same, for they are in the genesis.
@@ -36,6 +80,8 @@ pub struct Rules {
     pub classes_max: u32,
     /// Open orders an account may have at once.
     pub open_orders_max: u32,
+    /// Requests for credits in or out that an account may have undecided at once.
+    pub requests_max: u32,
     /// The longest lease, extensions included.
     pub lease_max: Millis,
     /// How long after a lease's end a receipt or a note may still come.
@@ -87,13 +133,54 @@ impl Rules {
         rules
     }
 
-    /// Whether no divisor in them is zero.
-    pub(crate) fn is_sound(&self) -> bool {
-        let sound = |rules: &ClassRules| {
-            let interval = rules.auction.is_none_or(|interval| interval.0 > 0);
-            rules.tick.0 > 0 && rules.lot.0 > 0 && interval
-        };
-        self.tick.0 > 0 && self.slash.0 <= 1_000 && self.classes.iter().all(sound)
+    /// Whether a market can be run by them.
+    ///
+    /// # Errors
+    /// The first one that makes no sense.
+    pub fn check(&self) -> Result<(), GenesisFault> {
+        let ranges = [
+            ("fee_basis_points", self.fee_basis_points.into(), 0, 10_000),
+            ("tick", self.tick.0, 1, u64::MAX),
+            ("accounts_max", self.accounts_max.into(), 1, u64::MAX),
+            ("classes_max", self.classes_max.into(), 1, u64::MAX),
+            ("open_orders_max", self.open_orders_max.into(), 1, u64::MAX),
+            ("requests_max", self.requests_max.into(), 1, u64::MAX),
+            ("lease_max", self.lease_max.0, 1, TIME_MAX),
+            ("settle_grace", self.settle_grace.0, 1, TIME_MAX),
+            ("note_deadline", self.note_deadline.0, 1, TIME_MAX),
+            ("note_span", self.note_span.0, 1, TIME_MAX),
+            (
+                "silent_notes_max",
+                self.silent_notes_max.into(),
+                1,
+                u64::MAX,
+            ),
+            ("stake_hold", self.stake_hold.0, 0, TIME_MAX),
+            ("slash", self.slash.0.into(), 0, 1_000),
+        ];
+        for (rule, value, least, most) in ranges {
+            within(rule, value, least, most)?;
+        }
+        for own in &self.classes {
+            within("classes.tick", own.tick.0, 1, u64::MAX)?;
+            within("classes.lot", own.lot.0.into(), 1, u64::MAX)?;
+            if let Some(interval) = own.auction {
+                within("classes.auction", interval.0, 1, TIME_MAX)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn within(rule: &'static str, value: u64, least: u64, most: u64) -> Result<(), GenesisFault> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(GenesisFault::Rule {
+            rule,
+            value,
+            least,
+            most,
+        }),
     }
 }
 
@@ -106,6 +193,7 @@ impl Default for Rules {
             accounts_max: 1_000_000,
             classes_max: 4_096,
             open_orders_max: 4_096,
+            requests_max: 8,
             lease_max: Millis(7 * 24 * 3_600_000),
             settle_grace: Millis(120_000),
             note_deadline: Millis(60_000),
@@ -119,14 +207,38 @@ impl Default for Rules {
 }
 
 impl Genesis {
-    /// A market with the default rules and one issuer, without accounts.
-    pub fn new(chain: Name, issuer: AccountKey) -> Self {
+    /// A market with the default rules and one operator, without accounts.
+    pub fn new(chain: Name, operator: AccountKey) -> Self {
         Self {
             chain,
-            issuer,
+            operator,
             accounts: Vec::new(),
+            validators: Vec::new(),
             rules: Rules::default(),
         }
+    }
+
+    /// Whether a market can begin so.
+    ///
+    /// # Errors
+    /// The first thing that makes none of it.
+    pub fn check(&self) -> Result<(), GenesisFault> {
+        self.rules.check()?;
+        let mut keys = BTreeSet::new();
+        let mut sum = 0_u64;
+        for (key, _, deposit) in &self.accounts {
+            sum = sum.checked_add(deposit.0).ok_or(GenesisFault::Deposits)?;
+            if !keys.insert(*key) {
+                return Err(GenesisFault::Account(*key));
+            }
+        }
+        let (mut ids, mut keys) = (BTreeSet::from([0]), BTreeSet::new());
+        for founder in &self.validators {
+            if !ids.insert(founder.raft_id) || !keys.insert(founder.account) {
+                return Err(GenesisFault::Validator(founder.raft_id));
+            }
+        }
+        Ok(())
     }
 
     /// The market's id: BLAKE3 of the canonical genesis.

@@ -135,6 +135,10 @@ number! {
     LeaseId(u64)
 }
 number! {
+    /// A request for credits to come in or go out, numbered from 1.
+    RequestId(u64)
+}
+number! {
     /// The provider's own number for a device or a pool of like devices.
     DeviceId(u64)
 }

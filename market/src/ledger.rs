@@ -239,6 +239,29 @@ impl Ledger {
         );
     }
 
+    /// One account's available to another's; the caller has asked [`Self::need`].
+    pub(crate) fn transfer(&mut self, from: Slot, to: Slot, amount: Credits) {
+        let account = self.balances_mut(from);
+        account.available = account.available.minus(amount);
+        let account = self.balances_mut(to);
+        account.available = account.available.plus(amount);
+        assert!(self.totals.balanced(), "what one loses the other gains");
+        debug_assert!(
+            self.get(to).available <= self.totals.available,
+            "a part of the whole"
+        );
+    }
+
+    /// Fees to an account's available.
+    pub(crate) fn collect(&mut self, to: Slot, amount: Credits) {
+        assert!(amount <= self.totals.fees, "what is taken was earned");
+        let account = self.balances_mut(to);
+        account.available = account.available.plus(amount);
+        self.totals.fees = self.totals.fees.minus(amount);
+        self.totals.available = self.totals.available.plus(amount);
+        assert!(self.totals.balanced(), "what is taken was earned");
+    }
+
     /// Available to stake.
     pub(crate) fn stake(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);

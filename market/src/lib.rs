@@ -19,12 +19,12 @@
 //!     account,
 //!     nonce: Nonce(1),
 //!     expires: Millis(60_000),
-//!     commands: vec![Command::Withdraw { amount: Credits(400) }],
+//!     commands: vec![Command::Stake { amount: Credits(400) }],
 //! };
 //! let verified = batch.sign(&key).verify()?;
 //! let applied = exchange.apply(Millis(5), &verified);
-//! let available = Credits(600);
-//! assert_eq!(applied.outcomes, [Outcome::Accepted(Acceptance::Withdrawn { available })]);
+//! let stake = Credits(400);
+//! assert_eq!(applied.outcomes, [Outcome::Accepted(Acceptance::Staked { stake })]);
 //!
 //! let again = exchange.apply(Millis(6), &verified).outcomes.remove(0).into_result();
 //! assert_eq!(again.unwrap_err().to_string(), "nonce 1 is already applied");
@@ -56,6 +56,7 @@ mod order;
 mod predicate;
 mod receipt;
 mod refusal;
+mod request;
 mod signing;
 mod snapshot;
 mod tape;
@@ -73,10 +74,10 @@ pub use event::{Event, OrderEnd};
 pub use exchange::{
     Census, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing, Quotes,
 };
-pub use genesis::{ClassRules, Genesis, Rules};
+pub use genesis::{ClassRules, Founder, Genesis, GenesisFault, Rules};
 pub use ids::{
-    AccountKey, ContentId, DeviceId, Digest, JobId, LeaseId, MarketId, Nonce, OrderId, Signature,
-    SigningKey, TradeId,
+    AccountKey, ContentId, DeviceId, Digest, JobId, LeaseId, MarketId, Nonce, OrderId, RequestId,
+    Signature, SigningKey, TradeId,
 };
 pub use lease::{CloseReason, Lease, LeaseState, Note, NoteState, Resale};
 pub use ledger::Totals;
@@ -84,6 +85,7 @@ pub use order::{Ask, Bid, Limit, Side, Term, TimeInForce, Trade};
 pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
+pub use request::{Direction, MoneyRequest};
 pub use signing::Claim;
 pub use snapshot::SnapshotFault;
 pub use tape::{Candle, PriceIndex, Print};

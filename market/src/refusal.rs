@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AccountKey, DeviceId, LeaseId, MarketId, Nonce, OrderId};
+use crate::ids::{AccountKey, DeviceId, LeaseId, MarketId, Nonce, OrderId, RequestId};
 use crate::receipt::ReceiptFault;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
@@ -18,6 +18,9 @@ pub enum Quantity {
     /// The price of an order.
     #[error("the price")]
     Price,
+    /// Credits that are to move.
+    #[error("the amount")]
+    Amount,
     /// All that was ever deposited.
     #[error("the sum of all deposits")]
     Deposits,
@@ -92,9 +95,15 @@ refusals! {
     /// The key is a weak one.
     "key_weak" KeyWeak { account: AccountKey }
         => "the key {account} is weak: it would sign anything";
-    /// Only the issuer deposits.
-    "issuer_only" IssuerOnly { account: AccountKey }
-        => "only the issuer deposits, {account} is not";
+    /// Only the operator may do this.
+    "operator_only" OperatorOnly { account: AccountKey }
+        => "only the market's operator may do this, {account} is not";
+    /// The account has too many requests that are not decided.
+    "requests_many" RequestsMany { open: u32, limit: u32 }
+        => "{open} requests wait for the operator, the limit is {limit}";
+    /// No such request is open.
+    "request_unknown" RequestUnknown { request: RequestId }
+        => "there is no open request {request}: it was decided, or never made";
     /// Not enough credits available.
     "funds_short" FundsShort { available: Credits, needed: Credits }
         => "{needed} micro-credits are needed, {available} are available";

@@ -4,6 +4,8 @@
 pub mod config;
 pub mod contact;
 pub mod facts;
+pub mod invitation;
 pub mod key;
 pub mod limits;
+pub mod market_file;
 pub mod pricing;

@@ -19,8 +19,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::buyer::{Buyer, JoinError};
-use souk_node::folder::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile};
+use souk_node::folder::config::{ConfigError, KEY_FILE};
 use souk_node::folder::key::{KeyError, NodeKey};
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use tokio::time::Instant;
 
 use crate::cluster::{Cluster, ControlError};
@@ -224,7 +225,7 @@ impl Market<'_> {
 }
 
 pub(crate) async fn join(folder: &Path) -> Result<Buyer, ChaosError> {
-    let market: MarketFile = config::read(&folder.join(MARKET_FILE))?;
+    let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let key: PathBuf = folder.join("buyer").join(KEY_FILE);
     Ok(Buyer::join(NodeKey::load(&key)?, &market).await?)
 }

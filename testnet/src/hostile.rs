@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::folder::config::{
-    self, Fault, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE, ProviderFile, VALIDATOR_FILE,
-    ValidatorFile,
+    self, Fault, KEY_FILE, PROVIDER_FILE, ProviderFile, VALIDATOR_FILE, ValidatorFile,
 };
 use souk_node::folder::contact::Contact;
 use souk_node::folder::key::NodeKey;
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use tokio::task::JoinSet;
 
 use crate::chaos::checks::Checks;
@@ -197,7 +197,7 @@ async fn judge(
 
 /// Every node's address, as an attacker would know it.
 fn targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
-    let market: MarketFile = config::read(&folder.join(MARKET_FILE))?;
+    let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let of = |name: String| {
         let home = folder.join(&name);
         let validates = name.starts_with("validator");

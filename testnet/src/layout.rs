@@ -1,9 +1,9 @@
 //! The folder of a testnet: who is in it, with which keys, at which ports.
 //!
 //! ```text
-//! DIR/market.json            the market: genesis, validators
+//! DIR/market.json            the market: how it began
 //! DIR/buyer/key              the account `souk submit` spends from
-//! DIR/issuer/key             the account that may deposit
+//! DIR/operator/key           the account that makes credits and names validators
 //! DIR/validator-1/…          validator.json, key, log and state, log.txt
 //! DIR/provider-1/…           provider.json, key, tensors, log.txt
 //! DIR/testnet.pid            the supervisor, while it runs
@@ -15,14 +15,15 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use souk_node::folder::config::{
-    self, ConfigError, DeviceChoice, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile,
-    PROVIDER_FILE, ProviderFile, VALIDATOR_FILE, ValidatorEntry, ValidatorFile,
+    self, ConfigError, DeviceChoice, FORMAT, Isolation, KEY_FILE, OPERATOR_FOLDER, PROVIDER_FILE,
+    ProviderFile, VALIDATOR_FILE, ValidatorFile,
 };
 use souk_node::folder::contact::{Contact, Multiaddr};
 use souk_node::folder::key::{KeyError, NodeKey};
 use souk_node::folder::limits::Limits;
+use souk_node::folder::market_file::MarketFile;
 use souk_node::folder::pricing::Pricing;
-use souk_node::market::{AccountKey, Credits, Genesis, Millis, Name, Rules};
+use souk_node::market::{AccountKey, Credits, Founder, Genesis, Millis, Name, Rules};
 use souk_node::validator::node::REMOVED_FILE;
 
 use crate::ports::Ports;
@@ -164,7 +165,7 @@ pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     }
     make(folder)?;
     let buyer = NodeKey::load_or_create(&folder.join("buyer").join(KEY_FILE))?;
-    let issuer = NodeKey::load_or_create(&folder.join("issuer").join(KEY_FILE))?;
+    let operator = NodeKey::load_or_create(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
     let ports = ports(config)?;
     let mut sockets = sockets(config, &ports).into_iter();
     let mut listen = || {
@@ -180,20 +181,16 @@ pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     for (number, choice) in (1..).zip(&config.providers) {
         create_provider(folder, number, choice, listen(), config.isolation)?;
     }
-    let mut genesis = Genesis::new(name("souk testnet"), account(&issuer));
+    let mut genesis = Genesis::new(name("souk testnet"), account(&operator));
     genesis.accounts = vec![(account(&buyer), name("buyer"), Credits(BUYER_CREDITS))];
     genesis.rules = Rules {
         settle_grace: SETTLE_GRACE,
         note_deadline: NOTE_DEADLINE,
         ..Rules::default()
     };
-    let market = MarketFile {
-        format: FORMAT,
-        genesis,
-        validators,
-    };
+    genesis.validators = validators;
     // Written last: a folder with this file is whole.
-    config::write(&folder.join(MARKET_FILE), &market)?;
+    MarketFile::new(genesis).write(folder)?;
     Ok(ports)
 }
 
@@ -215,11 +212,7 @@ fn sockets(config: &Config, ports: &Ports) -> Vec<(Ipv4Addr, u16)> {
         .collect()
 }
 
-fn create_validator(
-    folder: &Path,
-    number: u32,
-    listen: Multiaddr,
-) -> Result<ValidatorEntry, LayoutError> {
+fn create_validator(folder: &Path, number: u32, listen: Multiaddr) -> Result<Founder, LayoutError> {
     let home = folder.join(validator_name(number));
     make(&home)?;
     let key = NodeKey::load_or_create(&home.join(KEY_FILE))?;
@@ -237,7 +230,12 @@ fn create_validator(
     let address = contact
         .to_text()
         .expect("a new key and an address make a contact");
-    Ok(ValidatorEntry { raft_id, address })
+    let account = account(&key);
+    Ok(Founder {
+        raft_id,
+        account,
+        address,
+    })
 }
 
 fn create_provider(

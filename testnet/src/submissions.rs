@@ -15,10 +15,9 @@ use souk_node::buyer::job::{Job, Limits};
 use souk_node::buyer::{Buyer, JobEvent, JoinError};
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::folder::config::{
-    ConfigError, DeviceChoice, Isolation, KEY_FILE, MARKET_FILE, MarketFile, read,
-};
+use souk_node::folder::config::{ConfigError, DeviceChoice, Isolation, KEY_FILE, OPERATOR_FOLDER};
 use souk_node::folder::key::{KeyError, NodeKey};
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::{AccountKey, Command, Credits, Name};
 use souk_node::memory::npy::{self, NpyError};
 use souk_node::network::{self, Network};
@@ -124,7 +123,7 @@ pub enum SubmissionsError {
     /// A node did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The issuer is not in the market.
+    /// The operator is not in the market.
     #[error(transparent)]
     Network(#[from] network::StartError),
     /// The market was not reached.
@@ -193,7 +192,7 @@ pub async fn run(
 }
 
 async fn measure(folder: &Path, shape: Shape) -> Result<SubmissionReport, SubmissionsError> {
-    let market: MarketFile = read(&folder.join(MARKET_FILE))?;
+    let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let buyers = buyers(folder, &market, shape.buyers).await?;
     filled(&buyers[0], shape.providers).await?;
     let job = Job {
@@ -226,12 +225,12 @@ async fn buyers(
     market: &MarketFile,
     count: u32,
 ) -> Result<Vec<Buyer>, SubmissionsError> {
-    let issuer = NodeKey::load(&folder.join("issuer").join(KEY_FILE))?;
-    let network = Network::start(&issuer, network::NetworkConfig::default()).await?;
+    let operator = NodeKey::load(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
+    let network = Network::start(&operator, network::NetworkConfig::default()).await?;
     let broker = Broker::new(network, &market.contacts()?).await?;
-    let issuer = Trader::new(issuer, market.genesis.market_id(), broker);
-    issuer
-        .register(Name::try_from("issuer").expect("it is short"))
+    let operator = Trader::new(operator, market.genesis.market_id(), broker);
+    operator
+        .register(Name::try_from("operator").expect("it is short"))
         .await?;
     let mut buyers = Vec::new();
     for number in 0..count {
@@ -245,7 +244,7 @@ async fn buyers(
             account,
             amount: PURSE,
         };
-        issuer.submit_one(deposit).await?;
+        operator.submit_one(deposit).await?;
         buyers.push(buyer);
     }
     Ok(buyers)

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use souk_node::folder::config::{self, ConfigError, MARKET_FILE, MarketFile};
+use souk_node::folder::config::ConfigError;
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 
 use crate::cluster::Cluster;
 use crate::layout::{self, LayoutError};
@@ -99,7 +100,7 @@ impl Supervisor {
         shape: &layout::Config,
     ) -> Result<Supervisor, SupervisorError> {
         let lock = lock(folder)?;
-        let ports = match config::read::<MarketFile>(&folder.join(MARKET_FILE)) {
+        let ports = match MarketFile::read(&folder.join(MARKET_FILE)) {
             Ok(_) => Ports::default(),
             Err(ConfigError::Missing { .. }) => layout::create(folder, shape)?,
             Err(error) => return Err(error.into()),

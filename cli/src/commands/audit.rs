@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use souk_node::folder::config::MarketFile;
 use souk_node::validator::ValidatorAuditError;
 use souk_node::validator::node;
 
@@ -10,6 +9,7 @@ use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
+use souk_node::folder::market_file::MarketFile;
 
 /// Replays a validator's log and says what came out as written.
 pub fn run(folder: &Path, output: Output) -> Outcome {

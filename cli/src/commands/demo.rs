@@ -60,7 +60,7 @@ async fn market_day(
     if output == Output::Text {
         show_market(supervisor, &buyer).await?;
     }
-    let before = Balances::read(buyer.broker(), buyer.account()).await?;
+    let before = Balances::read(buyer.broker(), Some(buyer.account())).await?;
     let images = read(digits::IMAGES, "images")?;
     let labels = read(digits::LABELS, "labels")?
         .to_vec::<i64>()

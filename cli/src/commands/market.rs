@@ -1,102 +1,136 @@
-//! `souk book` and `souk balance`: the market as it stands.
+//! `souk market …`: a market is founded, joined, shown.
+
+mod founding;
+mod rules;
 
 use std::path::Path;
 
-use souk_node::buyer::{Buyer, Finished};
-use souk_node::client::broker::{Broker, BrokerError};
-use souk_node::market::AccountKey;
+use serde_json::json;
+use souk_node::client::joining::{self, JoiningError};
+use souk_node::folder::invitation::Invitation;
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+use souk_node::market::Genesis;
 
-use crate::args::{Freshness, Output};
+use crate::args::{Market, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::join;
+use crate::folder::{create, from_config, from_network, unreachable_market};
 use crate::show;
-use crate::show::balance::Balances;
 
-/// Lists the asks.
-pub async fn book(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
-    let buyer = join(folder).await?;
-    let broker = asked(&buyer, freshness);
-    let asks = broker.book().await.map_err(no_answer)?;
-    match (output, broker.oldest()) {
-        (Output::Json, None) => show::json(&asks),
-        (Output::Json, Some(age)) => {
-            show::json(&serde_json::json!({ "stale": age, "asks": asks }));
-        }
-        (Output::Text, age) => {
-            show::age(age);
-            show::book::print(&asks);
+/// Carries out a command on markets.
+pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
+    match command {
+        Market::Found(new) => founding::found(folder, output, &new),
+        Market::Join { line } => join(folder, output, &line).await,
+        Market::Show => show(folder, output),
+        Market::Rules => {
+            print!("{}", rules::text(&Default::default()));
+            Ok(())
         }
     }
+}
+
+async fn join(folder: &Path, output: Output, line: &str) -> Outcome {
+    let invitation: Invitation = line.parse().map_err(|error| {
+        let hint = "give the whole line that `souk market found` or `souk market show` printed";
+        Failure::new(Kind::Input, error, hint)
+    })?;
+    let present = kept(folder)?;
+    if let Some(market) = &present
+        && market.genesis.market_id() != invitation.market
+    {
+        return Err(of_another(folder, &market.genesis));
+    }
+    let (genesis, members) = joining::fetch(&invitation).await.map_err(from_joining)?;
+    create(folder)?;
+    MarketFile::remember(folder, members.addresses()).map_err(from_config)?;
+    let market = MarketFile::new(genesis);
+    market.write(folder).map_err(from_config)?;
+    let name = &market.genesis.chain;
+    let facts = json!({
+        "market": invitation.market.to_string(), "name": name, "dir": folder,
+        "validators": members.addresses(),
+    });
+    let dir = folder.display();
+    let text = format!(
+        "{} \"{}\" in {dir}\n\
+         to buy:   souk --dir {dir} account new\n\
+         to sell:  souk --dir {dir}/provider provider init\n\
+         to validate:  souk --dir {dir}/validator validator init --listen ADDRESS",
+        match present {
+            Some(_) => "this is again the market",
+            None => "joined the market",
+        },
+        name.as_str(),
+    );
+    show::line(output, &facts, &text);
     Ok(())
 }
 
-/// Shows the buyer's account, the providers on offer, and the sums.
-pub async fn balance(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
-    let buyer = join(folder).await?;
-    let broker = asked(&buyer, freshness);
-    let balances = Balances::read(&broker, buyer.account()).await?;
-    match output {
-        Output::Json => {
-            let mut value = balances.to_json();
-            if let (Some(age), Some(fields)) = (broker.oldest(), value.as_object_mut()) {
-                fields.insert("stale".to_owned(), serde_json::json!(age));
-            }
-            show::json(&value);
-        }
-        Output::Text => {
-            show::age(broker.oldest());
-            show::balance::print(&balances);
-        }
-    }
-    Ok(())
-}
-
-fn asked(buyer: &Buyer, freshness: Freshness) -> Broker {
-    if freshness.stale {
-        buyer.broker().stale()
-    } else {
-        buyer.broker().clone()
+/// The market whose folder this is already.
+fn kept(folder: &Path) -> Result<Option<MarketFile>, Failure> {
+    let path = folder.join(MARKET_FILE);
+    match path.exists() {
+        true => MarketFile::read(&path).map(Some).map_err(from_config),
+        false => Ok(None),
     }
 }
 
-/// A majority is needed for an answer that lacks nothing, and one validator for another.
-fn no_answer(error: BrokerError) -> Failure {
+fn of_another(folder: &Path, genesis: &Genesis) -> Failure {
+    let cause = format!(
+        "{} is the folder of the market \"{}\" already ({})",
+        folder.display(),
+        genesis.chain.as_str(),
+        genesis.market_id()
+    );
     Failure::new(
-        Kind::Network,
-        error,
-        "is the market up? While one validator runs, --stale shows what it has",
+        Kind::State,
+        cause,
+        "give each market a folder of its own with --dir",
     )
 }
 
-impl Balances {
-    /// Asks the market.
-    pub async fn read(broker: &Broker, buyer: AccountKey) -> Result<Balances, Failure> {
-        let mut keys: Vec<AccountKey> = vec![buyer];
-        let book = broker.book().await.map_err(no_answer)?;
-        keys.extend(book.iter().map(|listing| listing.provider));
-        let leases = broker.leases(buyer).await.map_err(no_answer)?;
-        keys.extend(leases.iter().map(|lease| lease.provider));
-        Balances::of(broker, keys).await
-    }
+fn show(folder: &Path, output: Output) -> Outcome {
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let market = market.with_known(folder);
+    let line = line_of(&market)?;
+    let genesis = &market.genesis;
+    let facts = json!({
+        "market": genesis.market_id().to_string(), "name": genesis.chain, "line": line,
+        "operator": genesis.operator, "validators": genesis.validators, "rules": genesis.rules,
+    });
+    let text = format!(
+        "market    {}\nid        {}\noperator  {}\nline      {line}\n\n{}",
+        genesis.chain.as_str(),
+        genesis.market_id(),
+        genesis.operator,
+        rules::text(&genesis.rules).trim_end(),
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
 
-    /// Asks the market for these accounts.
-    pub async fn of(broker: &Broker, mut keys: Vec<AccountKey>) -> Result<Balances, Failure> {
-        keys.sort_unstable();
-        keys.dedup();
-        let mut accounts = Vec::new();
-        for key in keys {
-            accounts.extend(broker.account(key).await.map_err(no_answer)?);
-        }
-        accounts.sort_by(|a, b| a.name.cmp(&b.name));
-        let totals = broker.totals().await.map_err(no_answer)?;
-        Ok(Balances { accounts, totals })
-    }
+/// The line of a market with all validators that are known here.
+fn line_of(market: &MarketFile) -> Result<String, Failure> {
+    let invitation = Invitation {
+        market: market.genesis.market_id(),
+        contacts: market.contacts().map_err(from_config)?,
+    };
+    Ok(invitation.to_string())
+}
 
-    /// The same accounts, and those that a job paid, once it is over.
-    pub async fn after(&self, broker: &Broker, finished: &Finished) -> Result<Balances, Failure> {
-        let held = self.accounts.iter().map(|account| account.key);
-        let paid = finished.receipts.iter();
-        let paid = paid.map(|receipt| receipt.body.provider);
-        Balances::of(broker, held.chain(paid).collect()).await
+fn from_joining(error: JoiningError) -> Failure {
+    match error {
+        JoiningError::Network(error) => from_network(error),
+        JoiningError::Broker(error) => unreachable_market(error),
+        JoiningError::Other { .. } => Failure::new(
+            Kind::Verification,
+            error,
+            "nothing was kept: ask whoever gave you the line for it again",
+        ),
+        JoiningError::Genesis(_) => Failure::new(
+            Kind::Verification,
+            error,
+            "nothing was kept: the market was founded by another version of souk",
+        ),
     }
 }

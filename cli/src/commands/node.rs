@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use souk_node::folder::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
+use souk_node::folder::config::{self, KEY_FILE, ProviderFile, VALIDATOR_FILE};
 use souk_node::folder::facts::FactLogError;
 use souk_node::folder::key::NodeKey;
 use souk_node::metrics::{MetricsError, MetricsListener};
@@ -19,6 +19,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_network, from_reach, unreachable_market};
 use crate::show;
 use crate::stop::Requests;
+use souk_node::folder::market_file::MarketFile;
 
 /// What is said of a library that is not usable.
 pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave it out to use the \

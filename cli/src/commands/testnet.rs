@@ -196,7 +196,7 @@ async fn failed_child(child: &mut tokio::process::Child, log: &Path) -> Failure 
 async fn status(folder: &Path, output: Output) -> Outcome {
     let buyer = join(folder).await?;
     let statuses = buyer.broker().statuses().await;
-    let balances = Balances::read(buyer.broker(), buyer.account()).await?;
+    let balances = Balances::read(buyer.broker(), Some(buyer.account())).await?;
     match output {
         Output::Json => show::json(&show::status::to_json(&statuses, &balances)),
         Output::Text => show::status::print(&statuses, &balances),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use souk_node::folder::config::ValidatorFile;
-use souk_node::folder::config::{self, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, VALIDATOR_FILE};
+use souk_node::folder::config::{self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE};
 use souk_node::folder::contact::Multiaddr;
 use souk_node::folder::key::NodeKey;
 use souk_node::protocols::market::{Declined, Member};
@@ -19,6 +19,7 @@ use crate::args::{OrderArgs, Output, Validator, ValidatorInitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach, unreachable_market};
 use crate::show;
+use souk_node::folder::market_file::MarketFile;
 
 /// Carries out a command of validators.
 pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
@@ -51,11 +52,7 @@ pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
 }
 
 fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
-    let market = match &new.market {
-        Some(file) => config::read::<MarketFile>(file),
-        None => MarketFile::find(folder),
-    };
-    let market = market.map_err(from_config)?;
+    MarketFile::find(folder).map_err(from_config)?;
     if validator::node::has_begun(folder) && !new.anew {
         let cause = format!(
             "{} is the folder of a validator that has begun",
@@ -73,9 +70,6 @@ fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
         return Err(Failure::new(Kind::Input, cause, hint));
     };
     let aside = validator::node::put_aside(folder).map_err(node::from_seat)?;
-    if new.market.is_some() {
-        config::write(&folder.join(MARKET_FILE), &market).map_err(from_config)?;
-    }
     let file = ValidatorFile {
         format: FORMAT,
         raft_id: None,
@@ -141,7 +135,7 @@ async fn backup(
     let own = config::read::<ValidatorFile>(&folder.join(VALIDATOR_FILE)).ok();
     let own = own.and_then(|file| file.raft_id);
     let asks_itself = own.is_some() && from.is_none_or(|id| Some(id) == own);
-    let operator = match asks_itself && order.operator_key.is_none() {
+    let operator = match asks_itself && order.key.operator_key.is_none() {
         true => join(folder, node::key(folder)?).await?,
         false => operator(folder, order).await?,
     };
@@ -194,20 +188,25 @@ fn wait(order: &OrderArgs) -> Duration {
 
 /// Reaches the market to order with its operator's key.
 async fn operator(folder: &Path, order: &OrderArgs) -> Result<Operator, Failure> {
-    let file = order
-        .operator_key
-        .clone()
-        .unwrap_or_else(|| found_key(folder));
-    let key = NodeKey::load(&file).map_err(|error| {
-        let hint = "only the market's operator may do this: give its key with --operator-key";
-        Failure::new(Kind::State, error, hint)
-    })?;
-    join(folder, key).await
+    join(
+        folder,
+        operator_key(folder, order.key.operator_key.as_deref())?,
+    )
+    .await
 }
 
-/// The operator's key of a testnet, whose folder this or the one above is.
+/// The key of the market's operator: in the file that is given, or where a market's folder has it.
+pub fn operator_key(folder: &Path, file: Option<&Path>) -> Result<NodeKey, Failure> {
+    let file = file.map_or_else(|| found_key(folder), Path::to_owned);
+    NodeKey::load(&file).map_err(|error| {
+        let hint = "only the market's operator may do this: give its key with --operator-key";
+        Failure::new(Kind::State, error, hint)
+    })
+}
+
+/// The operator's key of a market whose folder this or the one above is.
 fn found_key(folder: &Path) -> PathBuf {
-    let key = |folder: &Path| folder.join("issuer").join(KEY_FILE);
+    let key = |folder: &Path| folder.join(OPERATOR_FOLDER).join(KEY_FILE);
     let above = folder.parent().map(key);
     match above {
         Some(above) if !key(folder).exists() && above.exists() => above,

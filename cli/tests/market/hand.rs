@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use souk_node::client::broker::Broker;
 use souk_node::client::trader::Trader;
 use souk_node::content::transfers;
-use souk_node::folder::config::MarketFile;
 use souk_node::folder::key::{NodeKey, peer_of};
+use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{
     Acceptance, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, LeaseState, Limit,
     Listing, Millis, Name, Price, Term, TimeInForce, Units, Wants,
@@ -38,28 +38,30 @@ impl Hand {
         )
     }
 
-    /// Another buyer, to whom the issuer gives this much.
+    /// Another buyer, to whom the operator gives this much.
     pub fn stranger(market: &Market, name: &str, amount: Credits) -> Hand {
         Hand::funded(market, NodeKey::generate(), name, amount)
     }
 
-    /// The buyer with this key, to whom the issuer gives this much.
+    /// The buyer with this key, to whom the operator gives this much.
     pub fn funded(market: &Market, key: NodeKey, name: &str, amount: Credits) -> Hand {
-        let path = market.folder().join("net/issuer/key");
-        let issuer = Hand::with(
+        let path = market.folder().join("net/operator/key");
+        let operator = Hand::with(
             market,
-            NodeKey::load(&path).expect("the testnet has an issuer"),
+            NodeKey::load(&path).expect("the testnet has an operator"),
         );
         let hand = Hand::with(market, key);
-        for (who, name) in [(&issuer, "issuer"), (&hand, name)] {
+        for (who, name) in [(&operator, "operator"), (&hand, name)] {
             let name = Name::try_from(name).expect("a short name");
             let registered = who.runtime.block_on(who.trader.register(name));
             registered.expect("an account is registered");
         }
         let account = hand.trader.account();
         let deposit = Command::Deposit { account, amount };
-        let given = issuer.runtime.block_on(issuer.trader.submit_one(deposit));
-        given.expect("the issuer may deposit");
+        let given = operator
+            .runtime
+            .block_on(operator.trader.submit_one(deposit));
+        given.expect("the operator may deposit");
         hand
     }
 

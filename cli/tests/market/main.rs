@@ -7,6 +7,7 @@ mod drain;
 mod drivers;
 mod engines;
 mod faults;
+mod founding;
 mod hand;
 mod jobs;
 mod kernels;

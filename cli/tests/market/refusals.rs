@@ -233,10 +233,15 @@ fn a_folder_of_another_version_is_refused_by_number() {
     market.souk(&["testnet", "down"]).done();
     let file = market.folder().join("net/market.json");
     let text = fs::read_to_string(&file).unwrap();
-    fs::write(&file, text.replacen("\"format\": 1", "\"format\": 0", 1)).unwrap();
+    fs::write(&file, text.replacen("\"format\": 2", "\"format\": 1", 1)).unwrap();
     let ran = market.souk(&["testnet", "up"]);
     assert_eq!(ran.code, 8, "{}", ran.stdout);
-    assert!(ran.stdout.contains("format 0"), "{}", ran.stdout);
+    assert!(
+        ran.stdout
+            .contains("has format 1, this souk reads format 2"),
+        "{}",
+        ran.stdout
+    );
 }
 
 #[test]

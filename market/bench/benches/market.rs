@@ -385,7 +385,7 @@ fn signatures() {
             account: AccountKey::from(&key),
             nonce: Nonce(nonce),
             expires: Millis(u64::MAX),
-            commands: vec![Command::Withdraw { amount: Credits(1) }; commands],
+            commands: vec![Command::Stake { amount: Credits(1) }; commands],
         };
         let signed: Vec<_> = (0..2_000).map(|nonce| batch(nonce).sign(&key)).collect();
         let count = signed.len() as f64;

@@ -12,6 +12,7 @@ use crate::ids::{DeviceId, LeaseId, Slot};
 use crate::lease::{Lease, LeaseState};
 use crate::ledger::Totals;
 use crate::order::{Side, Term};
+use crate::request::Direction;
 use crate::units::{Credits, Millis, Units};
 
 use super::{Exchange, SpotKey, Timer};
@@ -22,6 +23,7 @@ struct AccountFigures {
     escrow: u64,
     open_orders: u32,
     open_leases: u32,
+    open_requests: u32,
     pools: BTreeMap<DeviceId, (u32, u32)>,
 }
 
@@ -76,6 +78,7 @@ impl Exchange {
                 escrow: account.escrow.0,
                 open_orders: account.open_orders,
                 open_leases: account.open_leases,
+                open_requests: account.open_requests,
                 pools: account.pools.iter().map(pool).collect(),
             };
             assert_eq!(
@@ -107,6 +110,14 @@ impl Exchange {
         }
         for lease in self.leases.values() {
             expect_lease(lease, &mut expected);
+        }
+        for request in self.requests.values() {
+            let slot = self.ledger.known(request.account);
+            let own = expected.entry(slot).or_default();
+            own.open_requests += 1;
+            if request.direction == Direction::Withdrawal {
+                own.escrow += request.amount.0;
+            }
         }
         expected
     }

@@ -66,7 +66,7 @@ pub struct Rent {
 
 pub struct Naive {
     pub market: MarketId,
-    pub issuer: AccountKey,
+    pub operator: AccountKey,
     pub rules: Rules,
     pub now: u64,
     pub purses: Vec<Purse>,
@@ -74,7 +74,9 @@ pub struct Naive {
     pub rents: Vec<Rent>,
     pub classes: Vec<Class>,
     pub auctions: BTreeMap<usize, u64>,
+    pub requests: BTreeMap<RequestId, MoneyRequest>,
     pub orders_made: u64,
+    pub requests_made: u64,
     pub fees: u64,
     pub events: Vec<Event>,
     blocks: Digest,
@@ -110,7 +112,7 @@ impl Naive {
         let market = genesis.market_id();
         let mut naive = Self {
             market,
-            issuer: genesis.issuer,
+            operator: genesis.operator,
             rules: genesis.rules.clone(),
             now: 0,
             purses: genesis.accounts.iter().map(purse).collect(),
@@ -118,7 +120,9 @@ impl Naive {
             rents: Vec::new(),
             classes: Vec::new(),
             auctions: BTreeMap::new(),
+            requests: BTreeMap::new(),
             orders_made: 0,
+            requests_made: 0,
             fees: 0,
             events: Vec::new(),
             blocks: Digest::default(),
@@ -260,13 +264,19 @@ impl Naive {
             }
             Command::Register { .. } => Err(Refusal::AccountKnown { account }),
             Command::Deposit { account, amount } => self.deposit(who, *account, amount.0),
-            Command::Withdraw { amount } => {
-                self.need(who, amount.0)?;
-                self.purses[who].available -= amount.0;
-                Ok(Acceptance::Withdrawn {
-                    available: Credits(self.purses[who].available),
-                })
-            }
+            Command::Request {
+                direction,
+                amount,
+                reference,
+            } => self.request(who, *direction, amount.0, reference),
+            Command::Confirm { request } => self.decide(who, *request, true, &Name::default()),
+            Command::Refuse { request, reason } => self.decide(who, *request, false, reason),
+            Command::Transfer {
+                to,
+                amount,
+                reference,
+            } => self.transfer(who, *to, amount.0, reference),
+            Command::Collect { amount } => self.collect(who, amount.0),
             Command::PlaceAsk(ask) => self.ask(who, ask),
             Command::PlaceBid(bid) => self.bid(who, bid),
             Command::PlaceGang(legs) => self.gang(who, legs),
@@ -299,17 +309,127 @@ impl Naive {
     }
 
     fn deposit(&mut self, who: usize, account: AccountKey, amount: u64) -> Done {
-        if self.purses[who].key != self.issuer {
-            return Err(Refusal::IssuerOnly {
-                account: self.purses[who].key,
-            });
-        }
+        self.operates(who)?;
         let to = self.purses.iter().position(|purse| purse.key == account);
         let to = to.ok_or(Refusal::AccountUnknown { account })?;
         self.purses[to].available += amount;
         Ok(Acceptance::Deposited {
             available: Credits(self.purses[to].available),
         })
+    }
+
+    fn operates(&self, who: usize) -> Result<(), Refusal> {
+        let account = self.purses[who].key;
+        match account == self.operator {
+            true => Ok(()),
+            false => Err(Refusal::OperatorOnly { account }),
+        }
+    }
+
+    fn request(&mut self, who: usize, way: Direction, amount: u64, text: &Name) -> Done {
+        let account = self.purses[who].key;
+        if amount == 0 {
+            let what = Quantity::Amount;
+            return Err(Refusal::AmountZero { what });
+        }
+        let own = self
+            .requests
+            .iter()
+            .filter(|(_, one)| one.account == account);
+        let (open, limit) = (own.count() as u32, self.rules.requests_max);
+        if open >= limit {
+            return Err(Refusal::RequestsMany { open, limit });
+        }
+        if way == Direction::Withdrawal {
+            self.need(who, amount)?;
+            self.purses[who].available -= amount;
+            self.purses[who].escrow += amount;
+        }
+        self.requests_made += 1;
+        let request = RequestId(self.requests_made);
+        let made = MoneyRequest {
+            id: request,
+            account,
+            direction: way,
+            amount: Credits(amount),
+            reference: text.clone(),
+            made: Millis(self.now),
+        };
+        self.requests.insert(request, made.clone());
+        self.events.push(Event::Requested(made));
+        Ok(Acceptance::Requested { request })
+    }
+
+    fn decide(&mut self, who: usize, request: RequestId, yes: bool, reason: &Name) -> Done {
+        if yes {
+            self.operates(who)?;
+        }
+        let asked = self.requests.get(&request).cloned();
+        let asked = asked.ok_or(Refusal::RequestUnknown { request })?;
+        let own = self
+            .purses
+            .iter()
+            .position(|purse| purse.key == asked.account);
+        let own = own.unwrap();
+        if own != who {
+            self.operates(who)?;
+        }
+        let (amount, purse) = (asked.amount.0, &mut self.purses[own]);
+        let mut released = Credits(0);
+        match (asked.direction, yes) {
+            (Direction::Deposit, true) => purse.available += amount,
+            (Direction::Deposit, false) => {}
+            (Direction::Withdrawal, true) => purse.escrow -= amount,
+            (Direction::Withdrawal, false) => {
+                purse.escrow -= amount;
+                purse.available += amount;
+                released = asked.amount;
+            }
+        }
+        let available = Credits(purse.available);
+        self.requests.remove(&request);
+        self.events.push(Event::Decided {
+            request,
+            account: asked.account,
+            confirmed: yes,
+            reason: reason.clone(),
+        });
+        Ok(match yes {
+            true => Acceptance::Confirmed { available },
+            false => Acceptance::Refused { released },
+        })
+    }
+
+    fn transfer(&mut self, who: usize, to: AccountKey, amount: u64, text: &Name) -> Done {
+        if amount == 0 {
+            let what = Quantity::Amount;
+            return Err(Refusal::AmountZero { what });
+        }
+        let place = self.purses.iter().position(|purse| purse.key == to);
+        let place = place.ok_or(Refusal::AccountUnknown { account: to })?;
+        self.need(who, amount)?;
+        self.purses[who].available -= amount;
+        self.purses[place].available += amount;
+        self.events.push(Event::Transferred {
+            from: self.purses[who].key,
+            to,
+            amount: Credits(amount),
+            reference: text.clone(),
+        });
+        let available = Credits(self.purses[who].available);
+        Ok(Acceptance::Transferred { available })
+    }
+
+    fn collect(&mut self, who: usize, amount: u64) -> Done {
+        self.operates(who)?;
+        if amount > self.fees {
+            let (available, needed) = (Credits(self.fees), Credits(amount));
+            return Err(Refusal::FundsShort { available, needed });
+        }
+        self.fees -= amount;
+        self.purses[who].available += amount;
+        let available = Credits(self.purses[who].available);
+        Ok(Acceptance::Collected { available })
     }
 
     fn unstake(&mut self, who: usize, wanted: u64) -> Done {

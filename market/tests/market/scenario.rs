@@ -85,7 +85,10 @@ impl Stage {
     }
 
     fn open(&mut self, name: &str, credits: u64) {
-        let number = 20 + self.people.len() as u8;
+        let number = match name {
+            "operator" => 1,
+            _ => 20 + self.people.len() as u8,
+        };
         self.people.insert(name.to_owned(), number);
         self.names.insert(account(number), name.to_owned());
         let named = name.try_into().unwrap();
@@ -168,7 +171,29 @@ impl Stage {
             "stake" => Command::Stake {
                 amount: Credits(second()),
             },
-            "withdraw" => Command::Withdraw {
+            "withdraw" => Command::Request {
+                direction: Direction::Withdrawal,
+                amount: Credits(second()),
+                reference: Name::default(),
+            },
+            "request" => Command::Request {
+                direction: Direction::Deposit,
+                amount: Credits(second()),
+                reference: Name::default(),
+            },
+            "confirm" => Command::Confirm {
+                request: RequestId(second()),
+            },
+            "refuse" => Command::Refuse {
+                request: RequestId(second()),
+                reason: Name::try_from(words.0[3..].join(" ")).unwrap(),
+            },
+            "give" => Command::Transfer {
+                to: account(self.people[words.0[2]]),
+                amount: Credits(words.after("credits").unwrap()),
+                reference: Name::default(),
+            },
+            "collect" => Command::Collect {
                 amount: Credits(second()),
             },
             "settle" => Command::Settle(Box::new(self.receipt(lease(), used(words), 3))),
@@ -225,6 +250,24 @@ impl Stage {
         let name = |key: &AccountKey| self.names[key].as_str();
         Some(match event {
             Event::Balance { .. } | Event::Registered { .. } => return None,
+            Event::Requested(request) => {
+                let direction = format!("{:?}", request.direction).to_lowercase();
+                format!(
+                    "request {}: a {direction} of {}",
+                    request.id, request.amount
+                )
+            }
+            Event::Decided {
+                request,
+                confirmed: true,
+                ..
+            } => format!("request {request} is confirmed"),
+            Event::Decided {
+                request, reason, ..
+            } => format!("request {request} is refused: {reason}"),
+            Event::Transferred {
+                from, to, amount, ..
+            } => format!("{} gives {} {amount}", name(from), name(to)),
             Event::Rested {
                 order,
                 side,

@@ -82,6 +82,7 @@ pub fn genesis(dice: &mut Dice) -> Genesis {
     rules.note_span = Millis(1_500);
     rules.silent_notes_max = 2;
     rules.open_orders_max = 6;
+    rules.requests_max = dice.pick(&[1, 3]);
     rules.stake_hold = Millis(5_000);
     rules.slash = Permille(dice.pick(&[333, 1_000]));
     let class = |kind| {
@@ -297,7 +298,8 @@ impl Stream {
             .map_or(0, |(usage, _)| usage);
         let used = rent.map_or(0, |rent| naive.now.saturating_sub(rent.start) * 1_000);
         let amount = Credits(self.dice.below(60));
-        let rolled = self.dice.below(60);
+        let request = RequestId(naive.requests_made.saturating_sub(self.dice.below(5)));
+        let rolled = self.dice.below(67);
         // Without a lease there is little to say of leases.
         let idle = rent.is_none() && rolled > 41 && !self.dice.one_in(8);
         match if idle { self.dice.below(34) } else { rolled } {
@@ -346,7 +348,22 @@ impl Stream {
             55 => Command::Stake { amount },
             56 => Command::Unstake { amount },
             57 => self.fault(exchange, lease),
-            58 => Command::Withdraw { amount },
+            58..=59 => Command::Request {
+                direction: self.dice.pick(&[Direction::Deposit, Direction::Withdrawal]),
+                amount,
+                reference: Name::default(),
+            },
+            60..=61 => Command::Confirm { request },
+            62 => Command::Refuse {
+                request,
+                reason: Name::default(),
+            },
+            63 => Command::Transfer {
+                to: account(self.dice.pick(&PEOPLE)),
+                amount,
+                reference: Name::default(),
+            },
+            64 => Command::Collect { amount },
             _ => Command::Deposit {
                 account: account(self.dice.pick(&PEOPLE)),
                 amount,

@@ -1,4 +1,4 @@
-//! A small town for the tests: an issuer, providers and buyers with keys made from a number.
+//! A small town for the tests: an operator, providers and buyers with keys made from a number.
 
 use std::sync::LazyLock;
 
@@ -24,8 +24,8 @@ pub fn account(number: u8) -> AccountKey {
     KEYS[usize::from(number)].1
 }
 
-/// The issuer's number.
-pub const ISSUER: u8 = 1;
+/// The operator's number.
+pub const OPERATOR: u8 = 1;
 
 /// A market and the nonces its accounts have used.
 pub struct Town {
@@ -43,7 +43,7 @@ impl Town {
 
     /// The same with the genesis changed.
     pub fn with(change: impl FnOnce(&mut Genesis)) -> Self {
-        let mut genesis = Genesis::new("town".try_into().unwrap(), account(ISSUER));
+        let mut genesis = Genesis::new("town".try_into().unwrap(), account(OPERATOR));
         for number in 10..20 {
             let name = Name::try_from(format!("account {number}")).unwrap();
             genesis

@@ -30,20 +30,20 @@ fn register_deposit_gang_receipt_settle_and_every_credit_is_accounted_for() {
     };
     assert!(matches!(
         town.run(PROVIDER, deposit.clone()),
-        Err(Refusal::IssuerOnly { .. })
+        Err(Refusal::OperatorOnly { .. })
     ));
     assert!(matches!(
-        town.run(ISSUER, deposit.clone()),
+        town.run(OPERATOR, deposit.clone()),
         Err(Refusal::AccountUnknown { .. })
     ));
     town.run(
-        ISSUER,
+        OPERATOR,
         Command::Register {
             name: Name::default(),
         },
     )
     .unwrap();
-    town.run(ISSUER, deposit).unwrap();
+    town.run(OPERATOR, deposit).unwrap();
 
     town.place(10, sell(ask(1, 300)));
     town.place(11, sell(ask(1, 400)));
@@ -107,8 +107,8 @@ fn a_batch_applied_twice_is_absorbed() {
 #[test]
 fn a_changed_batch_does_not_verify() {
     let mut town = Town::new();
-    let mut signed = town.batch(BUYER, vec![Command::Withdraw { amount: Credits(1) }]);
-    signed.batch.commands = vec![Command::Withdraw { amount: Credits(2) }];
+    let mut signed = town.batch(BUYER, vec![Command::Stake { amount: Credits(1) }]);
+    signed.batch.commands = vec![Command::Stake { amount: Credits(2) }];
     assert!(matches!(signed.verify(), Err(BatchFault::Signature { .. })));
 }
 
@@ -118,7 +118,7 @@ fn batches_verified_together_are_judged_as_each_alone() {
     let good = body(&town.exchange, lease, 1_000_000);
     let settle = |receipt: Receipt| vec![Command::Settle(Box::new(receipt))];
     let withdraw = |amount| {
-        vec![Command::Withdraw {
+        vec![Command::Stake {
             amount: Credits(amount),
         }]
     };

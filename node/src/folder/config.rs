@@ -13,58 +13,26 @@ use libp2p::Multiaddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use souk_emulated::EmulatedConfig;
-use souk_market::{AccountKey, Genesis};
-use souk_roles::market::roster::Founder;
+use souk_market::GenesisFault;
 use souk_scheduler::planning::Objective;
 
-use crate::folder::contact::{Contact, ContactError};
+use crate::folder::contact::ContactError;
 use crate::folder::limits::Limits;
 use crate::folder::pricing::Pricing;
 
 /// The version of every file and folder this souk writes.
 pub const FORMAT: u32 = 1;
 
-/// The name of the market's file.
-pub const MARKET_FILE: &str = "market.json";
 /// The name of a validator's file.
 pub const VALIDATOR_FILE: &str = "validator.json";
 /// The name of a provider's file, as programs write it.
 pub const PROVIDER_FILE: &str = "provider.json";
 /// The name of a provider's file, as people edit it; it counts before the other.
 pub const PROVIDER_TOML: &str = "provider.toml";
-/// The name of the file with the validators a folder's commands met last.
-pub const KNOWN_FILE: &str = "validators.json";
 /// The name of a node's key file.
 pub const KEY_FILE: &str = "key";
-
-/// Which market: its genesis and where its validators are.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MarketFile {
-    /// [`FORMAT`] of the souk that wrote it.
-    pub format: u32,
-    /// How the market began; its hash is the market's id.
-    pub genesis: Genesis,
-    /// The first validators.
-    pub validators: Vec<ValidatorEntry>,
-}
-
-/// The validators that were met last: those of the market's file may all be gone by and by.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownFile {
-    /// [`FORMAT`] of the souk that wrote it.
-    pub format: u32,
-    /// Their addresses, each ending in its peer id.
-    pub addresses: Vec<String>,
-}
-
-/// One validator of a market.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ValidatorEntry {
-    /// Its id in the replicated log, from 1; 0 for one that was met later.
-    pub raft_id: u64,
-    /// Its address, ending in its peer id.
-    pub address: String,
-}
+/// The folder of the key that looks after a market, where that lies with the market.
+pub const OPERATOR_FOLDER: &str = "operator";
 
 /// What a validator is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -352,12 +320,14 @@ pub enum ConfigError {
         most: u32,
     },
     /// Another souk wrote it.
-    #[error("{path} has format {found}, this souk reads format {FORMAT}")]
+    #[error("{path} has format {found}, this souk reads format {wanted}")]
     Format {
         /// The file.
         path: PathBuf,
         /// The format it has; 0 where it states none.
         found: u32,
+        /// The format it must have.
+        wanted: u32,
     },
     /// Its devices are to prefer what several of one owner have no choice in.
     #[error("{path} prefers {preferred}: several devices sold as one are fastest or greenest")]
@@ -366,6 +336,14 @@ pub enum ConfigError {
         path: PathBuf,
         /// What it prefers.
         preferred: Objective,
+    },
+    /// No market begins as it says.
+    #[error("{path} is no market's: {source}")]
+    Genesis {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: GenesisFault,
     },
     /// It names a validator by no address.
     #[error("{path} names a validator wrongly: {source}")]
@@ -403,6 +381,7 @@ impl ProviderFile {
             found => Err(ConfigError::Format {
                 path: path.to_owned(),
                 found,
+                wanted: FORMAT,
             }),
         }
     }
@@ -440,76 +419,13 @@ impl ProviderFile {
     }
 }
 
-impl MarketFile {
-    /// Reads `market.json` in `folder` or in the folder above it.
-    pub fn find(folder: &Path) -> Result<MarketFile, ConfigError> {
-        let here = folder.join(MARKET_FILE);
-        match folder.parent().map(|above| above.join(MARKET_FILE)) {
-            Some(above) if !here.exists() && above.exists() => read(&above),
-            _ => read(&here),
-        }
-    }
-
-    /// The same market with the validators that were met last from `folder` added to the file's,
-    /// for those who look for any of them.
-    #[must_use]
-    pub fn with_known(mut self, folder: &Path) -> MarketFile {
-        // Without the file, or with one that is no use, the market's own validators are tried.
-        let Ok(known) = read::<KnownFile>(&folder.join(KNOWN_FILE)) else {
-            return self;
-        };
-        for address in known.addresses {
-            let fresh = self.validators.iter().all(|entry| entry.address != address);
-            if fresh && Contact::parse(&address).is_ok() {
-                let raft_id = 0;
-                self.validators.push(ValidatorEntry { raft_id, address });
-            }
-        }
-        self
-    }
-
-    /// Keeps in `folder` whom [`MarketFile::with_known`] adds, where that is news.
-    pub fn remember(folder: &Path, addresses: Vec<String>) -> Result<(), ConfigError> {
-        let known = KnownFile {
-            format: FORMAT,
-            addresses,
-        };
-        let path = folder.join(KNOWN_FILE);
-        match read::<KnownFile>(&path) {
-            Ok(before) if before == known => Ok(()),
-            _ => write(&path, &known),
-        }
-    }
-
-    /// The validators that the market begins with; whoever reads the file has refused entries
-    /// without a peer before.
-    #[must_use]
-    pub fn founders(&self) -> Vec<Founder> {
-        let founder = |entry: &ValidatorEntry| {
-            let contact = Contact::parse(&entry.address).ok()?;
-            Some(Founder {
-                raft_id: entry.raft_id,
-                account: AccountKey(contact.account),
-                address: entry.address.clone(),
-            })
-        };
-        self.validators.iter().filter_map(founder).collect()
-    }
-
-    /// The contacts of the validators, in the file's order.
-    pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
-        let parse = |entry: &ValidatorEntry| {
-            Contact::parse(&entry.address).map_err(|source| ConfigError::Contact {
-                path: MARKET_FILE.into(),
-                source,
-            })
-        };
-        self.validators.iter().map(parse).collect()
-    }
+/// Reads one of the files that have [`FORMAT`].
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    read_format(path, FORMAT)
 }
 
-/// Reads one of the files of this module.
-pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+/// Reads a file that states its format.
+pub(super) fn read_format<T: DeserializeOwned>(path: &Path, wanted: u32) -> Result<T, ConfigError> {
     let path_of = || path.to_owned();
     let text = fs::read_to_string(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => ConfigError::Missing { path: path_of() },
@@ -527,11 +443,12 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
         .get("format")
         .and_then(serde_json::Value::as_u64)
         .unwrap_or(0);
-    if found != u64::from(FORMAT) {
+    if found != u64::from(wanted) {
         let found = u32::try_from(found).unwrap_or(u32::MAX);
         return Err(ConfigError::Format {
             path: path_of(),
             found,
+            wanted,
         });
     }
     serde_json::from_value(value).map_err(damaged)
@@ -585,31 +502,6 @@ mod tests {
             (back.name, back.device, back.price),
             ("p".into(), provider().device, 7)
         );
-    }
-
-    #[test]
-    fn validators_that_were_met_are_found_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let account = crate::folder::key::NodeKey::generate().public();
-        let addresses = vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()];
-        let address = Contact { account, addresses }.to_text().unwrap();
-        let account = AccountKey(account);
-        let chain = souk_market::Name::try_from("m").unwrap();
-        let market = MarketFile {
-            format: FORMAT,
-            genesis: Genesis::new(chain, account),
-            validators: Vec::new(),
-        };
-        assert!(
-            market
-                .clone()
-                .with_known(folder.path())
-                .validators
-                .is_empty()
-        );
-        MarketFile::remember(folder.path(), vec![address.clone()]).unwrap();
-        let known = market.with_known(folder.path()).contacts().unwrap();
-        assert_eq!(known, [Contact::parse(&address).unwrap()]);
     }
 
     #[test]

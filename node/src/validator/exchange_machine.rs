@@ -10,7 +10,7 @@ use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
 use super::{Consistency, QueryError, Validator};
-use crate::folder::config::MarketFile;
+use crate::folder::market_file::MarketFile;
 
 /// Changes a slow watcher may fall behind by; beyond them it is told that it missed some.
 const CHANGES_MAX: usize = 1024;
@@ -54,6 +54,6 @@ impl Validator<ExchangeMachine> {
 pub fn begin(market: &MarketFile) -> (ExchangeMachine, broadcast::Sender<ChangedAccounts>) {
     let (changes, _) = broadcast::channel(CHANGES_MAX);
     let watch = Changes(changes.clone());
-    let machine = ExchangeMachine::new(&market.genesis, &market.founders(), watch);
+    let machine = ExchangeMachine::new(&market.genesis, watch);
     (machine, changes)
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::replica::COMMAND_BYTES_MAX;
-use souk_market::{AccountKey, Millis, SignedBatch};
+use souk_market::{AccountKey, Genesis, Millis, SignedBatch};
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
@@ -48,6 +48,7 @@ const ASKED_PER_SECOND: u32 = 2_048;
 struct Door {
     network: Network,
     validator: Validator<ExchangeMachine>,
+    genesis: Box<Genesis>,
     changes: broadcast::Sender<ChangedAccounts>,
     announcements: Mutex<Announcements>,
     intake: Intake,
@@ -58,11 +59,13 @@ struct Door {
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,
+    genesis: &Genesis,
     changes: broadcast::Sender<ChangedAccounts>,
 ) {
     let door = Arc::new(Door {
         network: network.clone(),
         validator,
+        genesis: Box::new(genesis.clone()),
         changes,
         announcements: Mutex::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
@@ -145,6 +148,7 @@ impl Door {
         let answer = match request {
             Request::Submit(batch) => self.submit(batch).await,
             Request::Time => Answer::Done,
+            Request::Genesis => Answer::Genesis(self.genesis.clone()),
             Request::Announce(addresses) => self.announce(peer, &addresses),
             Request::Find(accounts) => self.find(&accounts).await,
             Request::Status => self.status().await,

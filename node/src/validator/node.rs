@@ -16,12 +16,13 @@ use std::path::{Path, PathBuf};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use souk_consensus::{ReplicaConfig, ReplicaId};
-use souk_market::AccountKey;
+use souk_market::{AccountKey, Founder};
 use tokio::sync::{mpsc, watch};
 
-use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
+use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::contact::Contact;
-use crate::folder::key::{NodeKey, NotAKey};
+use crate::folder::key::{self, NodeKey, NotAKey};
+use crate::folder::market_file::MarketFile;
 use crate::metrics::MetricsListener;
 use crate::network::{self, Network};
 use crate::protocols::market::{Member, Members, Standing};
@@ -170,8 +171,8 @@ impl Seat {
         raft_link::receive(&network, validator.clone(), known.clone());
         let sender = validator.clone();
         tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
+        gateway::serve(&network, validator.clone(), &market.genesis, changes);
         let market = market.genesis.market_id();
-        gateway::serve(&network, validator.clone(), changes);
         let keeper = Keeper {
             home,
             network,
@@ -369,17 +370,12 @@ pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, Validat
 }
 
 fn members(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError> {
-    let contacts = market.contacts()?;
-    let member = |(entry, contact): (&config::ValidatorEntry, &Contact)| {
-        let id = ReplicaId::new(entry.raft_id).ok_or(SeatError::RaftId)?;
-        Ok((contact.peer()?, id))
+    let founders = market.genesis.validators.iter();
+    let member = |founder: &Founder| {
+        let id = ReplicaId::new(founder.raft_id).ok_or(SeatError::RaftId)?;
+        Ok((key::peer_of(&founder.account.0)?, id))
     };
-    market
-        .validators
-        .iter()
-        .zip(&contacts)
-        .map(member)
-        .collect()
+    founders.map(member).collect()
 }
 
 fn replica_config(

@@ -12,13 +12,13 @@ use souk_market::{AccountKey, MarketId, Millis};
 use tokio::time::Instant;
 
 use crate::client::broker::{AttemptError, Broker, BrokerError};
-use crate::client::reach::{ReachError, reach};
+use crate::client::reach::{self, ReachError};
 use crate::clock::{unix_ms, unix_us};
-use crate::folder::config::MarketFile;
 use crate::folder::contact::{Contact, ContactError};
 use crate::folder::key::{self, NodeKey};
+use crate::folder::market_file::MarketFile;
+use crate::network::OpenError;
 use crate::network::wire::{self, WireError};
-use crate::network::{self, OpenError};
 use crate::protocols::market::{Answer, Declined, Member, Members, PROTOCOL, Request, Standing};
 use crate::protocols::roster::{Body, Order, RosterRefusal, SignedOrder};
 
@@ -130,9 +130,7 @@ pub enum BackupFailure {
 impl Operator {
     /// Reaches the market of `market` to sign with `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Operator, ReachError> {
-        let stranger = NodeKey::generate();
-        let (_, broker) = reach(&stranger, market, network::NetworkConfig::default()).await?;
-        broker.refresh().await?;
+        let (broker, _) = reach::look(market).await?;
         Ok(Operator {
             key,
             market: market.genesis.market_id(),

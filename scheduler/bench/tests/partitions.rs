@@ -83,14 +83,14 @@ fn drawn(seed: u64, nodes: usize) -> PartitionProblem {
 }
 
 fn assert_sound(problem: &PartitionProblem) {
-    let found = partition(problem, &mut steps(3_000)).unwrap();
+    let found = partition(problem, &mut steps(3_000)).expect("the host takes the rest");
     assert_eq!(&found.loads, &problem.loads(&found.device));
     assert!(found.loads.iter().all(|&load| load <= found.largest));
     for accelerator in 0..3 {
         let held = found.device.iter().filter(|&&device| device == accelerator);
         assert!(held.count() <= 12, "{:?}", found.device);
     }
-    let again = partition(problem, &mut steps(3_000)).unwrap();
+    let again = partition(problem, &mut steps(3_000)).expect("the host takes the rest");
     assert_eq!(found, again);
 }
 

@@ -2,8 +2,9 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
-    Dtype, Genesis, JobId, KindCode, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId, Price,
-    Resources, Signature, SignedBatch, SigningKey, Term, Throughput, TimeInForce, Units, Wants,
+    Direction, Dtype, Genesis, JobId, KindCode, LeaseId, Limit, MarketId, Millis, Name, Nonce,
+    OrderId, Price, Resources, Signature, SignedBatch, SigningKey, Term, Throughput, TimeInForce,
+    Units, Wants,
 };
 
 use super::machine::{BatchResult, TRUSTED};
@@ -51,8 +52,8 @@ impl People {
     pub fn new(mut random: Random) -> (Self, Genesis) {
         let name = |text: String| Name::try_from(text).expect("a short plain name");
         let keys: Vec<SigningKey> = (0..=PEOPLE).map(|_| key(&mut random)).collect();
-        let issuer = AccountKey::from(&keys[PEOPLE]);
-        let mut genesis = Genesis::new(name("simulation".to_owned()), issuer);
+        let operator = AccountKey::from(&keys[PEOPLE]);
+        let mut genesis = Genesis::new(name("simulation".to_owned()), operator);
         genesis.rules.fee_basis_points = 250;
         genesis.rules.stake_hold = Millis(10_000);
         genesis.rules.closed_leases_kept = 500;
@@ -182,9 +183,7 @@ impl People {
                 Some(_) => Command::Cancel {
                     order: of.orders[random.place(of.orders.len())],
                 },
-                None => Command::Withdraw {
-                    amount: Credits(random.between(1, 1_000)),
-                },
+                None => withdraw(random.between(1, 1_000)),
             },
             75..83 => match any(random, &of.sold) {
                 Some(lease) => Command::NoteUsage { lease, usage },
@@ -206,14 +205,20 @@ impl People {
             97..98 => Command::DisputeNote {
                 lease: pick(random, &of.bought),
             },
-            _ => Command::Withdraw {
-                amount: Credits(random.between(1, 10_000)),
-            },
+            _ => withdraw(random.between(1, 10_000)),
         }
     }
 }
 
 /// A lease of theirs, or one they have nothing to do with.
+fn withdraw(amount: u64) -> Command {
+    Command::Request {
+        direction: Direction::Withdrawal,
+        amount: Credits(amount),
+        reference: Name::default(),
+    }
+}
+
 fn pick(random: &mut Random, leases: &[LeaseId]) -> LeaseId {
     match leases.len() {
         0 => LeaseId(random.below(100)),

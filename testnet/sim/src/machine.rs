@@ -136,7 +136,7 @@ impl SimExchange {
     /// A market at its beginning.
     pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
         Self {
-            machine: ExchangeMachine::new(genesis, &[], Seen::default()),
+            machine: ExchangeMachine::new(genesis, Seen::default()),
             decoded,
             closed: BTreeSet::new(),
             breach: None,

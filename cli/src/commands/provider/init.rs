@@ -8,9 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use souk_host::{discover, power};
 use souk_node::client::broker::Broker;
-use souk_node::folder::config::{
-    self, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML, ProviderFile,
-};
+use souk_node::folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
 use souk_node::folder::key::NodeKey;
 use souk_node::folder::limits::{Hours, Limits, NoHours};
 use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
@@ -26,6 +24,7 @@ use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
+use souk_node::folder::market_file::MarketFile;
 
 /// How long the market's history is waited for; without it the price must be given.
 const MARKET_PATIENCE: Duration = Duration::from_secs(3);
@@ -39,11 +38,7 @@ struct MarketView {
 
 /// Makes a provider's folder, or shows what it would sell.
 pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outcome {
-    let market = match &new.market {
-        Some(file) => config::read::<MarketFile>(file),
-        None => MarketFile::find(folder),
-    };
-    let market = market.map_err(from_config)?;
+    let market = MarketFile::find(folder).map_err(from_config)?;
     let present =
         folder.join(PROVIDER_TOML).exists() || folder.join(config::PROVIDER_FILE).exists();
     if present && new.dry_run {
@@ -77,7 +72,7 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
             &seen.unwrap_or_default(),
         );
     }
-    store(folder, new, &market, &text)?;
+    store(folder, &text)?;
     let said = format!(
         "wrote {}; start it with `souk --dir {} provider run`",
         path.display(),
@@ -368,7 +363,7 @@ fn paid_text(price: Price) -> String {
     format!("; the market paid {} lately", show::credits(price.0))
 }
 
-fn store(folder: &Path, new: &ProviderInitArgs, market: &MarketFile, text: &str) -> Outcome {
+fn store(folder: &Path, text: &str) -> Outcome {
     let refused = |error: &dyn std::fmt::Display| {
         Failure::new(
             Kind::State,
@@ -377,9 +372,6 @@ fn store(folder: &Path, new: &ProviderInitArgs, market: &MarketFile, text: &str)
         )
     };
     NodeKey::load_or_create(&folder.join(KEY_FILE)).map_err(|error| refused(&error))?;
-    if new.market.is_some() {
-        config::write(&folder.join(MARKET_FILE), market).map_err(from_config)?;
-    }
     std::fs::write(folder.join(PROVIDER_TOML), text).map_err(|error| refused(&error))
 }
 

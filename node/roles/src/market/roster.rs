@@ -1,6 +1,6 @@
 //! Who the validators are: raft ids bound to keys and addresses, as part of the replicated state.
 //!
-//! The market's operator, whose key the genesis names as issuer, signs who joins and who leaves;
+//! The market's operator, whose key the genesis names, signs who joins and who leaves;
 //! each validator signs that it has begun, and where it is reached. What is signed goes through
 //! the log like any command, so that every replica checks it, every restart knows it, and an audit
 //! replays it. The roster says who *should* be a validator; the leader brings raft to it.
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, MarketId, Millis, Signature, SigningKey};
+use souk_market::{AccountKey, Genesis, MarketId, Millis, Signature, SigningKey};
 
 /// What stands before a signed order in the log: no batch of commands begins so, since a batch
 /// begins with the hash that is the market's id.
@@ -82,17 +82,6 @@ pub struct SignedOrder {
     pub body: Body,
     /// The signer's ed25519 signature.
     pub signature: Signature,
-}
-
-/// A validator that a market begins with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Founder {
-    /// Its id in the replicated log.
-    pub raft_id: u64,
-    /// Its key.
-    pub account: AccountKey,
-    /// Its address, ending in its peer id.
-    pub address: String,
 }
 
 /// A validator's place.
@@ -214,16 +203,16 @@ impl SignedOrder {
 }
 
 impl Roster {
-    /// The roster of a market that begins with these validators.
-    pub fn new(market: MarketId, operator: AccountKey, founders: &[Founder]) -> Roster {
+    /// The roster of a market that begins.
+    pub fn new(genesis: &Genesis) -> Roster {
         let mut roster = Roster {
-            market,
-            operator,
+            market: genesis.market_id(),
+            operator: genesis.operator,
             number: 0,
             next_id: 1,
             seats: BTreeMap::new(),
         };
-        for founder in founders {
+        for founder in &genesis.validators {
             roster.seat(founder.raft_id, founder.account, founder.address.clone());
         }
         roster

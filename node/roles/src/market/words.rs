@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Acceptance, Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing,
-    MarketId, Millis, Quotes, Refusal, SignedBatch, Totals,
+    Acceptance, Account, AccountKey, Bid, Class, Explanation, Genesis, JobId, Lease, LeaseId,
+    Listing, MarketId, Millis, MoneyRequest, Quotes, Refusal, SignedBatch, Totals,
 };
 
 use super::demands::{Choice, Demands};
@@ -64,6 +64,11 @@ pub enum Request {
     Stale,
     /// No more than what every answer says: the validator's clock.
     Time,
+    /// How the market began.
+    Genesis,
+    /// Requests for credits in or out that wait for the operator: those of an account, or of all,
+    /// the oldest first.
+    MoneyRequests(Option<AccountKey>),
 }
 
 impl Request {
@@ -75,6 +80,7 @@ impl Request {
             Request::Book | Request::Backup(_) => 64,
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
             Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
+            Request::MoneyRequests(_) => 8,
             // A signature is checked, and a quorum's disks written.
             Request::Submit(_) => 4,
             _ => 1,
@@ -153,6 +159,10 @@ pub enum Answer {
         /// The most that is taken.
         bytes_max: u64,
     },
+    /// How the market began: whoever asks checks it against the market's id.
+    Genesis(Box<Genesis>),
+    /// The requests.
+    MoneyRequests(Vec<MoneyRequest>),
 }
 
 /// An answer, and when it was given.

@@ -9,10 +9,10 @@ use souk_market::{
 };
 use souk_memory::ContentId;
 
-use crate::market::roster::{Founder, Roster, RosterRefusal, SignedOrder};
+use crate::market::roster::{Roster, RosterRefusal, SignedOrder};
 
 /// What a state's bytes begin with: name and layout version.
-const MAGIC: &[u8; 8] = b"soukMKT2";
+const MAGIC: &[u8; 8] = b"soukMKT3";
 
 /// What a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,10 +55,10 @@ pub struct ExchangeMachine<W> {
 
 impl<W: Watch> ExchangeMachine<W> {
     /// A market at its beginning.
-    pub fn new(genesis: &Genesis, founders: &[Founder], watch: W) -> ExchangeMachine<W> {
+    pub fn new(genesis: &Genesis, watch: W) -> ExchangeMachine<W> {
         ExchangeMachine {
             exchange: Exchange::new(genesis.clone()),
-            roster: Roster::new(genesis.market_id(), genesis.issuer, founders),
+            roster: Roster::new(genesis),
             watch,
             applied: BatchOutcome::default(),
         }
@@ -79,10 +79,10 @@ impl<W: Watch> ExchangeMachine<W> {
         &self.roster
     }
 
-    /// The same market with the validators of its file, none of which has begun: for a market that
-    /// is founded again from a backup.
-    pub fn refound(&mut self, genesis: &Genesis, founders: &[Founder]) {
-        self.roster = Roster::new(genesis.market_id(), genesis.issuer, founders);
+    /// The same market with the validators of its genesis, none of which has begun: for a market
+    /// that is founded again from a backup.
+    pub fn refound(&mut self, genesis: &Genesis) {
+        self.roster = Roster::new(genesis);
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
@@ -234,7 +234,7 @@ mod tests {
             account: AccountKey::from(&SigningKey::from_bytes(&[7; 32])),
             nonce: Nonce(number),
             expires: Millis(1),
-            commands: vec![Command::Withdraw { amount }],
+            commands: vec![Command::Stake { amount }],
         };
         batch.sign(&SigningKey::from_bytes(&[signer; 32])).encode()
     }

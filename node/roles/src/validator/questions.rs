@@ -12,6 +12,9 @@ use crate::market::words::{Answer, Request};
 /// The asks of one answer: more would not fit a frame.
 const BOOK_MAX: usize = 20_000;
 
+/// The requests of one answer: the next come once these are decided.
+const REQUESTS_MAX: usize = 4_096;
+
 /// Price levels of a side in one answer.
 const QUOTES_DEPTH: usize = 32;
 
@@ -89,6 +92,12 @@ pub fn answer(exchange: &Exchange, request: Request) -> Answer {
         Request::Totals => Answer::Totals(exchange.totals()),
         Request::Quotes(class) => {
             Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
+        }
+        Request::MoneyRequests(Some(key)) => {
+            Answer::MoneyRequests(exchange.requests_of(key).cloned().collect())
+        }
+        Request::MoneyRequests(None) => {
+            Answer::MoneyRequests(exchange.requests().take(REQUESTS_MAX).cloned().collect())
         }
         Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
         _ => Answer::Unavailable("this is no question to the book".to_owned()),

@@ -1,8 +1,8 @@
 //! The questions a broker puts to the market, each with its answer's type.
 
 use souk_market::{
-    Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing, Quotes, Refusal,
-    Totals,
+    Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing, MoneyRequest,
+    Quotes, Refusal, Totals,
 };
 
 use super::{AttemptError, Broker, BrokerError};
@@ -50,6 +50,15 @@ impl Broker {
     /// One account, if it is registered.
     pub async fn account(&self, key: AccountKey) -> Result<Option<Account>, BrokerError> {
         asked!(self, Request::Account(key), Answer::Account(account) => account.map(|a| *a))
+    }
+
+    /// Requests for credits in or out that wait for the operator: of one account, or of all, the
+    /// oldest first.
+    pub async fn money_requests(
+        &self,
+        of: Option<AccountKey>,
+    ) -> Result<Vec<MoneyRequest>, BrokerError> {
+        asked!(self, Request::MoneyRequests(of), Answer::MoneyRequests(requests) => requests)
     }
 
     /// One lease, if it is known.

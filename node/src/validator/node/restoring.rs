@@ -9,8 +9,9 @@ use souk_consensus::{Digest, LogIndex, StateMachine};
 use souk_market::MarketId;
 
 use super::{REPLICA_FOLDER, SeatError, has_begun, members};
-use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
+use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::key::NodeKey;
+use crate::folder::market_file::MarketFile;
 use crate::validator::exchange_machine;
 use crate::validator::{RestoreBackupError, place_state, read_backup};
 
@@ -95,7 +96,7 @@ pub fn restore(
         name_founder(home, mine.ok_or(RestoreError::NoFounder)?.get())?;
         let mut all: Vec<_> = founders.into_values().collect();
         all.sort_unstable();
-        machine.refound(&market.genesis, &market.founders());
+        machine.refound(&market.genesis);
         let state = Digest(machine.digest());
         snapshot = snapshot.refounded_with(&all, state, &machine.snapshot());
     }

@@ -2,12 +2,14 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use souk_market::Founder;
+
 use super::*;
 
-const MARKET: MarketId = MarketId([7; 32]);
 const NOW: Millis = Millis(1_000);
 
 struct Scene {
+    market: MarketId,
     roster: Roster,
     operator: SigningKey,
     founders: Vec<SigningKey>,
@@ -32,9 +34,11 @@ fn scene(founders: u64) -> Scene {
         account: key.into(),
         address: address(key),
     };
-    let entries: Vec<Founder> = (1..).zip(&keys).map(entry).collect();
+    let mut genesis = Genesis::new("m".try_into().unwrap(), AccountKey::from(&operator));
+    genesis.validators = (1..).zip(&keys).map(entry).collect();
     Scene {
-        roster: Roster::new(MARKET, AccountKey::from(&operator), &entries),
+        market: genesis.market_id(),
+        roster: Roster::new(&genesis),
         operator,
         founders: keys,
         number: 0,
@@ -45,7 +49,7 @@ impl Scene {
     fn signed(&mut self, key: &SigningKey, order: Order) -> SignedOrder {
         self.number += 1;
         let body = Body {
-            market: MARKET,
+            market: self.market,
             signer: AccountKey::from(key),
             number: self.number,
             expires: Millis(NOW.0 + 1),

@@ -92,7 +92,7 @@ impl Trader {
 
     fn of_order(&mut self) -> Command {
         let Some(order) = pick(&mut self.random, &self.orders) else {
-            return Command::Withdraw { amount: Credits(1) };
+            return Command::Stake { amount: Credits(1) };
         };
         if self.random.chance(300) {
             return Command::Cancel { order };

@@ -1,0 +1,39 @@
+//! The arguments of `souk market …`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// Commands on markets as such.
+#[derive(Debug, Subcommand)]
+pub enum Market {
+    /// Found a market: its rules, its operator's key and its first validator, all in --dir. Prints
+    /// the line that brings others in; `souk validator run` then runs it.
+    Found(FoundArgs),
+    /// Join a market by its line: asks a validator there how the market began, checks that against
+    /// the line, and keeps it in --dir for whatever role is taken next.
+    Join {
+        /// The line that `souk market found` or `souk market show` prints: souk:ID@ADDRESS.
+        line: String,
+    },
+    /// Show the market of --dir: its name, its line, its operator, validators and rules.
+    Show,
+    /// Print the rules of a new market with comments, for `souk market found --rules`.
+    Rules,
+}
+
+/// A market to found.
+#[derive(Debug, clap::Args)]
+pub struct FoundArgs {
+    /// What it is called.
+    #[arg(long)]
+    pub name: String,
+    /// Its rules, as `souk market rules` prints them; the usual ones where nothing is given.
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Where its first validator listens and is reached by the others, such as
+    /// /ip4/192.0.2.7/tcp/4001; a port of 0 is drawn now and kept. Else this machine's own address,
+    /// with a port that is drawn.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+}

@@ -1,0 +1,189 @@
+//! `souk account …`: an account of a market, opened, looked at, filled and emptied.
+
+use std::path::Path;
+
+use serde_json::json;
+use souk_node::client::trader::{TradeError, Trader};
+use souk_node::folder::config::KEY_FILE;
+use souk_node::folder::key::NodeKey;
+use souk_node::folder::market_file::MarketFile;
+use souk_node::market::{Acceptance, AccountKey, Command, Credits, Direction, Name, RequestId};
+
+use super::key::from_key;
+use crate::args::{Account, Movement, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{account_folder, from_config, look, unreachable_market};
+use crate::show;
+
+/// Carries out a command on accounts.
+pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
+    match command {
+        Account::New { name } => open(folder, output, name).await,
+        Account::Show { account } => show_account(folder, output, account).await,
+        Account::Deposit(movement) => ask(folder, output, Direction::Deposit, &movement).await,
+        Account::Withdraw(movement) => ask(folder, output, Direction::Withdrawal, &movement).await,
+        Account::Transfer { to, movement } => transfer(folder, output, to, &movement).await,
+        Account::Cancel { request } => cancel(folder, output, request).await,
+    }
+}
+
+async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
+    MarketFile::find(folder).map_err(from_config)?;
+    let home = account_folder(folder);
+    let key = NodeKey::load_or_create(&home.join(KEY_FILE)).map_err(from_key)?;
+    let text = name.or_else(|| std::env::var("USER").ok());
+    let name = short_text("--name", &text.unwrap_or_else(|| "buyer".to_owned()))?;
+    let trader = trader(folder, key).await?;
+    trader.register(name).await.map_err(from_trade)?;
+    let account = trader.account();
+    let facts = json!({ "account": account, "dir": home });
+    let text = format!(
+        "account {account} is open; its key is {}\n\
+         ask for credits:  souk --dir {} account deposit AMOUNT --reference TEXT",
+        home.join(KEY_FILE).display(),
+        folder.display(),
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>) -> Outcome {
+    let account = match account {
+        Some(account) => account,
+        None => AccountKey(own_key(folder)?.public()),
+    };
+    let broker = look(folder).await?;
+    let held = broker.account(account).await.map_err(unreachable_market)?;
+    let held = held.ok_or_else(|| {
+        let cause = format!("the market has no account {account}");
+        Failure::new(Kind::State, cause, "`souk account new` opens that of --dir")
+    })?;
+    let requests = broker.money_requests(Some(account)).await;
+    let requests = requests.map_err(unreachable_market)?;
+    match output {
+        Output::Json => show::json(&json!({ "account": held, "requests": requests })),
+        Output::Text => {
+            show::money::print_account(&held);
+            show::money::print_requests(&requests, false);
+        }
+    }
+    Ok(())
+}
+
+async fn ask(folder: &Path, output: Output, direction: Direction, movement: &Movement) -> Outcome {
+    let request = Command::Request {
+        direction,
+        amount: Credits(movement.amount),
+        reference: short_text("--reference", &movement.reference)?,
+    };
+    let trader = own_trader(folder).await?;
+    let done = trader.submit_one(request).await.map_err(from_trade)?;
+    let Acceptance::Requested { request } = done else {
+        return Err(out_of_turn(&done));
+    };
+    let facts = json!({ "request": request, "micro_credits": movement.amount });
+    let amount = show::credits(movement.amount);
+    let text = match direction {
+        Direction::Deposit => {
+            format!("request {request}: {amount} credits come once the operator confirms it")
+        }
+        Direction::Withdrawal => format!(
+            "request {request}: {amount} credits are held until the operator confirms that they \
+             were paid out\nto take it back:  souk --dir {} account cancel {request}",
+            folder.display(),
+        ),
+    };
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+async fn transfer(folder: &Path, output: Output, to: AccountKey, movement: &Movement) -> Outcome {
+    let transfer = Command::Transfer {
+        to,
+        amount: Credits(movement.amount),
+        reference: short_text("--reference", &movement.reference)?,
+    };
+    let trader = own_trader(folder).await?;
+    let done = trader.submit_one(transfer).await.map_err(from_trade)?;
+    let Acceptance::Transferred { available } = done else {
+        return Err(out_of_turn(&done));
+    };
+    let facts = json!({
+        "to": to, "micro_credits": movement.amount, "available_micro_credits": available,
+    });
+    let (given, left) = (show::credits(movement.amount), show::credits(available.0));
+    show::line(
+        output,
+        &facts,
+        &format!("gave {given} to {to}; {left} are available"),
+    );
+    Ok(())
+}
+
+async fn cancel(folder: &Path, output: Output, request: u64) -> Outcome {
+    let trader = own_trader(folder).await?;
+    let refuse = Command::Refuse {
+        request: RequestId(request),
+        reason: short_text("the reason", "taken back")?,
+    };
+    trader.submit_one(refuse).await.map_err(from_trade)?;
+    let facts = json!({ "request": request, "is": "cancelled" });
+    show::line(output, &facts, &format!("request {request} is taken back"));
+    Ok(())
+}
+
+fn own_key(folder: &Path) -> Result<NodeKey, Failure> {
+    let path = account_folder(folder).join(KEY_FILE);
+    NodeKey::load(&path).map_err(|error| {
+        Failure::new(
+            Kind::State,
+            error,
+            "`souk account new` makes an account in --dir",
+        )
+    })
+}
+
+async fn own_trader(folder: &Path) -> Result<Trader, Failure> {
+    trader(folder, own_key(folder)?).await
+}
+
+/// Trades for a key in the market of `folder`.
+pub async fn trader(folder: &Path, key: NodeKey) -> Result<Trader, Failure> {
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let broker = look(folder).await?;
+    Ok(Trader::new(key, market.genesis.market_id(), broker))
+}
+
+/// A text that the market takes.
+pub fn short_text(what: &str, text: &str) -> Result<Name, Failure> {
+    Name::try_from(text).map_err(|fault| {
+        let cause = format!("{what} \"{text}\": {fault}");
+        Failure::new(Kind::Input, cause, "give a shorter text of one line")
+    })
+}
+
+/// A failure to trade.
+pub fn from_trade(error: TradeError) -> Failure {
+    match error {
+        TradeError::Broker(error) => unreachable_market(error),
+        TradeError::Uncertain(_) => Failure::new(
+            Kind::Network,
+            error,
+            "`souk account show` tells whether it happened: look before you do it again",
+        ),
+        TradeError::Refused(_) => Failure::new(
+            Kind::State,
+            error,
+            "`souk account show` tells how the account stands",
+        ),
+        TradeError::TooLarge { .. } | TradeError::Invalid(_) => {
+            Failure::new(Kind::Unexpected, error, "is it another version of souk?")
+        }
+    }
+}
+
+/// The market did something else.
+pub fn out_of_turn(done: &Acceptance) -> Failure {
+    let cause = format!("the market answered {done:?}");
+    Failure::new(Kind::Unexpected, cause, "is it another version of souk?")
+}

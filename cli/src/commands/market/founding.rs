@@ -1,0 +1,157 @@
+//! `souk market found`: how a market begins.
+
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::path::Path;
+
+use serde_json::json;
+use souk_node::folder::config::{
+    self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE, ValidatorFile,
+};
+use souk_node::folder::contact::Multiaddr;
+use souk_node::folder::key::NodeKey;
+use souk_node::folder::market_file::MarketFile;
+use souk_node::market::{AccountKey, Founder, Genesis, Name, Rules};
+use souk_node::validator::node;
+
+use super::{kept, line_of, of_another, rules};
+use crate::args::{FoundArgs, Output};
+use crate::commands::key::from_key;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::show;
+
+/// The rules beside the market's file, for people to read.
+const RULES_FILE: &str = "rules.toml";
+
+/// Writes a market's folder: rules, keys, the first validator, how it begins.
+pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
+    if let Some(market) = kept(folder)? {
+        return Err(of_another(folder, &market.genesis));
+    }
+    if folder.join(VALIDATOR_FILE).exists() {
+        let cause = format!("{} is a validator's folder already", folder.display());
+        return Err(Failure::new(Kind::State, cause, "give another with --dir"));
+    }
+    let name = Name::try_from(new.name.as_str()).map_err(|fault| {
+        let cause = format!("the name \"{}\": {fault}", new.name);
+        Failure::new(Kind::Input, cause, "give --name another one")
+    })?;
+    let rules = match &new.rules {
+        Some(file) => rules::read(file)?,
+        None => Rules::default(),
+    };
+    let listen = fixed(&listen(new)?)?;
+    let key = |folder: &Path| NodeKey::load_or_create(&folder.join(KEY_FILE)).map_err(from_key);
+    let home = folder.join(OPERATOR_FOLDER);
+    let (operator, validator) = (key(&home)?, key(folder)?);
+    let account = AccountKey(operator.public());
+    let mut genesis = Genesis::new(name, account);
+    genesis.validators = vec![founder(&validator, &listen)?];
+    genesis.rules = rules;
+    let market = write(folder, genesis, listen)?;
+    tell(folder, output, &market)
+}
+
+/// The first validator, as it is reached.
+fn founder(key: &NodeKey, listen: &Multiaddr) -> Result<Founder, Failure> {
+    let address = node::reached_at(listen, key).ok_or_else(|| {
+        let cause = format!("the others can't reach {listen}");
+        let hint = "give --listen an address of this machine, such as /ip4/192.0.2.7/tcp/4001";
+        Failure::new(Kind::Input, cause, hint)
+    })?;
+    Ok(Founder {
+        raft_id: 1,
+        account: AccountKey(key.public()),
+        address,
+    })
+}
+
+fn write(folder: &Path, genesis: Genesis, listen: Multiaddr) -> Result<MarketFile, Failure> {
+    let file = ValidatorFile {
+        format: FORMAT,
+        raft_id: Some(1),
+        listen,
+    };
+    config::write(&folder.join(VALIDATOR_FILE), &file).map_err(from_config)?;
+    let path = folder.join(RULES_FILE);
+    std::fs::write(&path, rules::text(&genesis.rules)).map_err(|error| {
+        let cause = format!("cannot write {}: {error}", path.display());
+        Failure::new(
+            Kind::State,
+            cause,
+            "check the folder's permissions and the space left",
+        )
+    })?;
+    // Written last: a folder with this file is whole.
+    let market = MarketFile::new(genesis);
+    market.write(folder).map_err(from_config)?;
+    Ok(market)
+}
+
+fn tell(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
+    let (line, id) = (line_of(market)?, market.genesis.market_id().to_string());
+    let facts = json!({
+        "market": id, "name": market.genesis.chain, "line": line, "dir": folder,
+        "operator": market.genesis.operator,
+    });
+    let dir = folder.display();
+    let text = format!(
+        "founded the market \"{}\" in {dir}\n\
+         id        {id}\n\
+         run it:   souk --dir {dir} validator run\n\
+         others:   souk market join {line}\n\
+         keep a copy of {dir}/{OPERATOR_FOLDER}/{KEY_FILE}: whoever has it makes credits and names \
+         validators",
+        market.genesis.chain.as_str(),
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+/// Where the first validator listens: as it is told, or at this machine's own address.
+fn listen(new: &FoundArgs) -> Result<Multiaddr, Failure> {
+    let text = match &new.listen {
+        Some(text) => text.clone(),
+        None => match own_address() {
+            IpAddr::V4(ip) => format!("/ip4/{ip}/tcp/0"),
+            IpAddr::V6(ip) => format!("/ip6/{ip}/tcp/0"),
+        },
+    };
+    text.parse().map_err(|error| {
+        let hint = "give --listen an address such as /ip4/192.0.2.7/tcp/4001";
+        Failure::new(Kind::Input, format!("\"{text}\": {error}"), hint)
+    })
+}
+
+/// The address that this machine has towards others; loopback where it has none. Nothing is sent.
+fn own_address() -> IpAddr {
+    let towards = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        Ok::<_, std::io::Error>(socket.local_addr()?.ip())
+    };
+    towards().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// The same address with a port that is free where it says 0.
+fn fixed(listen: &Multiaddr) -> Result<Multiaddr, Failure> {
+    let text = listen.to_string();
+    let parts: Vec<&str> = text.split('/').collect();
+    let ["", "ip4" | "ip6", ip, "tcp", "0"] = parts[..] else {
+        return Ok(listen.clone());
+    };
+    let no_port = |error: &dyn std::fmt::Display| {
+        let cause = format!("no port is free at {ip}: {error}");
+        Failure::new(
+            Kind::Network,
+            cause,
+            "give --listen an address of this machine",
+        )
+    };
+    let ip: IpAddr = ip.parse().map_err(|error| no_port(&error))?;
+    let drawn = TcpListener::bind((ip, 0)).and_then(|socket| socket.local_addr());
+    let port = drawn.map_err(|error| no_port(&error))?.port();
+    let family = parts[1];
+    let fixed = format!("/{family}/{ip}/tcp/{port}");
+    Ok(fixed.parse().expect("an address with another port is one"))
+}

@@ -1,0 +1,189 @@
+//! The market that a folder belongs to: `market.json`, and beside it `validators.json` with whom
+//! its commands met last.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use souk_market::{Genesis, GenesisFault};
+
+use super::config::{self, ConfigError, FORMAT};
+use super::contact::Contact;
+
+/// The name of the market's file.
+pub const MARKET_FILE: &str = "market.json";
+/// The name of the file with the validators a folder's commands met last.
+pub const KNOWN_FILE: &str = "validators.json";
+/// The version of the market's file: 2 since the genesis names the first validators.
+pub const MARKET_FORMAT: u32 = 2;
+
+/// Which market: how it began, and where its validators are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MarketFile {
+    /// [`MARKET_FORMAT`] of the souk that wrote it.
+    pub format: u32,
+    /// How the market began; its hash is the market's id.
+    pub genesis: Genesis,
+    /// Validators that were met since.
+    #[serde(skip)]
+    known: Vec<Contact>,
+}
+
+/// The validators that were met last: those of the genesis may all be gone by and by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownFile {
+    format: u32,
+    /// Their addresses, each ending in its peer id.
+    addresses: Vec<String>,
+}
+
+impl MarketFile {
+    /// The file of a market that begins so.
+    #[must_use]
+    pub fn new(genesis: Genesis) -> MarketFile {
+        MarketFile {
+            format: MARKET_FORMAT,
+            genesis,
+            known: Vec::new(),
+        }
+    }
+
+    /// Reads a market's file.
+    pub fn read(path: &Path) -> Result<MarketFile, ConfigError> {
+        let file: MarketFile = config::read_format(path, MARKET_FORMAT)?;
+        let path = path.to_owned();
+        if let Err(source) = file.genesis.check() {
+            return Err(ConfigError::Genesis { path, source });
+        }
+        // Each founder is reached under the key that has its seat.
+        for (founder, contact) in file.genesis.validators.iter().zip(file.founders()?) {
+            if contact.account != founder.account.0 {
+                let source = GenesisFault::Validator(founder.raft_id);
+                return Err(ConfigError::Genesis { path, source });
+            }
+        }
+        Ok(file)
+    }
+
+    /// Reads `market.json` in `folder` or in the folder above it.
+    pub fn find(folder: &Path) -> Result<MarketFile, ConfigError> {
+        MarketFile::read(&MarketFile::place(folder))
+    }
+
+    /// Where `market.json` lies: in `folder`, or in the folder above it.
+    #[must_use]
+    pub fn place(folder: &Path) -> PathBuf {
+        let here = folder.join(MARKET_FILE);
+        match folder.parent().map(|above| above.join(MARKET_FILE)) {
+            Some(above) if !here.exists() && above.exists() => above,
+            _ => here,
+        }
+    }
+
+    /// Writes `market.json` into `folder`.
+    pub fn write(&self, folder: &Path) -> Result<(), ConfigError> {
+        config::write(&folder.join(MARKET_FILE), self)
+    }
+
+    /// The same market with the validators that were met last from `folder`, for those who look for
+    /// any of them.
+    #[must_use]
+    pub fn with_known(mut self, folder: &Path) -> MarketFile {
+        // Without the file, or with one that is no use, the market's first validators are tried.
+        if let Ok(known) = config::read::<KnownFile>(&folder.join(KNOWN_FILE)) {
+            let known = known.addresses.iter();
+            self.known = known.flat_map(|text| Contact::parse(text)).collect();
+        }
+        self
+    }
+
+    /// Keeps in `folder` whom [`MarketFile::with_known`] adds, where that is news.
+    pub fn remember(folder: &Path, addresses: Vec<String>) -> Result<(), ConfigError> {
+        let known = KnownFile {
+            format: FORMAT,
+            addresses,
+        };
+        let path = folder.join(KNOWN_FILE);
+        match config::read::<KnownFile>(&path) {
+            Ok(before) if before == known => Ok(()),
+            _ => config::write(&path, &known),
+        }
+    }
+
+    /// The contacts of the validators that the market begins with, in their order.
+    pub fn founders(&self) -> Result<Vec<Contact>, ConfigError> {
+        let founders = self.genesis.validators.iter();
+        let contact = founders.map(|founder| Contact::parse(&founder.address));
+        contact
+            .collect::<Result<_, _>>()
+            .map_err(|source| ConfigError::Contact {
+                path: MARKET_FILE.into(),
+                source,
+            })
+    }
+
+    /// The contacts of those, and of all that were met since.
+    pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
+        let mut contacts = self.founders()?;
+        for known in &self.known {
+            if !contacts.contains(known) {
+                contacts.push(known.clone());
+            }
+        }
+        Ok(contacts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{AccountKey, Founder, Name};
+
+    use super::*;
+    use crate::folder::key::NodeKey;
+
+    fn contact() -> Contact {
+        Contact {
+            account: NodeKey::generate().public(),
+            addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
+        }
+    }
+
+    fn market() -> MarketFile {
+        let chain = Name::try_from("m").unwrap();
+        MarketFile::new(Genesis::new(chain, AccountKey(contact().account)))
+    }
+
+    #[test]
+    fn validators_that_were_met_are_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let met = contact();
+        assert!(market().with_known(folder.path()).known.is_empty());
+        MarketFile::remember(folder.path(), vec![met.to_text().unwrap()]).unwrap();
+        let known = market().with_known(folder.path()).contacts().unwrap();
+        assert_eq!(known, [met]);
+    }
+
+    #[test]
+    fn a_market_that_makes_no_sense_or_is_older_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut market = market();
+        market.write(folder.path()).unwrap();
+        MarketFile::find(folder.path()).unwrap();
+        MarketFile::find(&folder.path().join("provider")).unwrap();
+        let founder = Founder {
+            raft_id: 0,
+            account: market.genesis.operator,
+            address: String::new(),
+        };
+        market.genesis.validators.push(founder);
+        market.write(folder.path()).unwrap();
+        let refused = MarketFile::find(folder.path()).unwrap_err();
+        assert!(refused.to_string().contains("validator 0"), "{refused}");
+        market.format = 1;
+        market.write(folder.path()).unwrap();
+        let refused = MarketFile::find(folder.path()).unwrap_err();
+        let wanted = MARKET_FORMAT;
+        assert!(
+            matches!(refused, ConfigError::Format { found: 1, wanted: told, .. } if told == wanted)
+        );
+    }
+}
