@@ -5,6 +5,7 @@ pub mod book;
 pub mod device;
 pub mod job;
 pub mod jobs;
+pub mod market;
 pub mod members;
 pub mod model;
 pub mod money;
@@ -101,6 +102,17 @@ pub fn credits(micro: u64) -> String {
 /// The first digits of an account or id.
 pub fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(8).collect()
+}
+
+/// The time of day, in UTC, of milliseconds since 1970.
+pub fn time_of_day(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1_000 % 86_400;
+    format!(
+        "{:02}:{:02}:{:02}",
+        seconds / 3_600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
 }
 
 /// Bytes in the unit that suits them.

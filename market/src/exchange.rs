@@ -44,7 +44,7 @@ use crate::units::{Credits, Millis, Price};
 
 pub use census::Census;
 pub use explain::{Exclusion, Explanation, FirstAsk, Listing};
-pub use quotes::{DepthLevel, Quotes};
+pub use quotes::{ClassSummary, DepthLevel, Quotes};
 
 /// The market: accounts, books, leases. Equal on every replica that applied the same log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -72,7 +72,7 @@ pub use class::{
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Event, OrderEnd};
 pub use exchange::{
-    Census, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing, Quotes,
+    Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing, Quotes,
 };
 pub use genesis::{ClassRules, Founder, Genesis, GenesisFault, Rules};
 pub use ids::{

@@ -1,6 +1,7 @@
 //! The device a provider sells, opened and stated in the market's terms.
 
 pub mod backends;
+pub mod class_name;
 pub mod costs;
 pub mod group;
 pub mod kernels;
@@ -478,19 +479,13 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &Limits) -> R
     }
 }
 
-/// The market's number for a kind: their order in the taxonomy, which only ever grows at its end.
+/// The market's number for a kind.
 fn kind_code(kind: &Kind) -> KindCode {
-    KindCode(match kind {
-        Kind::Cpu { .. } => 1,
-        Kind::Gpu { .. } => 2,
-        Kind::Tpu { .. } => 3,
-        Kind::Npu { .. } => 4,
-        Kind::Lpu => 5,
-        Kind::Fpga { .. } => 6,
-        Kind::Dsp { .. } => 7,
-        Kind::Wasm => 8,
-        Kind::Custom => 9,
-    })
+    let mut kinds = class_name::KINDS.iter();
+    let known = kinds.find(|(name, _)| *name == kind.name());
+    known
+        .map(|(_, code)| *code)
+        .expect("each kind has a number")
 }
 
 /// A figure as a whole number; what is negative, absurd or no number is held at the ends.

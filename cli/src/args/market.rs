@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::Freshness;
+
 /// Commands on markets as such.
 #[derive(Debug, Subcommand)]
 pub enum Market {
@@ -18,6 +20,36 @@ pub enum Market {
     },
     /// Show the market of --dir: its name, its line, its operator, validators and rules.
     Show,
+    /// List the classes of devices that are traded: best prices, last trade, price of measured work.
+    Classes(Freshness),
+    /// Show what is asked and bid in a class, by price.
+    Depth {
+        /// Its name, or the beginning of it, as `souk market classes` lists it.
+        class: String,
+        #[command(flatten)]
+        freshness: Freshness,
+    },
+    /// Show the last trades of a class, the newest first.
+    Trades {
+        /// Its name, or the beginning of it.
+        class: String,
+        #[command(flatten)]
+        freshness: Freshness,
+    },
+    /// Show what a class cost minute by minute, the newest last: at most a day.
+    Candles {
+        /// Its name, or the beginning of it.
+        class: String,
+        /// Minutes in one candle.
+        #[arg(long, default_value_t = 1, value_name = "MINUTES",
+              value_parser = clap::value_parser!(u32).range(1..=1440))]
+        step: u32,
+        #[command(flatten)]
+        freshness: Freshness,
+    },
+    /// Show what measured work costs in each class: a tera-operation, a gigabyte moved, a gigabyte
+    /// kept for an hour.
+    Price(Freshness),
     /// Print the rules of a new market with comments, for `souk market found --rules`.
     Rules,
 }

@@ -49,7 +49,7 @@ pub async fn balance(folder: &Path, freshness: Freshness, output: Output) -> Out
     Ok(())
 }
 
-fn asked(broker: Broker, freshness: Freshness) -> Broker {
+pub fn asked(broker: Broker, freshness: Freshness) -> Broker {
     if freshness.stale {
         broker.stale()
     } else {
@@ -58,7 +58,7 @@ fn asked(broker: Broker, freshness: Freshness) -> Broker {
 }
 
 /// A majority is needed for an answer that lacks nothing, and one validator for another.
-fn no_answer(error: BrokerError) -> Failure {
+pub fn no_answer(error: BrokerError) -> Failure {
     Failure::new(
         Kind::Network,
         error,

@@ -2,6 +2,7 @@
 
 mod founding;
 mod rules;
+mod views;
 
 use std::path::Path;
 
@@ -23,9 +24,20 @@ pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
         Market::Join { line } => join(folder, output, &line).await,
         Market::Show => show(folder, output),
         Market::Rules => {
-            print!("{}", rules::text(&Default::default()));
+            show::say(rules::text(&Default::default()).trim_end());
             Ok(())
         }
+        Market::Classes(freshness) => views::classes(folder, freshness, output).await,
+        Market::Price(freshness) => views::price(folder, freshness, output).await,
+        Market::Depth { class, freshness } => views::depth(folder, &class, freshness, output).await,
+        Market::Trades { class, freshness } => {
+            views::trades(folder, &class, freshness, output).await
+        }
+        Market::Candles {
+            class,
+            step,
+            freshness,
+        } => views::candles(folder, &class, step, freshness, output).await,
     }
 }
 

@@ -44,7 +44,39 @@ pub struct Quotes {
     pub auction_at: Option<Millis>,
 }
 
+/// What a class looks like at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassSummary {
+    /// Which class.
+    pub class: Class,
+    /// The best asks, if there are any.
+    pub ask: Option<DepthLevel>,
+    /// The best bids, if there are any.
+    pub bid: Option<DepthLevel>,
+    /// The last trade.
+    pub last: Option<Print>,
+    /// Units traded in the minutes that are remembered: a day at most.
+    pub volume: u64,
+    /// What measured work cost over the last trades.
+    pub index: PriceIndex,
+    /// When the next auction is, if one is due.
+    pub auction_at: Option<Millis>,
+}
+
 impl Exchange {
+    /// Every class that was ever traded in or quoted, at a glance.
+    pub fn class_summaries(&self) -> impl Iterator<Item = ClassSummary> {
+        self.books.by_class().map(|book| ClassSummary {
+            class: book.class,
+            ask: levels(book, Side::Ask, 1).pop(),
+            bid: levels(book, Side::Bid, 1).pop(),
+            last: book.tape.prints().next_back().copied(),
+            volume: book.tape.candles().map(|candle| candle.volume).sum(),
+            index: book.tape.index(),
+            auction_at: book.auction_at,
+        })
+    }
+
     /// Every class that was ever traded in or quoted.
     pub fn classes(&self) -> impl Iterator<Item = Class> {
         self.books.by_class().map(|book| book.class)

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Acceptance, Account, AccountKey, Bid, Class, Explanation, Genesis, JobId, Lease, LeaseId,
-    Listing, MarketId, Millis, MoneyRequest, Quotes, Refusal, SignedBatch, Totals,
+    Acceptance, Account, AccountKey, Bid, Class, ClassSummary, Explanation, Genesis, JobId, Lease,
+    LeaseId, Listing, MarketId, Millis, MoneyRequest, Quotes, Refusal, SignedBatch, Totals,
 };
 
 use super::demands::{Choice, Demands};
@@ -69,6 +69,8 @@ pub enum Request {
     /// Requests for credits in or out that wait for the operator: those of an account, or of all,
     /// the oldest first.
     MoneyRequests(Option<AccountKey>),
+    /// Every class that was ever traded in or quoted, at a glance.
+    Classes,
 }
 
 impl Request {
@@ -77,7 +79,7 @@ impl Request {
     #[must_use]
     pub fn cost(&self) -> u32 {
         match self {
-            Request::Book | Request::Backup(_) => 64,
+            Request::Book | Request::Backup(_) | Request::Classes => 64,
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
             Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
             Request::MoneyRequests(_) => 8,
@@ -163,6 +165,8 @@ pub enum Answer {
     Genesis(Box<Genesis>),
     /// The requests.
     MoneyRequests(Vec<MoneyRequest>),
+    /// The classes.
+    Classes(Vec<ClassSummary>),
 }
 
 /// An answer, and when it was given.

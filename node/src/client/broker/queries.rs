@@ -1,8 +1,8 @@
 //! The questions a broker puts to the market, each with its answer's type.
 
 use souk_market::{
-    Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing, MoneyRequest,
-    Quotes, Refusal, Totals,
+    Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,
+    MoneyRequest, Quotes, Refusal, Totals,
 };
 
 use super::{AttemptError, Broker, BrokerError};
@@ -59,6 +59,11 @@ impl Broker {
         of: Option<AccountKey>,
     ) -> Result<Vec<MoneyRequest>, BrokerError> {
         asked!(self, Request::MoneyRequests(of), Answer::MoneyRequests(requests) => requests)
+    }
+
+    /// Every class that was ever traded in or quoted, at a glance.
+    pub async fn classes(&self) -> Result<Vec<ClassSummary>, BrokerError> {
+        asked!(self, Request::Classes, Answer::Classes(classes) => classes)
     }
 
     /// One lease, if it is known.

@@ -1,0 +1,160 @@
+//! The market's data: classes, depth, trades, candles, prices of measured work.
+
+use serde_json::{Value, json};
+use souk_node::device::class_name;
+use souk_node::market::{Candle, Class, ClassSummary, DepthLevel, Dtype, PriceIndex, Quotes};
+
+use super::{Table, credits, say, time_of_day};
+
+/// Where there is nothing.
+const NONE: &str = "-";
+
+fn or_none(value: Option<String>) -> String {
+    value.unwrap_or_else(|| NONE.to_owned())
+}
+
+/// The classes, for programs.
+pub fn classes_json(classes: &[ClassSummary]) -> Value {
+    let one = |summary: &ClassSummary| {
+        let mut value = json!(summary);
+        value["name"] = class_name::of(&summary.class).into();
+        value
+    };
+    classes.iter().map(one).collect()
+}
+
+/// The classes, for people.
+pub fn print_classes(classes: &[ClassSummary]) {
+    if classes.is_empty() {
+        return say("nothing was ever quoted");
+    }
+    let mut table = Table::new(&["class", ">bid", ">ask", ">units", ">last", ">traded"]);
+    for summary in classes {
+        let price = |level: Option<DepthLevel>| or_none(level.map(|it| credits(it.price.0)));
+        table.row([
+            class_name::of(&summary.class),
+            price(summary.bid),
+            price(summary.ask),
+            or_none(summary.ask.map(|level| level.quantity.to_string())),
+            or_none(summary.last.map(|print| credits(print.price.0))),
+            summary.volume.to_string(),
+        ]);
+    }
+    table.print();
+    say("prices in credits per device-second; units at the best ask; units traded in a day");
+}
+
+/// Prices of measured work, for programs.
+pub fn prices_json(classes: &[ClassSummary]) -> Value {
+    let one = |summary: &ClassSummary| {
+        json!({
+            "name": class_name::of(&summary.class), "class": summary.class,
+            "nano_credits": summary.index,
+        })
+    };
+    classes.iter().map(one).collect()
+}
+
+/// Prices of measured work, for people.
+pub fn print_prices(classes: &[ClassSummary]) {
+    if classes.is_empty() {
+        return say("nothing was ever quoted");
+    }
+    let mut table = Table::new(&["class", ">f32", ">f16", ">int8", ">GB moved", ">GB for 1 h"]);
+    for summary in classes {
+        let PriceIndex {
+            per_tera_operation,
+            per_gigabyte_moved,
+            per_gigabyte_hour,
+        } = summary.index;
+        let of = |dtype: Dtype| micro(per_tera_operation[dtype as usize]);
+        table.row([
+            class_name::of(&summary.class),
+            of(Dtype::F32),
+            of(Dtype::F16),
+            of(Dtype::Int8),
+            micro(per_gigabyte_moved),
+            micro(per_gigabyte_hour),
+        ]);
+    }
+    table.print();
+    say("in micro-credits: f32, f16 and int8 for 10^12 operations, over the last 64 trades");
+}
+
+/// Nano-credits as micro-credits.
+fn micro(nano: Option<u64>) -> String {
+    or_none(nano.map(|nano| format!("{}.{:03}", nano / 1_000, nano % 1_000)))
+}
+
+/// A book, for programs.
+pub fn depth_json(quotes: &Quotes) -> Value {
+    json!({
+        "name": class_name::of(&quotes.class), "class": quotes.class, "rules": quotes.rules,
+        "bids": quotes.bids, "asks": quotes.asks, "auction_at": quotes.auction_at,
+    })
+}
+
+/// A book, for people: asks above bids, the best in the middle.
+pub fn print_depth(quotes: &Quotes) {
+    say(&head(&quotes.class));
+    let mut table = Table::new(&["", ">price", ">units", ">orders"]);
+    let mut row = |side: &str, level: &DepthLevel| {
+        table.row([
+            side.to_owned(),
+            credits(level.price.0),
+            level.quantity.to_string(),
+            level.orders.to_string(),
+        ]);
+    };
+    quotes.asks.iter().rev().for_each(|level| row("ask", level));
+    quotes.bids.iter().for_each(|level| row("bid", level));
+    table.print();
+    if let (Some(ask), Some(bid)) = (quotes.asks.first(), quotes.bids.first()) {
+        let spread = ask.price.0.saturating_sub(bid.price.0);
+        say(&format!("spread {}", credits(spread)));
+    }
+    if let Some(at) = quotes.auction_at {
+        say(&format!("the next auction is at {}", time_of_day(at.0)));
+    }
+}
+
+fn head(class: &Class) -> String {
+    format!("{}: {}", class_name::of(class), class_name::in_words(class))
+}
+
+/// Trades, for programs.
+pub fn trades_json(quotes: &Quotes) -> Value {
+    json!({ "name": class_name::of(&quotes.class), "trades": quotes.last })
+}
+
+/// Trades, for people.
+pub fn print_trades(quotes: &Quotes) {
+    say(&head(&quotes.class));
+    let mut table = Table::new(&["time (UTC)", ">price", ">units"]);
+    for print in &quotes.last {
+        table.row([
+            time_of_day(print.at.0),
+            credits(print.price.0),
+            print.quantity.to_string(),
+        ]);
+    }
+    table.print();
+}
+
+/// Candles, for programs.
+pub fn candles_json(class: &Class, candles: &[Candle]) -> Value {
+    json!({ "name": class_name::of(class), "candles": candles })
+}
+
+/// Candles, for people.
+pub fn print_candles(class: &Class, candles: &[Candle]) {
+    say(&head(class));
+    let mut table = Table::new(&["from (UTC)", ">open", ">high", ">low", ">close", ">units"]);
+    for candle in candles {
+        let prices = [candle.open, candle.high, candle.low, candle.close];
+        let cells = prices.iter().map(|price| credits(price.0));
+        let ends = [time_of_day(candle.start.0)].into_iter().chain(cells);
+        table.row(ends.chain([candle.volume.to_string()]));
+    }
+    table.print();
+}
