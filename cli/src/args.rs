@@ -5,6 +5,7 @@ mod bench;
 mod device;
 mod market;
 mod testnet;
+mod trade;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ pub use bench::{
 pub use device::{Backend, Device, Probe};
 pub use market::{FoundArgs, Market};
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
+pub use trade::{Lease, Order};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -103,6 +105,12 @@ pub enum Command {
     /// Accounts: open one, look at one, credits in and out.
     #[command(subcommand)]
     Account(Account),
+    /// Orders of --dir's account in the books.
+    #[command(subcommand)]
+    Order(Order),
+    /// Leases of --dir's account.
+    #[command(subcommand)]
+    Lease(Lease),
     /// What only a market's operator may do.
     #[command(subcommand)]
     Operator(Operator),

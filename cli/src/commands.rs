@@ -17,6 +17,7 @@ mod peers;
 mod provider;
 mod receipt;
 mod testnet;
+mod trade;
 mod trial;
 mod validator;
 
@@ -41,6 +42,8 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Job(command) => jobs::run(folder, output, &command).await?,
         Command::Peers => peers::run(folder, output)?,
         Command::Account(command) => account::run(folder, output, command).await?,
+        Command::Order(command) => trade::order(folder, output, command).await?,
+        Command::Lease(command) => trade::lease(folder, output, command).await?,
         Command::Operator(command) => operator::run(folder, output, command).await?,
         Command::Market(command) => market::run(folder, output, command).await?,
         Command::Book(freshness) => book::book(folder, freshness, output).await?,

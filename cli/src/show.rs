@@ -17,6 +17,7 @@ pub mod receipt;
 pub mod statistics;
 pub mod status;
 mod table;
+pub mod trade;
 
 use std::collections::BTreeMap;
 use std::io::Write;

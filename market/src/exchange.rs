@@ -14,6 +14,7 @@ mod leases;
 mod matching;
 mod notes;
 mod orders;
+mod own_orders;
 mod quotes;
 mod requests;
 mod resale;
@@ -44,6 +45,7 @@ use crate::units::{Credits, Millis, Price};
 
 pub use census::Census;
 pub use explain::{Exclusion, Explanation, FirstAsk, Listing};
+pub use own_orders::OpenOrder;
 pub use quotes::{ClassSummary, DepthLevel, Quotes};
 
 /// The market: accounts, books, leases. Equal on every replica that applied the same log.

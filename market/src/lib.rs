@@ -72,7 +72,8 @@ pub use class::{
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Event, OrderEnd};
 pub use exchange::{
-    Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing, Quotes,
+    Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing,
+    OpenOrder, Quotes,
 };
 pub use genesis::{ClassRules, Founder, Genesis, GenesisFault, Rules};
 pub use ids::{

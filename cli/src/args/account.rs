@@ -33,6 +33,18 @@ pub enum Account {
         #[command(flatten)]
         movement: Movement,
     },
+    /// Put available credits at stake, for buyers who demand it of a provider.
+    Stake {
+        /// How much, in credits.
+        #[arg(value_parser = credits)]
+        amount: u64,
+    },
+    /// Take stake back, when no lease is open and the last one is long enough ago.
+    Unstake {
+        /// How much, in credits.
+        #[arg(value_parser = credits)]
+        amount: u64,
+    },
     /// Take back a request that the operator has not decided.
     Cancel {
         /// Its id, as `souk account show` lists it.

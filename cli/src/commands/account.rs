@@ -24,6 +24,14 @@ pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
         Account::Withdraw(movement) => ask(folder, output, Direction::Withdrawal, &movement).await,
         Account::Transfer { to, movement } => transfer(folder, output, to, &movement).await,
         Account::Cancel { request } => cancel(folder, output, request).await,
+        Account::Stake { amount } => {
+            let amount = Credits(amount);
+            stake(folder, output, Command::Stake { amount }).await
+        }
+        Account::Unstake { amount } => {
+            let amount = Credits(amount);
+            stake(folder, output, Command::Unstake { amount }).await
+        }
     }
 }
 
@@ -50,7 +58,7 @@ async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
 async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>) -> Outcome {
     let account = match account {
         Some(account) => account,
-        None => AccountKey(own_key(folder)?.public()),
+        None => own_account(folder)?,
     };
     let broker = look(folder).await?;
     let held = broker.account(account).await.map_err(unreachable_market)?;
@@ -132,18 +140,33 @@ async fn cancel(folder: &Path, output: Output, request: u64) -> Outcome {
     Ok(())
 }
 
+async fn stake(folder: &Path, output: Output, command: Command) -> Outcome {
+    let trader = own_trader(folder).await?;
+    let done = trader.submit_one(command).await.map_err(from_trade)?;
+    show::line(output, &json!(done), &show::trade::done(&done));
+    Ok(())
+}
+
+/// The key of a folder's account: that of its jobs, or of the node whose folder it is.
 fn own_key(folder: &Path) -> Result<NodeKey, Failure> {
-    let path = account_folder(folder).join(KEY_FILE);
+    let (own, node) = (account_folder(folder).join(KEY_FILE), folder.join(KEY_FILE));
+    let path = match !own.exists() && node.exists() {
+        true => node,
+        false => own,
+    };
     NodeKey::load(&path).map_err(|error| {
-        Failure::new(
-            Kind::State,
-            error,
-            "`souk account new` makes an account in --dir",
-        )
+        let hint = "`souk account new` makes an account in --dir";
+        Failure::new(Kind::State, error, hint)
     })
 }
 
-async fn own_trader(folder: &Path) -> Result<Trader, Failure> {
+/// The account of a folder.
+pub fn own_account(folder: &Path) -> Result<AccountKey, Failure> {
+    Ok(AccountKey(own_key(folder)?.public()))
+}
+
+/// Trades for the account of a folder.
+pub async fn own_trader(folder: &Path) -> Result<Trader, Failure> {
     trader(folder, own_key(folder)?).await
 }
 

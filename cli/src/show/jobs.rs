@@ -86,7 +86,8 @@ fn state(state: &State) -> String {
     }
 }
 
-fn lease_state(state: &LeaseState) -> &'static str {
+/// Where a lease is in its life, in a word.
+pub fn lease_state(state: &LeaseState) -> &'static str {
     match state {
         LeaseState::Waiting { .. } => "waiting",
         LeaseState::Active => "active",

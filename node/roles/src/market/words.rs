@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use souk_market::{
     Acceptance, Account, AccountKey, Bid, Class, ClassSummary, Explanation, Genesis, JobId, Lease,
-    LeaseId, Listing, MarketId, Millis, MoneyRequest, Quotes, Refusal, SignedBatch, Totals,
+    LeaseId, Listing, MarketId, Millis, MoneyRequest, OpenOrder, Quotes, Refusal, SignedBatch,
+    Totals,
 };
 
 use super::demands::{Choice, Demands};
@@ -71,6 +72,8 @@ pub enum Request {
     MoneyRequests(Option<AccountKey>),
     /// Every class that was ever traded in or quoted, at a glance.
     Classes,
+    /// The orders of an account that rest in the books.
+    Orders(AccountKey),
 }
 
 impl Request {
@@ -79,7 +82,7 @@ impl Request {
     #[must_use]
     pub fn cost(&self) -> u32 {
         match self {
-            Request::Book | Request::Backup(_) | Request::Classes => 64,
+            Request::Book | Request::Backup(_) | Request::Classes | Request::Orders(_) => 64,
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
             Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
             Request::MoneyRequests(_) => 8,
@@ -167,6 +170,8 @@ pub enum Answer {
     MoneyRequests(Vec<MoneyRequest>),
     /// The classes.
     Classes(Vec<ClassSummary>),
+    /// The orders, the oldest first.
+    Orders(Vec<OpenOrder>),
 }
 
 /// An answer, and when it was given.

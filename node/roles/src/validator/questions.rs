@@ -93,6 +93,7 @@ pub fn answer(exchange: &Exchange, request: Request) -> Answer {
         Request::Quotes(class) => {
             Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
         }
+        Request::Orders(key) => Answer::Orders(exchange.orders_of(key)),
         Request::Classes => Answer::Classes(exchange.class_summaries().collect()),
         Request::MoneyRequests(Some(key)) => {
             Answer::MoneyRequests(exchange.requests_of(key).cloned().collect())

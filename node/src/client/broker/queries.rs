@@ -2,7 +2,7 @@
 
 use souk_market::{
     Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,
-    MoneyRequest, Quotes, Refusal, Totals,
+    MoneyRequest, OpenOrder, Quotes, Refusal, Totals,
 };
 
 use super::{AttemptError, Broker, BrokerError};
@@ -59,6 +59,11 @@ impl Broker {
         of: Option<AccountKey>,
     ) -> Result<Vec<MoneyRequest>, BrokerError> {
         asked!(self, Request::MoneyRequests(of), Answer::MoneyRequests(requests) => requests)
+    }
+
+    /// The orders of an account that rest in the books, the oldest first.
+    pub async fn orders(&self, account: AccountKey) -> Result<Vec<OpenOrder>, BrokerError> {
+        asked!(self, Request::Orders(account), Answer::Orders(orders) => orders)
     }
 
     /// Every class that was ever traded in or quoted, at a glance.

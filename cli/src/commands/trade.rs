@@ -1,0 +1,161 @@
+//! `souk order …` and `souk lease …`: what an account has in the books, and what came of it.
+
+use std::path::Path;
+
+use serde_json::json;
+use souk_node::client::trader::Trader;
+use souk_node::market::{Acceptance, Command, LeaseId, Millis, OpenOrder, OrderId, Price, Units};
+
+use super::account::{from_trade, out_of_turn, own_account, own_trader};
+use crate::args::{Lease, Order, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{look, unreachable_market};
+use crate::show;
+
+/// Carries out a command on orders.
+pub async fn order(folder: &Path, output: Output, command: Order) -> Outcome {
+    match command {
+        Order::List => list_orders(folder, output).await,
+        Order::Cancel { order } => {
+            let cancel = Command::Cancel {
+                order: OrderId(order),
+            };
+            let done = carried_out(folder, cancel).await?;
+            let Acceptance::Cancelled { released } = done else {
+                return Err(out_of_turn(&done));
+            };
+            let text = format!(
+                "order {order} is out of the book; {} returned",
+                credits(released.0)
+            );
+            say(output, &done, &text);
+            Ok(())
+        }
+        Order::Amend {
+            order,
+            price,
+            units,
+        } => amend(folder, output, OrderId(order), price, units).await,
+    }
+}
+
+/// Carries out a command on leases.
+pub async fn lease(folder: &Path, output: Output, command: Lease) -> Outcome {
+    match command {
+        Lease::List => list_leases(folder, output).await,
+        Lease::Show { lease } => show_lease(folder, output, LeaseId(lease)).await,
+        Lease::End { lease } => {
+            let lease = LeaseId(lease);
+            done(folder, output, Command::EndLease { lease }).await
+        }
+        Lease::GiveUp { lease } => {
+            let lease = LeaseId(lease);
+            done(folder, output, Command::GiveUp { lease }).await
+        }
+        Lease::Reclaim { lease } => {
+            let lease = LeaseId(lease);
+            done(folder, output, Command::Reclaim { lease }).await
+        }
+        Lease::Extend { lease, seconds } => {
+            let extend = Command::Extend {
+                lease: LeaseId(lease),
+                by: Millis(seconds.saturating_mul(1_000)),
+            };
+            done(folder, output, extend).await
+        }
+        Lease::Resell { lease, price } => {
+            let resell = Command::Resell {
+                lease: LeaseId(lease),
+                price: Price(price),
+            };
+            done(folder, output, resell).await
+        }
+    }
+}
+
+async fn list_orders(folder: &Path, output: Output) -> Outcome {
+    let account = own_account(folder)?;
+    let broker = look(folder).await?;
+    let orders = broker.orders(account).await.map_err(unreachable_market)?;
+    match output {
+        Output::Json => show::json(&show::trade::orders_json(&orders)),
+        Output::Text => show::trade::print_orders(&orders),
+    }
+    Ok(())
+}
+
+async fn amend(
+    folder: &Path,
+    output: Output,
+    order: OrderId,
+    price: Option<u64>,
+    units: Option<u32>,
+) -> Outcome {
+    let trader = own_trader(folder).await?;
+    let now = open_order(&trader, order).await?;
+    let amend = Command::Amend {
+        order,
+        quantity: units.map_or(now.quantity, Units),
+        price: price.map_or(now.price, Price),
+    };
+    let done = trader.submit_one(amend).await.map_err(from_trade)?;
+    say(output, &done, &show::trade::done(&done));
+    Ok(())
+}
+
+async fn open_order(trader: &Trader, order: OrderId) -> Result<OpenOrder, Failure> {
+    let orders = trader.broker().orders(trader.account()).await;
+    let mut orders = orders.map_err(unreachable_market)?.into_iter();
+    orders.find(|open| open.id == order).ok_or_else(|| {
+        let cause = format!("order {order} does not rest in a book, or is another's");
+        Failure::new(Kind::Input, cause, "`souk order list` shows this account's")
+    })
+}
+
+async fn list_leases(folder: &Path, output: Output) -> Outcome {
+    let account = own_account(folder)?;
+    let broker = look(folder).await?;
+    let leases = broker.leases(account).await.map_err(unreachable_market)?;
+    match output {
+        Output::Json => show::json(&leases),
+        Output::Text => show::trade::print_leases(&leases, account),
+    }
+    Ok(())
+}
+
+async fn show_lease(folder: &Path, output: Output, id: LeaseId) -> Outcome {
+    let broker = look(folder).await?;
+    let lease = broker.lease(id).await.map_err(unreachable_market)?;
+    let lease = lease.ok_or_else(|| {
+        let cause = format!("the market knows no lease {id}");
+        Failure::new(
+            Kind::Input,
+            cause,
+            "old ones are forgotten; `souk lease list` shows open ones",
+        )
+    })?;
+    match output {
+        Output::Json => show::json(&lease),
+        Output::Text => show::trade::print_lease(&lease),
+    }
+    Ok(())
+}
+
+async fn done(folder: &Path, output: Output, command: Command) -> Outcome {
+    let done = carried_out(folder, command).await?;
+    say(output, &done, &show::trade::done(&done));
+    Ok(())
+}
+
+async fn carried_out(folder: &Path, command: Command) -> Result<Acceptance, Failure> {
+    let trader = own_trader(folder).await?;
+    trader.submit_one(command).await.map_err(from_trade)
+}
+
+fn say(output: Output, done: &Acceptance, text: &str) {
+    show::line(output, &json!(done), text);
+}
+
+fn credits(micro: u64) -> String {
+    show::credits(micro)
+}
