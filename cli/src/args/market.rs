@@ -20,7 +20,7 @@ pub enum Market {
     },
     /// Show the market of --dir: its name, its line, its operator, validators and rules.
     Show,
-    /// List the classes of devices that are traded: best prices, last trade, price of measured work.
+    /// List the classes of devices that are traded: best bid and ask, last trade, units traded.
     Classes(Freshness),
     /// Show what is asked and bid in a class, by price.
     Depth {

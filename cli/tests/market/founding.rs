@@ -134,6 +134,9 @@ fn a_market_is_founded_joined_funded_used_and_left_by_commands_alone() {
     let done = machines.souk("buyer", &submit).done();
     assert!(done["outputs"]["logits"].is_object(), "{done}");
 
+    let class = assert_is_told(&machines);
+    assert_trades_its_own(&machines, &class);
+
     // What is left after the job can be taken out, to the micro-credit.
     let held = machines.souk("buyer", &["account", "show"]).done();
     let left = held["account"]["available"].as_u64().expect("a number");
@@ -158,6 +161,50 @@ fn a_market_is_founded_joined_funded_used_and_left_by_commands_alone() {
     let sums = &machines.souk("seller", &["balance"]).done();
     assert_eq!(sums["balanced"], true);
     assert_eq!(sums["totals"]["withdrawals"], left);
+}
+
+/// The market's data tell of the job's one trade, to whoever asks.
+fn assert_is_told(machines: &Machines) -> String {
+    let classes = machines.souk("buyer", &["market", "classes"]).done();
+    let class = text(&classes[0]["name"]);
+    assert_eq!(classes[0]["last"]["price"], 100_000);
+    assert!(
+        class.starts_with("cpu-m") && class.ends_with("-emulated"),
+        "{class}"
+    );
+    for view in ["depth", "trades", "candles"] {
+        let told = machines.souk("founder", &["market", view, "cpu"]).done();
+        assert_eq!(told["name"], class, "{told}");
+    }
+    let trades = machines.souk("buyer", &["market", "trades", &class]).done();
+    assert_eq!(trades["trades"].as_array().map(Vec::len), Some(1));
+    let prices = machines.souk("buyer", &["market", "price"]).done();
+    assert!(
+        prices[0]["nano_credits"]["per_tera_operation"][1].is_u64(),
+        "{prices}"
+    );
+    let unknown = machines.souk("buyer", &["market", "depth", "gpu"]);
+    assert_eq!(unknown.code, 3, "{}", unknown.stdout);
+    class
+}
+
+/// A provider's folder trades with its own account.
+fn assert_trades_its_own(machines: &Machines, class: &str) {
+    let seller = "seller/provider";
+    let orders = machines.souk(seller, &["order", "list"]).done();
+    assert_eq!(orders[0]["class_name"], class);
+    let earned = machines.souk(seller, &["account", "show"]).done();
+    assert!(
+        earned["account"]["available"].as_u64() > Some(0),
+        "{earned}"
+    );
+    machines
+        .souk(seller, &["account", "stake", "0.000001"])
+        .done();
+    let lease = machines.souk("buyer", &["lease", "show", "1"]).done();
+    assert_eq!(lease["provider"], earned["account"]["key"]);
+    let ended = machines.souk("buyer", &["lease", "end", "1"]);
+    assert_eq!(ended.code, 8, "{}", ended.stdout);
 }
 
 fn path(path: &Path) -> &str {
