@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use serde::Serialize;
 use souk_consensus::batch::BatchId;
-use souk_consensus::replica::Applied;
+use souk_consensus::replica::AppliedEntry;
 use souk_consensus::{
     Checkpoint, Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
 };
@@ -308,7 +308,7 @@ impl Checker {
 
     /// An entry was applied: the first time, the shadow applies it too. `latest` is the latest time
     /// the log may show.
-    pub fn on_applied(&mut self, applied: &Applied, latest: LogTime) {
+    pub fn on_applied(&mut self, applied: &AppliedEntry, latest: LogTime) {
         if applied.index <= self.shadow_index {
             return;
         }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
-use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{
+    CommandFault, Digest, History, LogTime, Position, RestoreError, StateMachine,
+};
 use souk_market::{
     AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Signature,
     SignedBatch, VerifiedBatch,
@@ -86,10 +88,10 @@ impl Decoding {
     }
 
     /// Refuses what its account did not sign.
-    pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, Forged> {
+    pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, CommandFault> {
         match self.authentic {
             true => Ok(self),
-            false => Err(Forged {
+            false => Err(CommandFault {
                 cause: "its account did not sign it".into(),
             }),
         }
@@ -204,7 +206,7 @@ fn encoded(result: &BatchResult) -> Vec<u8> {
 impl StateMachine for SimExchange {
     type Command = Rc<Decoding>;
 
-    fn verify(command: &[u8]) -> Result<Rc<Decoding>, Forged> {
+    fn verify(command: &[u8]) -> Result<Rc<Decoding>, CommandFault> {
         Rc::new(Decoding::of(command)).verified()
     }
 

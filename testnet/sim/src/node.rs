@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use souk_consensus::check::{ForgedCommand, checks_of};
-use souk_consensus::replica::{Applied, Outcome, ProposalLimits, ReadTicket, Ticket, Work};
+use souk_consensus::replica::{AppliedEntry, Outcome, ProposalLimits, ReadTicket, Ticket, Work};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
@@ -137,7 +137,7 @@ pub enum Round {
     Done(Box<Done>),
     /// The machine died on the way; what had left before is sent, and what it had applied may be in
     /// a snapshot that it kept.
-    Died(Vec<souk_consensus::wire::Envelope>, Vec<Applied>),
+    Died(Vec<souk_consensus::wire::Envelope>, Vec<AppliedEntry>),
     /// The replica stops for a reason that is no crash.
     Refused(String),
 }

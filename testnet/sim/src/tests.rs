@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use souk_consensus::batch::BatchId;
-use souk_consensus::replica::Applied;
+use souk_consensus::replica::AppliedEntry;
 use souk_consensus::{
     Checkpoint, Digest, History, Incarnation, LogIndex, LogTime, ReplicaId, Term,
 };
@@ -79,8 +79,8 @@ fn found(act: impl FnOnce(&mut Checker)) -> Option<&'static str> {
 }
 
 /// A tick that was applied.
-fn tick(index: u64, sequence: u64, time: u64, result: &[u8]) -> Applied {
-    Applied {
+fn tick(index: u64, sequence: u64, time: u64, result: &[u8]) -> AppliedEntry {
+    AppliedEntry {
         index: LogIndex(index),
         term: Term(1),
         batch: BatchId {
