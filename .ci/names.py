@@ -36,6 +36,7 @@ CLEAN = [
     "devices/vocabulary",
     "devices/wasm",
     "testnet",
+    "testnet/sim",
 ]
 
 TYPE = re.compile(

@@ -13,7 +13,7 @@ use souk_consensus::{
 };
 use souk_market::{Exchange, Genesis, Millis};
 
-use super::machine::{BatchResult, Decoded, MarketBreach, SimExchange};
+use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange};
 use super::payments::{Dealings, Payments};
 use super::wholes::Wholes;
 
@@ -211,7 +211,7 @@ pub struct Checker {
     shadow_index: LogIndex,
     shadow_history: History,
     payments: Payments,
-    decoded: Rc<RefCell<Decoded>>,
+    decoded: Rc<RefCell<DecodingCache>>,
     /// The batches applied, by name.
     batches: BTreeSet<BatchId>,
     /// Time in the log, as of the last entry applied.
@@ -225,7 +225,7 @@ pub struct Checker {
 
 impl Checker {
     /// Nothing seen yet.
-    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
+    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<DecodingCache>>) -> Self {
         Self {
             leaders: BTreeMap::new(),
             histories: BTreeMap::new(),

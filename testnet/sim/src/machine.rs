@@ -25,7 +25,7 @@ const DECODED_MAX: usize = 4_096;
 /// Decoded batches by their bytes, shared by all replicas of one simulation: each is decoded, its
 /// signature really checked and its leaf hashed once, whoever wants to know.
 #[derive(Default)]
-pub struct Decoded {
+pub struct DecodingCache {
     batches: Vec<Option<Rc<Decoding>>>,
 }
 
@@ -41,7 +41,7 @@ pub struct Decoding {
     pub authentic: bool,
 }
 
-impl Decoded {
+impl DecodingCache {
     /// What the command at a place is.
     pub fn get(&mut self, command: &[u8]) -> Rc<Decoding> {
         let mut hasher = DefaultHasher::new();
@@ -104,9 +104,9 @@ fn is_signed(signed: &SignedBatch) -> bool {
 
 /// What the exchange did since it was last asked.
 #[derive(Default)]
-pub struct Seen(RefCell<Vec<Event>>);
+pub struct EventRecorder(RefCell<Vec<Event>>);
 
-impl Watch for Seen {
+impl Watch for EventRecorder {
     fn on_events(&mut self, events: &[Event]) {
         self.0.get_mut().extend_from_slice(events);
     }
@@ -128,17 +128,17 @@ pub enum MarketBreach {
 
 /// The exchange with its checks.
 pub struct SimExchange {
-    machine: ExchangeMachine<Seen>,
-    decoded: Rc<RefCell<Decoded>>,
+    machine: ExchangeMachine<EventRecorder>,
+    decoded: Rc<RefCell<DecodingCache>>,
     closed: BTreeSet<LeaseId>,
     breach: Option<MarketBreach>,
 }
 
 impl SimExchange {
     /// A market at its beginning.
-    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
+    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<DecodingCache>>) -> Self {
         Self {
-            machine: ExchangeMachine::new(genesis, &[], Seen::default()),
+            machine: ExchangeMachine::new(genesis, &[], EventRecorder::default()),
             decoded,
             closed: BTreeSet::new(),
             breach: None,

@@ -14,7 +14,7 @@ use souk_market::LeaseId;
 
 use super::checker::Checker;
 use super::clients::People;
-use super::machine::{Decoded, MarketBreach};
+use super::machine::{DecodingCache, MarketBreach};
 use super::random::Random;
 use super::*;
 
@@ -64,7 +64,7 @@ fn what_never_happened_in_many_runs_is_named() {
 
 fn checker() -> Checker {
     let (_, genesis) = People::new(Random::new(1, "people"));
-    Checker::new(&genesis, Rc::new(RefCell::new(Decoded::default())))
+    Checker::new(&genesis, Rc::new(RefCell::new(DecodingCache::default())))
 }
 
 fn id(number: u64) -> ReplicaId {
