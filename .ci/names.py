@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Crates in which the names hold, by folder.
 CLEAN = [
+    "cli",
     "consensus",
     "market",
     "memory",
