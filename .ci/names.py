@@ -17,6 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Crates in which the names hold, by folder.
 CLEAN = [
+    "cli",
+    "consensus",
     "market",
     "memory",
     "scheduler",
@@ -35,6 +37,7 @@ CLEAN = [
     "devices/vocabulary",
     "devices/wasm",
     "testnet",
+    "testnet/sim",
 ]
 
 TYPE = re.compile(

@@ -13,7 +13,7 @@ use crate::ids::{LogIndex, LogTime, ReplicaId};
 use crate::machine::StateMachine;
 use crate::replica::{InstallError, Replica, ReplicaConfig, StartError};
 use crate::snapshot::Snapshot;
-use crate::store::{Recovered, StoreOpenError, read_snapshot, recover, snapshots_of};
+use crate::store::{Recovery, StoreOpenError, read_snapshot, recover, snapshots_of};
 use crate::wal::{Contents, Wal, WalOpenError};
 
 /// What an audit found in order.
@@ -180,7 +180,7 @@ fn replay<M: StateMachine>(
     machine: M,
     audit: &mut Audit,
 ) -> Result<Replica<M>, AuditError> {
-    let Recovered { mut entries, .. } =
+    let Recovery { mut entries, .. } =
         recover(from.clone(), contents.clone(), contents.incarnation)?;
     entries.retain(|entry| entry.index <= to.0);
     let end = entries.last().map_or(from.index.0, |entry| entry.index);
@@ -190,7 +190,7 @@ fn replay<M: StateMachine>(
         ..HardState::default()
     };
     let (snapshot, incarnation) = (from.clone(), contents.incarnation);
-    let recovered = Recovered {
+    let recovered = Recovery {
         snapshot,
         entries,
         hard_state,

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::ids::{Incarnation, LogTime, ReplicaId};
 
 /// Layout version of an entry; an entry of another one is not understood and stops the replica.
@@ -44,7 +44,7 @@ pub struct Batch {
 pub enum BatchError {
     /// The entry ends early.
     #[error("the entry is cut short: {0}")]
-    Truncated(#[from] Truncated),
+    Truncated(#[from] TruncationError),
     /// Another layout.
     #[error("an entry of layout {found}, this version reads {VERSION}")]
     Version {

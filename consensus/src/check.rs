@@ -10,7 +10,7 @@ use raft::eraftpb::{Entry, EntryType};
 
 use crate::batch::{Batch, BatchError};
 use crate::ids::LogIndex;
-use crate::machine::{Forged, StateMachine};
+use crate::machine::{CommandFault, StateMachine};
 
 /// Names one check until its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,7 +42,7 @@ pub struct ForgedCommand {
     pub offset: usize,
     /// What is wrong with it; it names the account.
     #[source]
-    pub cause: Arc<Forged>,
+    pub cause: Arc<CommandFault>,
 }
 
 impl Check {
@@ -59,7 +59,7 @@ impl Check {
                 .by_ref()
                 .take(check.commands.len())
                 .collect::<Vec<_>>();
-            let forged = |(offset, it): (usize, Result<M::Command, Forged>)| {
+            let forged = |(offset, it): (usize, Result<M::Command, CommandFault>)| {
                 it.map_err(|cause| ForgedCommand {
                     offset,
                     cause: Arc::new(cause),

@@ -1,6 +1,6 @@
 //! The state at one index, named by digests that every replica must come to.
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 use crate::ids::{LogIndex, Term};
 
@@ -28,7 +28,7 @@ impl Checkpoint {
         writer.raw(&self.state.0);
     }
 
-    pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
+    pub(crate) fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         Ok(Self {
             index: LogIndex(reader.u64()?),
             term: Term(reader.u64()?),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 /// The bytes ended before the field they promised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} bytes wanted at byte {at}, {left} left")]
-pub struct Truncated {
+pub struct TruncationError {
     /// Offset of the field.
     pub at: usize,
     /// Length the field should have.
@@ -105,10 +105,10 @@ impl Reader {
         Self { bytes, at: 0 }
     }
 
-    fn take(&mut self, wanted: usize) -> Result<Bytes, Truncated> {
+    fn take(&mut self, wanted: usize) -> Result<Bytes, TruncationError> {
         let left = self.left();
         if wanted > left {
-            return Err(Truncated {
+            return Err(TruncationError {
                 at: self.at,
                 wanted,
                 left,
@@ -119,11 +119,11 @@ impl Reader {
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], TruncationError> {
         let left = self.left();
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let found = rest.first_chunk::<N>().copied();
-        let array = found.ok_or(Truncated {
+        let array = found.ok_or(TruncationError {
             at: self.at,
             wanted: N,
             left,
@@ -136,7 +136,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the bytes end before it.
-    pub fn u8(&mut self) -> Result<u8, Truncated> {
+    pub fn u8(&mut self) -> Result<u8, TruncationError> {
         Ok(self.array::<1>()?[0])
     }
 
@@ -144,7 +144,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the bytes end before it.
-    pub fn u32(&mut self) -> Result<u32, Truncated> {
+    pub fn u32(&mut self) -> Result<u32, TruncationError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
@@ -152,7 +152,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the bytes end before it.
-    pub fn u64(&mut self) -> Result<u64, Truncated> {
+    pub fn u64(&mut self) -> Result<u64, TruncationError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
@@ -160,7 +160,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the bytes end before it.
-    pub fn digest(&mut self) -> Result<[u8; 32], Truncated> {
+    pub fn digest(&mut self) -> Result<[u8; 32], TruncationError> {
         self.array()
     }
 
@@ -168,7 +168,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the bytes end before it.
-    pub fn block(&mut self) -> Result<Bytes, Truncated> {
+    pub fn block(&mut self) -> Result<Bytes, TruncationError> {
         let length = self.u32()?;
         self.take(length as usize)
     }
@@ -177,11 +177,11 @@ impl Reader {
     ///
     /// # Errors
     /// When the bytes end before it.
-    pub fn skip_block(&mut self) -> Result<(), Truncated> {
+    pub fn skip_block(&mut self) -> Result<(), TruncationError> {
         let wanted = self.u32()? as usize;
         let (at, left) = (self.at, self.left());
         if wanted > left {
-            return Err(Truncated { at, wanted, left });
+            return Err(TruncationError { at, wanted, left });
         }
         self.at += wanted;
         Ok(())
@@ -191,10 +191,10 @@ impl Reader {
     ///
     /// # Errors
     /// When the bytes end before it.
-    pub fn numbers(&mut self) -> Result<Vec<u64>, Truncated> {
+    pub fn numbers(&mut self) -> Result<Vec<u64>, TruncationError> {
         let count = self.u32()? as usize;
         if count.saturating_mul(8) > self.left() {
-            return Err(Truncated {
+            return Err(TruncationError {
                 at: self.at,
                 wanted: count * 8,
                 left: self.left(),
@@ -254,7 +254,7 @@ mod tests {
         let wanted = u32::MAX as usize;
         assert_eq!(
             reader.block(),
-            Err(Truncated {
+            Err(TruncationError {
                 at: 5,
                 wanted,
                 left: 0

@@ -2,7 +2,7 @@
 
 use raft::eraftpb::{Entry, EntryType};
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 
 /// Bytes of an entry around its data and context.
 pub(crate) const AROUND_BYTES: usize = 1 + 8 + 8 + 4 + 4;
@@ -12,7 +12,7 @@ pub(crate) const AROUND_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 pub enum EntryError {
     /// Cut short.
     #[error("an entry is cut short: {0}")]
-    Truncated(#[from] Truncated),
+    Truncated(#[from] TruncationError),
     /// Unknown kind.
     #[error("an entry of type {0}, which this version does not know")]
     Kind(u8),

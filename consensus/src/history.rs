@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 
 /// Before a leaf's content, so that a leaf can't be passed off as a node (RFC 6962, 2.1).
 const LEAF: u8 = 0;
@@ -96,7 +96,7 @@ impl History {
     ///
     /// # Errors
     /// When the bytes end early.
-    pub fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
+    pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         let size = reader.u64()?;
         let edge = (0..size.count_ones()).map(|_| reader.digest().map(Digest));
         Ok(Self {

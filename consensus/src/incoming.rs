@@ -36,7 +36,7 @@ pub struct KeptPart {
 
 /// What an earlier life received of a snapshot: each part verified.
 #[derive(Debug)]
-pub struct Received {
+pub struct ReceivedParts {
     /// The snapshot's last entry.
     pub index: LogIndex,
     /// All parts, by number, that are here.
@@ -65,7 +65,7 @@ impl IncomingFile {
     pub(crate) fn open(
         disk: &mut impl Disk,
         newest: LogIndex,
-    ) -> io::Result<Option<(Self, Received)>> {
+    ) -> io::Result<Option<(Self, ReceivedParts)>> {
         if !disk.list()?.iter().any(|name| name == NAME) {
             return Ok(None);
         }
@@ -111,7 +111,7 @@ impl IncomingFile {
     }
 }
 
-fn decode(bytes: Bytes) -> Option<(IncomingFile, Received)> {
+fn decode(bytes: Bytes) -> Option<(IncomingFile, ReceivedParts)> {
     let mut reader = Reader::new(
         bytes
             .strip_prefix(MAGIC)
@@ -127,5 +127,8 @@ fn decode(bytes: Bytes) -> Option<(IncomingFile, Received)> {
         manifest.verifies(number, &bytes).then_some((number, bytes))
     };
     let parts = (0..manifest.parts()).filter_map(part).collect();
-    Some((IncomingFile { index, header }, Received { index, parts }))
+    Some((
+        IncomingFile { index, header },
+        ReceivedParts { index, parts },
+    ))
 }

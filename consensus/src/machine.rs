@@ -21,10 +21,10 @@ pub struct RestoreError {
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// A command that nobody who may command has signed.
+/// What is wrong with a command that nobody who may command has signed.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
-pub struct Forged {
+pub struct CommandFault {
     /// Why, in the machine's own words; they name the account.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
@@ -44,11 +44,11 @@ pub trait StateMachine {
     ///
     /// # Errors
     /// When it must not be proposed, and must not be in the log.
-    fn verify(command: &[u8]) -> Result<Self::Command, Forged>;
+    fn verify(command: &[u8]) -> Result<Self::Command, CommandFault>;
 
     /// What [`StateMachine::verify`] says of each, in their order: a machine may know how to check
     /// many signatures sooner together than one after the other.
-    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Self::Command, Forged>> {
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Self::Command, CommandFault>> {
         commands.iter().map(|it| Self::verify(it)).collect()
     }
 

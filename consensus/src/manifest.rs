@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 
 /// Parts a manifest may list: with parts of 256 KiB, a snapshot of 16 GiB.
@@ -27,7 +27,7 @@ pub struct Manifest {
 pub enum ManifestError {
     /// Cut short.
     #[error("it is cut short: {0}")]
-    Truncated(#[from] Truncated),
+    Truncated(#[from] TruncationError),
     /// Its numbers do not fit each other.
     #[error("{parts} parts of {chunk_bytes} bytes do not make {total_bytes} bytes")]
     Shape {

@@ -27,15 +27,15 @@ use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
 use crate::snapshot::{Snapshot, SnapshotParts};
-use crate::store::Recovered;
+use crate::store::Recovery;
 use crate::wire::{Envelope, PeerMessage};
 
 pub use admission::StepError;
 pub use applying::InstallError;
 pub use divergence::Divergence;
-pub use effects::{Answer, Applied, Outcome, Unanswered, Work};
+pub use effects::{Answer, AppliedEntry, NoAnswer, Outcome, Work};
 pub use members::{ChangeError, LEARNER_BEHIND_MAX, MemberChange, PeerProgress};
-pub use proposals::{Busy, COMMAND_BYTES_MAX, Proposal, ProposalLimits, Refused, Ticket};
+pub use proposals::{Busy, COMMAND_BYTES_MAX, Proposal, ProposalLimits, ProposalRefusal, Ticket};
 pub use reads::ReadTicket;
 pub use verifying::{Accusation, Forgery};
 
@@ -43,7 +43,7 @@ use clocks::Clocks;
 use commits::Commits;
 use divergence::Checkpoints;
 use elections::{Elections, TIMEOUT_MAX};
-use proposals::{Proposals, Sent};
+use proposals::{Proposals, SendMoment};
 use reads::Reads;
 use transfer::Incoming;
 use verifying::Verifying;
@@ -214,13 +214,13 @@ impl<M: StateMachine> Replica<M> {
     /// counts as committed on this disk.
     pub fn new(
         config: ReplicaConfig,
-        recovered: Recovered,
+        recovered: Recovery,
         verdicts: Vec<Verdict<M::Command>>,
         machine: M,
     ) -> Result<Self, StartError> {
         let mut verifying = Verifying::default();
         let recovered = verifying.on_recovered(recovered, verdicts)?;
-        let Recovered {
+        let Recovery {
             snapshot,
             entries,
             hard_state,
@@ -334,7 +334,7 @@ impl<M: StateMachine> Replica<M> {
     ///
     /// # Errors
     /// When too many are waiting, or it is too large.
-    pub fn propose(&mut self, command: Proposal<M::Command>) -> Result<Ticket, Refused> {
+    pub fn propose(&mut self, command: Proposal<M::Command>) -> Result<Ticket, ProposalRefusal> {
         self.proposals.push(vec![command])
     }
 
@@ -343,7 +343,10 @@ impl<M: StateMachine> Replica<M> {
     ///
     /// # Errors
     /// When too many are waiting, or one is too large.
-    pub fn propose_all(&mut self, commands: Vec<Proposal<M::Command>>) -> Result<Ticket, Refused> {
+    pub fn propose_all(
+        &mut self,
+        commands: Vec<Proposal<M::Command>>,
+    ) -> Result<Ticket, ProposalRefusal> {
         self.proposals.push(commands)
     }
 
@@ -463,7 +466,7 @@ impl<M: StateMachine> Replica<M> {
         if self.proposals.is_empty() || leader == 0 {
             return;
         }
-        let sent = Sent {
+        let sent = SendMoment {
             term: self.raw.raft.term,
             leader,
             tick: self.ticks,

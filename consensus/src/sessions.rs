@@ -7,18 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::batch::{Batch, BatchId};
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::ids::{Incarnation, ReplicaId};
 
 /// One row for each replica that ever proposed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    rows: BTreeMap<ReplicaId, Row>,
+    rows: BTreeMap<ReplicaId, SessionRow>,
     retired: BTreeSet<ReplicaId>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Row {
+struct SessionRow {
     incarnation: Incarnation,
     /// Every sequence below it was applied or given up.
     floor: u64,
@@ -42,9 +42,9 @@ impl Sessions {
             return false;
         }
         if incarnation > row.incarnation {
-            *row = Row {
+            *row = SessionRow {
                 incarnation,
-                ..Row::default()
+                ..SessionRow::default()
             };
         }
         let fresh = sequence >= row.floor && row.applied.insert(sequence);
@@ -105,14 +105,14 @@ impl Sessions {
     ///
     /// # Errors
     /// When the bytes end early.
-    pub fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
+    pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         let mut rows = BTreeMap::new();
         for _ in 0..reader.u32()? {
             let origin = ReplicaId::new(reader.u64()?);
             let incarnation = Incarnation(reader.u64()?);
             let floor = reader.u64()?;
             let applied = reader.numbers()?.into_iter().collect();
-            let row = Row {
+            let row = SessionRow {
                 incarnation,
                 floor,
                 applied,

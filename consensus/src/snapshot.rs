@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::sessions::Sessions;
@@ -63,7 +63,7 @@ pub enum SnapshotError {
     },
     /// The bytes end early.
     #[error("the snapshot is cut short: {0}")]
-    Truncated(#[from] Truncated),
+    Truncated(#[from] TruncationError),
 }
 
 /// What goes into a snapshot.
@@ -192,7 +192,7 @@ impl Snapshot {
     }
 
     /// Reads bytes whose digest holds.
-    fn read(bytes: Bytes) -> Result<Self, Truncated> {
+    fn read(bytes: Bytes) -> Result<Self, TruncationError> {
         let mut reader = Reader::new(bytes.slice(MAGIC.len()..bytes.len() - DIGEST_BYTES));
         Ok(Self {
             index: LogIndex(reader.u64()?),
@@ -225,7 +225,7 @@ fn encode_members(members: &ConfState, writer: &mut Writer) {
     writer.u8(u8::from(members.auto_leave));
 }
 
-fn decode_members(reader: &mut Reader) -> Result<ConfState, Truncated> {
+fn decode_members(reader: &mut Reader) -> Result<ConfState, TruncationError> {
     let mut members = ConfState::default();
     members.set_voters(reader.numbers()?);
     members.set_learners(reader.numbers()?);

@@ -10,7 +10,7 @@ use raft::eraftpb::{Entry, HardState};
 
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex, Term};
-use crate::incoming::{IncomingFile, KeptPart, Received};
+use crate::incoming::{IncomingFile, KeptPart, ReceivedParts};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
 
@@ -26,7 +26,7 @@ pub struct StoreConfig {
 
 /// What a replica starts from.
 #[derive(Debug)]
-pub struct Recovered {
+pub struct Recovery {
     /// The latest snapshot.
     pub snapshot: Snapshot,
     /// The entries after it.
@@ -113,7 +113,7 @@ pub struct Store<D> {
     /// The file of a snapshot that is on its way here.
     incoming: Option<IncomingFile>,
     /// What an earlier life received of it, until it is taken.
-    received: Option<Received>,
+    received: Option<ReceivedParts>,
 }
 
 impl<D: Disk> Store<D> {
@@ -125,7 +125,7 @@ impl<D: Disk> Store<D> {
     pub fn open(
         mut disk: D,
         config: StoreConfig,
-    ) -> Result<(Self, Option<Recovered>), StoreOpenError> {
+    ) -> Result<(Self, Option<Recovery>), StoreOpenError> {
         let snapshots = snapshots_of(&mut disk)?;
         let newest = match snapshots.last() {
             Some(index) => Some(read_snapshot(&mut disk, *index)?),
@@ -166,7 +166,7 @@ impl<D: Disk> Store<D> {
     ///
     /// # Errors
     /// When the system fails.
-    pub fn bootstrap(&mut self, genesis: Snapshot) -> Result<Recovered, WalError> {
+    pub fn bootstrap(&mut self, genesis: Snapshot) -> Result<Recovery, WalError> {
         self.save_snapshot(&genesis)?;
         let (term, commit) = (genesis.term.0, genesis.index.0);
         let hard_state = HardState {
@@ -175,7 +175,7 @@ impl<D: Disk> Store<D> {
             ..HardState::default()
         };
         let incarnation = self.wal.incarnation();
-        Ok(Recovered {
+        Ok(Recovery {
             snapshot: genesis,
             entries: Vec::new(),
             hard_state,
@@ -186,8 +186,8 @@ impl<D: Disk> Store<D> {
 
     /// What a replica starts from that has no state yet and waits for a leader's snapshot.
     #[must_use]
-    pub fn join(&self) -> Recovered {
-        Recovered {
+    pub fn join(&self) -> Recovery {
+        Recovery {
             snapshot: Snapshot::nothing(),
             entries: Vec::new(),
             hard_state: self.hard_state.clone(),
@@ -203,7 +203,7 @@ impl<D: Disk> Store<D> {
     }
 
     /// What an earlier life received of a snapshot; for [`crate::Replica::resume`].
-    pub fn take_received(&mut self) -> Option<Received> {
+    pub fn take_received(&mut self) -> Option<ReceivedParts> {
         self.received.take()
     }
 
@@ -346,7 +346,7 @@ pub(crate) fn recover(
     snapshot: Snapshot,
     contents: Contents,
     incarnation: Incarnation,
-) -> Result<Recovered, StoreOpenError> {
+) -> Result<Recovery, StoreOpenError> {
     let leads = leads_to(&contents, &snapshot);
     let Contents {
         mut entries,
@@ -373,7 +373,7 @@ pub(crate) fn recover(
         hard_state.vote = 0;
     }
     hard_state.commit = hard_state.commit.max(snapshot.index.0);
-    Ok(Recovered {
+    Ok(Recovery {
         snapshot,
         entries,
         hard_state,

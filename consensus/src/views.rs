@@ -5,7 +5,7 @@
 //! that say something else than the log does, are deleted, and written again as the log is applied.
 
 use crate::checkpoint::Checkpoint;
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 use crate::ids::LogIndex;
 
@@ -48,7 +48,7 @@ pub trait Rows {
 
 /// One checkpoint as a view knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenCheckpoint {
     /// The last entry it covers.
     pub index: LogIndex,
     /// Commands and results in the history.
@@ -59,7 +59,7 @@ pub struct Seen {
     pub state: Digest,
 }
 
-impl From<&Checkpoint> for Seen {
+impl From<&Checkpoint> for SeenCheckpoint {
     fn from(checkpoint: &Checkpoint) -> Self {
         let Checkpoint {
             index,
@@ -79,7 +79,7 @@ impl From<&Checkpoint> for Seen {
 
 /// What rows say that no earlier life can have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Spoiled {
+pub enum RowDamage {
     /// A row of another shape.
     #[error("row {0} is not a checkpoint's")]
     Shape(usize),
@@ -88,10 +88,10 @@ pub enum Spoiled {
     Chain(LogIndex),
 }
 
-impl From<Spoiled> for RowsError {
-    fn from(spoiled: Spoiled) -> Self {
+impl From<RowDamage> for RowsError {
+    fn from(damage: RowDamage) -> Self {
         Self {
-            cause: Box::new(spoiled),
+            cause: Box::new(damage),
         }
     }
 }
@@ -100,7 +100,7 @@ impl From<Spoiled> for RowsError {
 #[derive(Debug)]
 pub struct Views<R> {
     rows: R,
-    seen: Vec<Seen>,
+    seen: Vec<SeenCheckpoint>,
     head: Digest,
     rebuilt: u64,
 }
@@ -140,7 +140,7 @@ impl<R: Rows> Views<R> {
             self.rebuilt += 1;
         }
         let mut rows = Vec::new();
-        for seen in checkpoints.iter().map(Seen::from) {
+        for seen in checkpoints.iter().map(SeenCheckpoint::from) {
             if self.seen.last().is_none_or(|last| last.index < seen.index) {
                 let (key, row, head) = row(self.head, &seen);
                 rows.push((key, row));
@@ -159,14 +159,14 @@ impl<R: Rows> Views<R> {
             .seen
             .binary_search_by_key(&checkpoint.index, |seen| seen.index)
         {
-            Ok(place) => self.seen[place] == Seen::from(checkpoint),
+            Ok(place) => self.seen[place] == SeenCheckpoint::from(checkpoint),
             Err(place) => place == self.seen.len(),
         }
     }
 
     /// Every checkpoint noted, oldest first.
     #[must_use]
-    pub fn seen(&self) -> &[Seen] {
+    pub fn seen(&self) -> &[SeenCheckpoint] {
         &self.seen
     }
 
@@ -187,13 +187,13 @@ impl<R: Rows> Views<R> {
 ///
 /// # Errors
 /// When the store can't be read, or a row is not what was written.
-pub fn read(rows: &impl Rows) -> Result<(Vec<Seen>, Digest), RowsError> {
+pub fn read(rows: &impl Rows) -> Result<(Vec<SeenCheckpoint>, Digest), RowsError> {
     let (mut seen, mut head) = (Vec::new(), Digest::default());
     for (place, (key, bytes)) in rows.scan(PREFIX)?.into_iter().enumerate() {
-        let found = decode(&key, &bytes).ok_or(Spoiled::Shape(place))?;
+        let found = decode(&key, &bytes).ok_or(RowDamage::Shape(place))?;
         let (_, wanted, next) = row(head, &found);
         if wanted != bytes {
-            return Err(Spoiled::Chain(found.index).into());
+            return Err(RowDamage::Chain(found.index).into());
         }
         seen.push(found);
         head = next;
@@ -202,7 +202,7 @@ pub fn read(rows: &impl Rows) -> Result<(Vec<Seen>, Digest), RowsError> {
 }
 
 /// Key and value of a checkpoint's row, and the chain's new end.
-fn row(head: Digest, seen: &Seen) -> (Vec<u8>, Vec<u8>, Digest) {
+fn row(head: Digest, seen: &SeenCheckpoint) -> (Vec<u8>, Vec<u8>, Digest) {
     let key = [PREFIX, &seen.index.0.to_be_bytes()].concat();
     let mut writer = Writer::with_capacity(104);
     writer.u64(seen.size);
@@ -218,11 +218,11 @@ fn row(head: Digest, seen: &Seen) -> (Vec<u8>, Vec<u8>, Digest) {
     (key, row, head)
 }
 
-fn decode(key: &[u8], bytes: &[u8]) -> Option<Seen> {
+fn decode(key: &[u8], bytes: &[u8]) -> Option<SeenCheckpoint> {
     let index = key.strip_prefix(PREFIX)?.try_into().ok()?;
     let mut reader = Reader::new(bytes.to_vec().into());
-    let fields = |reader: &mut Reader| -> Result<Seen, Truncated> {
-        Ok(Seen {
+    let fields = |reader: &mut Reader| -> Result<SeenCheckpoint, TruncationError> {
+        Ok(SeenCheckpoint {
             index: LogIndex(u64::from_be_bytes(index)),
             size: reader.u64()?,
             history: Digest(reader.digest()?),

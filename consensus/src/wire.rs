@@ -9,7 +9,7 @@ use bytes::Bytes;
 use raft::eraftpb::Message;
 
 use crate::checkpoint::Checkpoint;
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 use crate::ids::{LogTime, ReplicaId};
 
@@ -81,7 +81,7 @@ pub(crate) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
 pub enum WireError {
     /// Cut short.
     #[error("the frame is cut short: {0}")]
-    Truncated(#[from] Truncated),
+    Truncated(#[from] TruncationError),
     /// Damaged on its way.
     #[error("the frame's checksum does not match")]
     Checksum,

@@ -11,8 +11,8 @@ use souk_consensus::audit::{Audit, AuditError, audit};
 use souk_consensus::replica::Proposal;
 use souk_consensus::snapshot::SnapshotParts;
 use souk_consensus::{
-    Digest, FolderDisk, Forged, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
-    RestoreError, Snapshot, StateMachine, Store, StoreConfig,
+    CommandFault, Digest, FolderDisk, LogIndex, LogTime, Position, Replica, ReplicaConfig,
+    ReplicaId, RestoreError, Snapshot, StateMachine, Store, StoreConfig,
 };
 
 /// Bytes of a frame's header: magic 8, segment 8, number 8, payload's length 4, blank sectors 4,
@@ -28,8 +28,8 @@ struct Lines(Vec<u8>);
 impl StateMachine for Lines {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, Forged> {
-        let cause = || Forged {
+    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+        let cause = || CommandFault {
             cause: "account 7 did not sign it".into(),
         };
         let signed = command[0] != b'-';

@@ -11,10 +11,10 @@ use souk_consensus::batch::Batch;
 use souk_consensus::check::checks_of;
 use souk_consensus::replica::{Forgery, Proposal, StepError};
 use souk_consensus::snapshot::SnapshotParts;
-use souk_consensus::store::Recovered;
+use souk_consensus::store::Recovery;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
-    Check, Digest, Forged, History, Incarnation, LogIndex, LogTime, Position, Replica,
+    Check, CommandFault, Digest, History, Incarnation, LogIndex, LogTime, Position, Replica,
     ReplicaConfig, ReplicaId, RestoreError, Sessions, Snapshot, StateMachine, Term,
 };
 
@@ -28,8 +28,8 @@ struct Lines(Vec<u8>);
 impl StateMachine for Lines {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, Forged> {
-        let cause = || Forged {
+    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+        let cause = || CommandFault {
             cause: "account 7 did not sign it".into(),
         };
         let signed = command.first() != Some(&b'-');
@@ -88,7 +88,7 @@ impl Group {
         let members = [id(1), id(2), id(3)];
         let start = |member: &ReplicaId| {
             let genesis = Replica::genesis(&members, &Lines::default());
-            let recovered = Recovered {
+            let recovered = Recovery {
                 hard_state: raft::eraftpb::HardState {
                     term: 1,
                     commit: 1,
@@ -469,7 +469,7 @@ fn what_was_written_and_not_verified_is_cut_off_at_the_start() {
     let entries: Vec<_> = (2..=last.0)
         .filter_map(|it| log.get(LogIndex(it)).cloned())
         .collect();
-    let recovered = |commit| Recovered {
+    let recovered = |commit| Recovery {
         snapshot: log.snapshot().clone(),
         entries: entries.clone(),
         hard_state: raft::eraftpb::HardState {
@@ -480,7 +480,7 @@ fn what_was_written_and_not_verified_is_cut_off_at_the_start() {
         incarnation: Incarnation(2),
         cut: None,
     };
-    let start = |recovered: Recovered| {
+    let start = |recovered: Recovery| {
         let checks = checks_of(&recovered.entries);
         let verdicts = Check::run_all::<Lines>(&checks);
         let config = ReplicaConfig::new(id(follower), 1);
@@ -527,7 +527,7 @@ fn entries_that_a_snapshot_took_the_place_of_contradict_nothing() {
         state: Digest(machine.digest()),
         machine: &machine.snapshot(),
     });
-    let recovered = Recovered {
+    let recovered = Recovery {
         snapshot,
         entries: Vec::new(),
         hard_state: raft::eraftpb::HardState {

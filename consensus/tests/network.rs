@@ -9,10 +9,10 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, HardState};
 use souk_consensus::check::checks_of;
 use souk_consensus::replica::{Proposal, Ticket};
-use souk_consensus::store::Recovered;
+use souk_consensus::store::Recovery;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    Check, Digest, Forged, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig,
+    Check, CommandFault, Digest, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig,
     ReplicaId, RestoreError, Snapshot, StateMachine,
 };
 
@@ -25,7 +25,7 @@ struct Lines {
 impl StateMachine for Lines {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, Forged> {
+    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
         Ok(command.to_vec())
     }
 
@@ -98,7 +98,7 @@ fn start(number: usize, seed: u64, durable: &mut Durable) -> Replica<Lines> {
         checkpoint_entries: 16,
         ..ReplicaConfig::new(id(number), seed)
     };
-    let recovered = Recovered {
+    let recovered = Recovery {
         snapshot: durable.snapshot.clone(),
         entries: durable.entries.clone(),
         hard_state: durable.hard_state.clone(),

@@ -8,7 +8,7 @@ use std::path::Path;
 use raft::eraftpb::{ConfState, Entry};
 use souk_consensus::history::History;
 use souk_consensus::snapshot::SnapshotParts;
-use souk_consensus::store::Recovered;
+use souk_consensus::store::Recovery;
 use souk_consensus::wal::WalConfig;
 use souk_consensus::{
     Digest, FolderDisk, LogIndex, LogTime, Persist, Sessions, Snapshot, Store, StoreConfig, Term,
@@ -27,7 +27,7 @@ fn snapshot(index: u64, term: u64) -> Snapshot {
     })
 }
 
-fn open(folder: &Path) -> (Store<FolderDisk>, Option<Recovered>) {
+fn open(folder: &Path) -> (Store<FolderDisk>, Option<Recovery>) {
     let disk = FolderDisk::open(folder).unwrap();
     let wal = WalConfig {
         segment_bytes: 16 << 10,

@@ -34,14 +34,15 @@ use bytes::Bytes;
 use souk_consensus::check::checks_of;
 use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::{
-    Applied, COMMAND_BYTES_MAX, Divergence, InstallError, Proposal, Refused, StartError, Status,
-    Unanswered,
+    AppliedEntry, COMMAND_BYTES_MAX, Divergence, InstallError, NoAnswer, Proposal, ProposalRefusal,
+    StartError, Status,
 };
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    Forged, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
+    CommandFault, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store,
+    StoreConfig,
 };
 pub use souk_roles::validator::questions::Questioned;
 use tokio::sync::mpsc::error::TrySendError;
@@ -180,7 +181,7 @@ pub enum ProposeError {
     Timeout(Duration),
     /// It was applied, but by a snapshot; its result must be looked up.
     #[error(transparent)]
-    Unanswered(#[from] Unanswered),
+    Unanswered(#[from] NoAnswer),
     /// The validator is not running.
     #[error("the validator has stopped")]
     Stopped,
@@ -227,7 +228,7 @@ pub struct ReadMoment {
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// An entry was applied.
-    Applied(Arc<Applied>),
+    Applied(Arc<AppliedEntry>),
     /// A snapshot replaced the state: whatever was derived from it must be read anew.
     Installed(LogIndex),
 }
@@ -303,7 +304,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     pub async fn verify_each(
         &self,
         commands: Vec<Bytes>,
-    ) -> Result<Vec<Result<Proposal<M::Command>, Forged>>, ProposeError> {
+    ) -> Result<Vec<Result<Proposal<M::Command>, CommandFault>>, ProposeError> {
         let verified = self.admission.verify(commands).await;
         let verified = verified.map_err(|Crowded| ProposeError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
@@ -422,12 +423,12 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
 }
 
 /// A proposal refused by the replica's own queue.
-fn refused(refused: Refused) -> ProposeError {
+fn refused(refused: ProposalRefusal) -> ProposeError {
     match refused {
-        Refused::Busy(_) => ProposeError::Busy {
+        ProposalRefusal::Busy(_) => ProposeError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         },
-        Refused::TooLarge { bytes } => ProposeError::TooLarge { bytes },
+        ProposalRefusal::TooLarge { bytes } => ProposeError::TooLarge { bytes },
     }
 }
 

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};
 
-use super::effects::{Answer, Applied, Outcome, Unanswered, Work};
-use super::proposals::Landed;
-use super::verifying::{Standing, Unapplied};
+use super::effects::{Answer, AppliedEntry, NoAnswer, Outcome, Work};
+use super::proposals::LandedProposal;
+use super::verifying::{Standing, UnappliedEntry};
 use super::{Replica, Ticket};
 use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
@@ -120,7 +120,7 @@ impl<M: StateMachine> Replica<M> {
         self.incoming = None;
         self.raw.mut_store().install(snapshot);
         for ticket in self.proposals.on_installed(&self.sessions) {
-            let (index, result) = (self.applied, Err(Unanswered::InSnapshot));
+            let (index, result) = (self.applied, Err(NoAnswer::InSnapshot));
             outcome.answers.push(Answer {
                 ticket,
                 index,
@@ -174,7 +174,7 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn apply_batch(&mut self, entry: &Entry, outcome: &mut Outcome) {
-        let Unapplied {
+        let UnappliedEntry {
             batch, standing, ..
         } = self.verifying.take(entry.index);
         if !self.sessions.admit(&batch) {
@@ -187,7 +187,7 @@ impl<M: StateMachine> Replica<M> {
             Standing::Own => {
                 let landed = self.proposals.on_applied(&batch).into_iter();
                 landed
-                    .map(|Landed { ticket, command }| (ticket, command))
+                    .map(|LandedProposal { ticket, command }| (ticket, command))
                     .unzip()
             }
             Standing::Checked(commands) => (Vec::new(), commands),
@@ -207,7 +207,7 @@ impl<M: StateMachine> Replica<M> {
             });
         }
         let time = self.time;
-        outcome.applied.push(Applied {
+        outcome.applied.push(AppliedEntry {
             index,
             term,
             batch: id,

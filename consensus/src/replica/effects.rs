@@ -38,7 +38,7 @@ pub struct Outcome {
     /// To be sent.
     pub send: Vec<Envelope>,
     /// Entries applied, in order.
-    pub applied: Vec<Applied>,
+    pub applied: Vec<AppliedEntry>,
     /// Commands proposed here that are now answered.
     pub answers: Vec<Answer>,
     /// Reads that may now be answered from the machine.
@@ -56,7 +56,7 @@ pub struct Outcome {
 
 /// One applied entry.
 #[derive(Debug)]
-pub struct Applied {
+pub struct AppliedEntry {
     /// Its index.
     pub index: LogIndex,
     /// Its term.
@@ -77,12 +77,12 @@ pub struct Answer {
     /// The entry that holds it, or the snapshot's last one.
     pub index: LogIndex,
     /// The machine's result.
-    pub result: Result<Vec<u8>, Unanswered>,
+    pub result: Result<Vec<u8>, NoAnswer>,
 }
 
 /// A command's result that can't be known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unanswered {
+pub enum NoAnswer {
     /// It was applied, but this replica learned so by a snapshot.
     #[error("the command was applied; its result is not known here")]
     InSnapshot,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::batch::{Batch, BatchId};
 use crate::ids::{Incarnation, LogTime, ReplicaId};
-use crate::machine::{Forged, StateMachine};
+use crate::machine::{CommandFault, StateMachine};
 use crate::sessions::Sessions;
 
 /// Names one proposed command until it is answered.
@@ -25,7 +25,7 @@ pub struct Busy {
 
 /// Why a command was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum ProposalRefusal {
     /// Too much is waiting.
     #[error(transparent)]
     Busy(#[from] Busy),
@@ -56,11 +56,11 @@ impl<C> Proposal<C> {
     /// When the machine does not say something of each.
     pub fn verify_each<M: StateMachine<Command = C>>(
         commands: Vec<Bytes>,
-    ) -> Vec<Result<Self, Forged>> {
+    ) -> Vec<Result<Self, CommandFault>> {
         let bytes: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
         let verified = M::verify_each(&bytes);
         assert_eq!(verified.len(), commands.len(), "each was verified");
-        let proposal = |(bytes, verified): (Bytes, Result<C, Forged>)| {
+        let proposal = |(bytes, verified): (Bytes, Result<C, CommandFault>)| {
             verified.map(|command| Self { bytes, command })
         };
         commands.into_iter().zip(verified).map(proposal).collect()
@@ -103,19 +103,19 @@ struct Flight<C> {
     commands: Vec<Bytes>,
     verified: Vec<C>,
     bytes: usize,
-    sent: Sent,
+    sent: SendMoment,
 }
 
 /// One of this replica's commands that is applied now.
 #[derive(Debug)]
-pub(super) struct Landed<C> {
+pub(super) struct LandedProposal<C> {
     pub ticket: Ticket,
     pub command: C,
 }
 
 /// When, in which term and to whom a flight was last sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
+pub(super) struct SendMoment {
     pub term: u64,
     pub leader: u64,
     pub tick: u64,
@@ -151,10 +151,10 @@ impl<C> Proposals<C> {
     }
 
     /// Queues commands, all or none; their tickets follow each other from the one returned.
-    pub(super) fn push(&mut self, commands: Vec<Proposal<C>>) -> Result<Ticket, Refused> {
+    pub(super) fn push(&mut self, commands: Vec<Proposal<C>>) -> Result<Ticket, ProposalRefusal> {
         let sizes = || commands.iter().map(|it| it.bytes.len());
         if let Some(bytes) = sizes().find(|bytes| *bytes > COMMAND_BYTES_MAX) {
-            return Err(Refused::TooLarge { bytes });
+            return Err(ProposalRefusal::TooLarge { bytes });
         }
         let (limits, size) = (&self.limits, sizes().sum::<usize>());
         let full = self.commands + commands.len() > limits.commands_max
@@ -188,7 +188,7 @@ impl<C> Proposals<C> {
             commands: Vec::new(),
             verified: Vec::new(),
             bytes: 0,
-            sent: Sent {
+            sent: SendMoment {
                 term: 0,
                 leader: 0,
                 tick: 0,
@@ -215,7 +215,7 @@ impl<C> Proposals<C> {
     }
 
     /// The flights to be sent now: never sent, sent to another leader or term, or long ago.
-    pub(super) fn due(&self, now: Sent, resend_ticks: u64) -> Vec<u64> {
+    pub(super) fn due(&self, now: SendMoment, resend_ticks: u64) -> Vec<u64> {
         let due = |flight: &Flight<C>| {
             (flight.sent.term, flight.sent.leader) != (now.term, now.leader)
                 || flight.sent.tick + resend_ticks <= now.tick
@@ -273,7 +273,7 @@ impl<C> Proposals<C> {
             .unwrap_or(self.next_sequence)
     }
 
-    pub(super) fn on_sent(&mut self, sequence: u64, sent: Sent) {
+    pub(super) fn on_sent(&mut self, sequence: u64, sent: SendMoment) {
         assert!(sent.leader != 0, "nobody is no leader");
         if let Some(flight) = self.flights.get_mut(&sequence) {
             flight.sent = sent;
@@ -298,16 +298,17 @@ impl<C> Proposals<C> {
 
     /// A batch that was in flight is applied: its commands in the order in which the log has them.
     /// A leader may have changed that order.
-    pub(super) fn on_applied(&mut self, batch: &Batch) -> Vec<Landed<C>> {
+    pub(super) fn on_applied(&mut self, batch: &Batch) -> Vec<LandedProposal<C>> {
         let flight = self
             .land(batch.id)
             .expect("it was in flight when it was written");
         let tickets = flight.tickets.into_iter().zip(flight.verified);
-        let landed = tickets.map(|(ticket, command)| Landed { ticket, command });
+        let landed = tickets.map(|(ticket, command)| LandedProposal { ticket, command });
         if flight.commands == batch.commands {
             return landed.collect();
         }
-        let mut mine: Vec<(Bytes, Landed<C>)> = flight.commands.into_iter().zip(landed).collect();
+        let mut mine: Vec<(Bytes, LandedProposal<C>)> =
+            flight.commands.into_iter().zip(landed).collect();
         let mut take = |command: &Bytes| {
             let place = mine.iter().position(|(candidate, _)| candidate == command);
             mine.remove(place.expect("it is the same batch")).1

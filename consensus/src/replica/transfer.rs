@@ -14,7 +14,7 @@ use raft::{ProgressState, SnapshotStatus};
 use super::{Replica, StepError};
 use crate::history::Digest;
 use crate::ids::{LogIndex, ReplicaId, Term};
-use crate::incoming::{self, KeptPart, Received};
+use crate::incoming::{self, KeptPart, ReceivedParts};
 use crate::machine::StateMachine;
 use crate::manifest::Manifest;
 use crate::snapshot::Snapshot;
@@ -141,7 +141,7 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Parts that an earlier life received are not asked for again.
-    pub fn resume(&mut self, received: Received) {
+    pub fn resume(&mut self, received: ReceivedParts) {
         self.received = Some(received.parts);
     }
 

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use raft::RawNode;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
-use super::{Recovered, Replica, StartError, raft_config, silent};
+use super::{Recovery, Replica, StartError, raft_config, silent};
 use crate::batch::{Batch, BatchId, restamp};
 use crate::check::{Check, CheckTicket, EntryFault, Fault, ForgedCommand, Verdict, batch_of};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
@@ -81,7 +81,7 @@ pub(super) enum Standing<C> {
 
 /// A batch in the log that is not applied yet.
 #[derive(Debug)]
-pub(super) struct Unapplied<C> {
+pub(super) struct UnappliedEntry<C> {
     pub batch: Batch,
     pub standing: Standing<C>,
     /// Whom this replica followed when the entry came, and in which term.
@@ -90,7 +90,7 @@ pub(super) struct Unapplied<C> {
 
 /// A batch that another replica forwarded, while it is checked.
 #[derive(Debug)]
-struct Forwarded {
+struct ForwardedBatch {
     from: ReplicaId,
     batch: BatchId,
     data: Bytes,
@@ -102,11 +102,11 @@ pub(super) struct Verifying<C> {
     next_ticket: u64,
     /// To go out with the next work.
     checks: Vec<Check>,
-    unapplied: BTreeMap<u64, Unapplied<C>>,
+    unapplied: BTreeMap<u64, UnappliedEntry<C>>,
     /// The entries that must not be acknowledged yet.
     unverified: BTreeMap<u64, CheckTicket>,
     asked: BTreeMap<CheckTicket, u64>,
-    forwarded: BTreeMap<CheckTicket, Forwarded>,
+    forwarded: BTreeMap<CheckTicket, ForwardedBatch>,
     /// Verified batches of others on their way into this leader's log.
     admitted: BTreeMap<BatchId, (Vec<Bytes>, Vec<C>)>,
     /// Durable rounds by number, with their last entry, that were not acknowledged.
@@ -146,9 +146,9 @@ impl<C> Verifying<C> {
     /// written, and the replica died before it had looked at it.
     pub(super) fn on_recovered(
         &mut self,
-        mut recovered: Recovered,
+        mut recovered: Recovery,
         verdicts: Vec<Verdict<C>>,
-    ) -> Result<Recovered, StartError> {
+    ) -> Result<Recovery, StartError> {
         let verdicts = verdicts.into_iter();
         let mut verdicts: BTreeMap<CheckTicket, _> =
             verdicts.map(|it| (it.ticket, it.outcome)).collect();
@@ -167,7 +167,7 @@ impl<C> Verifying<C> {
             });
             match standing {
                 Ok((batch, commands)) => {
-                    let unapplied = Unapplied {
+                    let unapplied = UnappliedEntry {
                         batch,
                         standing: Standing::Checked(commands),
                         sender: (0, 0),
@@ -215,7 +215,7 @@ impl<C> Verifying<C> {
     }
 
     /// What the log holds at an index that is applied now.
-    pub(super) fn take(&mut self, index: u64) -> Unapplied<C> {
+    pub(super) fn take(&mut self, index: u64) -> UnappliedEntry<C> {
         let unapplied = self.unapplied.remove(&index);
         unapplied.expect("each batch was looked at when it was written")
     }
@@ -302,7 +302,7 @@ impl<M: StateMachine> Replica<M> {
             sender.0 != self.config.id.get() || !verifying.is_behind(),
             "a leader appends only what was verified"
         );
-        let unapplied = Unapplied {
+        let unapplied = UnappliedEntry {
             batch,
             standing,
             sender,
@@ -362,7 +362,7 @@ impl<M: StateMachine> Replica<M> {
         let Some((&index, _)) = self.verifying.unverified.first_key_value() else {
             return Ok(());
         };
-        let Some(Unapplied {
+        let Some(UnappliedEntry {
             standing: Standing::Faulty(fault),
             sender: (leader, term),
             ..
@@ -438,23 +438,23 @@ impl<M: StateMachine> Replica<M> {
 
     /// Another replica's batch is verified before it enters this leader's log.
     pub(super) fn verify_forwarded(&mut self, from: ReplicaId, batch: Batch, data: Bytes) {
-        let known = |it: &Forwarded| it.batch == batch.id;
+        let known = |it: &ForwardedBatch| it.batch == batch.id;
         let forwarded = &self.verifying.forwarded;
         if forwarded.len() >= FORWARDED_MAX || forwarded.values().any(known) {
             return;
         }
         let ticket = self.verifying.ask(batch.commands);
         let batch = batch.id;
-        let forwarded = Forwarded { from, batch, data };
+        let forwarded = ForwardedBatch { from, batch, data };
         self.verifying.forwarded.insert(ticket, forwarded);
     }
 
     fn on_forwarded_verified(
         &mut self,
-        forwarded: Forwarded,
+        forwarded: ForwardedBatch,
         outcome: Result<Vec<M::Command>, ForgedCommand>,
     ) -> Result<(), Forgery> {
-        let Forwarded { from, batch, data } = forwarded;
+        let ForwardedBatch { from, batch, data } = forwarded;
         let checked = outcome.map_err(|forged| Forgery::Forwarded { from, forged })?;
         let stamp = self.stamp();
         if !self.is_leader() || stamp == LogTime(0) {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use raft::eraftpb::{Entry, HardState};
 
 use super::Append;
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::entry::{self, EntryError};
 use crate::ids::{Incarnation, LogIndex, Term};
 
@@ -31,7 +31,7 @@ pub enum Record {
 pub enum RecordError {
     /// Cut short.
     #[error("a record is cut short: {0}")]
-    Truncated(#[from] Truncated),
+    Truncated(#[from] TruncationError),
     /// Unknown tag.
     #[error("a record of kind {0}, which this version does not know")]
     Kind(u8),

@@ -6,7 +6,7 @@
 use protobuf::{Message as _, ProtobufEnum};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType, Snapshot};
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, TruncationError, Writer};
 use crate::entry::{self, EntryError};
 
 /// Bytes of kind, mask, and the lengths of context and entries.
@@ -23,7 +23,7 @@ const REJECT: u32 = 1 << 8;
 pub enum RaftMessageError {
     /// Cut short.
     #[error("the raft message is cut short: {0}")]
-    Truncated(#[from] Truncated),
+    Truncated(#[from] TruncationError),
     /// Unknown kind.
     #[error("a raft message of kind {0}, which this version does not know")]
     Kind(u32),

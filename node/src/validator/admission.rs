@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use souk_consensus::replica::Proposal;
-use souk_consensus::{Forged, ReplicaId, StateMachine};
+use souk_consensus::{CommandFault, ReplicaId, StateMachine};
 use tokio::sync::oneshot;
 
 /// Commands that may wait: half a second's work. More is answered "busy".
@@ -23,7 +23,7 @@ const TOGETHER_MAX: usize = 48;
 const AT_HAND_MAX: usize = 2;
 
 /// What is said of commands that were asked about together, in their order.
-pub(super) type Verified<C> = Vec<Result<Proposal<C>, Forged>>;
+pub(super) type Verified<C> = Vec<Result<Proposal<C>, CommandFault>>;
 
 /// Too many commands wait.
 pub(super) struct Crowded;

@@ -9,7 +9,7 @@ use souk_consensus::replica::{ChangeError, Role};
 use souk_consensus::wal::WalConfig;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
-    Forged, LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
+    CommandFault, LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
 };
 use souk_roles::validator::questions::Questioned;
 use tempfile::TempDir;
@@ -35,9 +35,9 @@ impl Questioned for Tally {
 impl StateMachine for Tally {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, Forged> {
+    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
         match command {
-            b"forged" => Err(Forged {
+            b"forged" => Err(CommandFault {
                 cause: "nobody signed it".into(),
             }),
             _ => Ok(command.to_vec()),

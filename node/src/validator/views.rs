@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use souk_consensus::Checkpoint;
 use souk_consensus::LogIndex;
-use souk_consensus::views::{self, Row, Rows, RowsError, Seen};
+use souk_consensus::views::{self, Row, Rows, RowsError, SeenCheckpoint};
 
 /// Bytes of sled's cache.
 const CACHE_BYTES: u64 = 8 << 20;
@@ -157,7 +157,7 @@ pub(super) fn compare(
             .0
             .binary_search_by_key(&checkpoint.index, |it| it.index)
         {
-            if seen.0[place] != Seen::from(checkpoint) {
+            if seen.0[place] != SeenCheckpoint::from(checkpoint) {
                 return Ok(Err(checkpoint.index));
             }
             compared += 1;

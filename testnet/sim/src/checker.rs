@@ -7,13 +7,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use serde::Serialize;
 use souk_consensus::batch::BatchId;
-use souk_consensus::replica::Applied;
+use souk_consensus::replica::AppliedEntry;
 use souk_consensus::{
     Checkpoint, Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
 };
 use souk_market::{Exchange, Genesis, Millis};
 
-use super::machine::{BatchResult, Decoded, MarketBreach, SimExchange};
+use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange};
 use super::payments::{Dealings, Payments};
 use super::wholes::Wholes;
 
@@ -211,7 +211,7 @@ pub struct Checker {
     shadow_index: LogIndex,
     shadow_history: History,
     payments: Payments,
-    decoded: Rc<RefCell<Decoded>>,
+    decoded: Rc<RefCell<DecodingCache>>,
     /// The batches applied, by name.
     batches: BTreeSet<BatchId>,
     /// Time in the log, as of the last entry applied.
@@ -225,7 +225,7 @@ pub struct Checker {
 
 impl Checker {
     /// Nothing seen yet.
-    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
+    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<DecodingCache>>) -> Self {
         Self {
             leaders: BTreeMap::new(),
             histories: BTreeMap::new(),
@@ -308,7 +308,7 @@ impl Checker {
 
     /// An entry was applied: the first time, the shadow applies it too. `latest` is the latest time
     /// the log may show.
-    pub fn on_applied(&mut self, applied: &Applied, latest: LogTime) {
+    pub fn on_applied(&mut self, applied: &AppliedEntry, latest: LogTime) {
         if applied.index <= self.shadow_index {
             return;
         }

@@ -18,7 +18,7 @@ const WRITES_AFTER: u32 = 3;
 /// A handle on a simulated disk; it outlives the replica that uses it.
 #[derive(Clone)]
 pub struct SimDisk {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<DiskState>>,
 }
 
 /// What a disk does wrong, until it is told otherwise.
@@ -36,7 +36,7 @@ pub struct DiskFaults {
     pub misdirects: Option<u64>,
 }
 
-struct State {
+struct DiskState {
     random: Random,
     next_file: u64,
     files: BTreeMap<u64, FileState>,
@@ -144,7 +144,7 @@ fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 impl SimDisk {
     /// An empty disk with its own stream of chance.
     pub fn new(random: Random) -> Self {
-        let state = State {
+        let state = DiskState {
             random,
             next_file: 1,
             files: BTreeMap::new(),
@@ -267,7 +267,7 @@ fn is_next(after: &mut Option<u32>) -> bool {
     left == Some(0)
 }
 
-impl State {
+impl DiskState {
     fn change(&mut self, change: NameChange) {
         apply(&mut self.names, change.clone());
         self.pending.push(change);

@@ -216,7 +216,7 @@ pub enum Fault {
 
 /// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Timed {
+pub struct TimedFault {
     /// Simulated milliseconds since the start.
     pub at_ms: u64,
     /// What.
@@ -228,12 +228,12 @@ pub struct Timed {
 const MEAN_MS: u64 = 1_500;
 
 /// Draws what goes wrong before `until_ms`.
-pub fn schedule(seed: u64, nodes: usize, until_ms: u64) -> Vec<Timed> {
+pub fn schedule(seed: u64, nodes: usize, until_ms: u64) -> Vec<TimedFault> {
     let mut random = Random::new(seed, "faults");
     let mut faults = Vec::new();
     let mut at_ms = 1_000;
     while at_ms < until_ms {
-        faults.push(Timed {
+        faults.push(TimedFault {
             at_ms,
             fault: draw(&mut random, nodes),
         });

@@ -32,7 +32,7 @@ use serde::Serialize;
 
 pub use checker::Violation;
 pub use counts::{Counts, SEEDS_TELLING, Sums};
-pub use faults::{Boundary, Fault, Timed};
+pub use faults::{Boundary, Fault, TimedFault};
 pub use payments::Dealings;
 pub use rows::Harm;
 
@@ -122,7 +122,7 @@ pub struct Failure {
     /// The shortest schedule found that breaks it, as numbers into the seed's schedule.
     pub faults: Vec<usize>,
     /// The same in full.
-    pub schedule: Vec<Timed>,
+    pub schedule: Vec<TimedFault>,
     /// Runs made to shorten it.
     pub runs: u32,
     /// The command that shows it again.
@@ -172,7 +172,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
 }
 
 /// The faults a run lives through.
-fn chosen(config: &Config) -> Vec<Timed> {
+fn chosen(config: &Config) -> Vec<TimedFault> {
     let all = faults::schedule(config.seed, config.nodes, config.simulated_ms());
     match &config.faults {
         None => all,

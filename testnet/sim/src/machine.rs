@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
-use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{
+    CommandFault, Digest, History, LogTime, Position, RestoreError, StateMachine,
+};
 use souk_market::{
     AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Signature,
     SignedBatch, VerifiedBatch,
@@ -23,7 +25,7 @@ const DECODED_MAX: usize = 4_096;
 /// Decoded batches by their bytes, shared by all replicas of one simulation: each is decoded, its
 /// signature really checked and its leaf hashed once, whoever wants to know.
 #[derive(Default)]
-pub struct Decoded {
+pub struct DecodingCache {
     batches: Vec<Option<Rc<Decoding>>>,
 }
 
@@ -39,7 +41,7 @@ pub struct Decoding {
     pub authentic: bool,
 }
 
-impl Decoded {
+impl DecodingCache {
     /// What the command at a place is.
     pub fn get(&mut self, command: &[u8]) -> Rc<Decoding> {
         let mut hasher = DefaultHasher::new();
@@ -86,10 +88,10 @@ impl Decoding {
     }
 
     /// Refuses what its account did not sign.
-    pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, Forged> {
+    pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, CommandFault> {
         match self.authentic {
             true => Ok(self),
-            false => Err(Forged {
+            false => Err(CommandFault {
                 cause: "its account did not sign it".into(),
             }),
         }
@@ -102,9 +104,9 @@ fn is_signed(signed: &SignedBatch) -> bool {
 
 /// What the exchange did since it was last asked.
 #[derive(Default)]
-pub struct Seen(RefCell<Vec<Event>>);
+pub struct EventRecorder(RefCell<Vec<Event>>);
 
-impl Watch for Seen {
+impl Watch for EventRecorder {
     fn on_events(&mut self, events: &[Event]) {
         self.0.get_mut().extend_from_slice(events);
     }
@@ -126,17 +128,17 @@ pub enum MarketBreach {
 
 /// The exchange with its checks.
 pub struct SimExchange {
-    machine: ExchangeMachine<Seen>,
-    decoded: Rc<RefCell<Decoded>>,
+    machine: ExchangeMachine<EventRecorder>,
+    decoded: Rc<RefCell<DecodingCache>>,
     closed: BTreeSet<LeaseId>,
     breach: Option<MarketBreach>,
 }
 
 impl SimExchange {
     /// A market at its beginning.
-    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
+    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<DecodingCache>>) -> Self {
         Self {
-            machine: ExchangeMachine::new(genesis, Seen::default()),
+            machine: ExchangeMachine::new(genesis, EventRecorder::default()),
             decoded,
             closed: BTreeSet::new(),
             breach: None,
@@ -204,7 +206,7 @@ fn encoded(result: &BatchResult) -> Vec<u8> {
 impl StateMachine for SimExchange {
     type Command = Rc<Decoding>;
 
-    fn verify(command: &[u8]) -> Result<Rc<Decoding>, Forged> {
+    fn verify(command: &[u8]) -> Result<Rc<Decoding>, CommandFault> {
         Rc::new(Decoding::of(command)).verified()
     }
 

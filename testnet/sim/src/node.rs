@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use souk_consensus::check::{ForgedCommand, checks_of};
-use souk_consensus::replica::{Applied, Outcome, ProposalLimits, ReadTicket, Ticket, Work};
+use souk_consensus::replica::{AppliedEntry, Outcome, ProposalLimits, ReadTicket, Ticket, Work};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
@@ -17,7 +17,7 @@ use souk_consensus::{
 
 use super::disk::SimDisk;
 use super::faults::Boundary;
-use super::machine::{Decoded, Decoding, SimExchange};
+use super::machine::{Decoding, DecodingCache, SimExchange};
 use super::random::Random;
 use super::rows::SimRows;
 
@@ -52,7 +52,7 @@ pub struct Running {
 
 /// What is drawn of a machine.
 #[derive(Clone, Copy)]
-struct Drawn {
+struct NodeParameters {
     drift_ppm: i64,
     segment_bytes: u64,
     snapshot_entries: u64,
@@ -60,7 +60,7 @@ struct Drawn {
     limits: ProposalLimits,
 }
 
-impl Drawn {
+impl NodeParameters {
     /// A clock of its own for each; limits that all of a run have, in a third of the runs unlike
     /// the usual ones.
     fn new(id: ReplicaId, seed: u64) -> Self {
@@ -115,7 +115,7 @@ pub struct Node {
     pub forges: bool,
     /// Whether it ever did.
     pub forged: bool,
-    drawn: Drawn,
+    drawn: NodeParameters,
     random: Random,
 }
 
@@ -134,17 +134,17 @@ pub enum Round {
     /// Nothing to do.
     Idle,
     /// Messages to send and things that happened.
-    Done(Box<Done>),
+    Done(Box<CompletedRound>),
     /// The machine died on the way; what had left before is sent, and what it had applied may be in
     /// a snapshot that it kept.
-    Died(Vec<souk_consensus::wire::Envelope>, Vec<Applied>),
+    Died(Vec<souk_consensus::wire::Envelope>, Vec<AppliedEntry>),
     /// The replica stops for a reason that is no crash.
     Refused(String),
 }
 
 /// What a round brought.
 #[derive(Default)]
-pub struct Done {
+pub struct CompletedRound {
     pub sent: Vec<souk_consensus::wire::Envelope>,
     pub outcome: Outcome,
 }
@@ -152,7 +152,7 @@ pub struct Done {
 impl Node {
     /// A machine with an empty disk.
     pub fn new(id: ReplicaId, seed: u64) -> Self {
-        let drawn = Drawn::new(id, seed);
+        let drawn = NodeParameters::new(id, seed);
         Self {
             id,
             drawn,
@@ -206,7 +206,7 @@ impl Node {
         seed: u64,
         members: Option<&[ReplicaId]>,
         machine: SimExchange,
-        decoded: &RefCell<Decoded>,
+        decoded: &RefCell<DecodingCache>,
     ) -> Result<(), StartFault> {
         let config = StoreConfig {
             wal: WalConfig {
@@ -349,7 +349,7 @@ impl Node {
         {
             return Round::Died(sent, outcome.applied);
         }
-        Round::Done(Box::new(Done { sent, outcome }))
+        Round::Done(Box::new(CompletedRound { sent, outcome }))
     }
 
     /// Keeps what came of a snapshot; false if the disk failed.
@@ -405,7 +405,7 @@ impl Node {
 }
 
 /// What a check comes to: each batch is decoded once, whoever verifies it.
-pub fn verdict(check: &Check, decoded: &RefCell<Decoded>) -> Verdict<Rc<Decoding>> {
+pub fn verdict(check: &Check, decoded: &RefCell<DecodingCache>) -> Verdict<Rc<Decoding>> {
     let commands = check.commands.iter().enumerate();
     let verified = commands.map(|(offset, command)| {
         let decoding = decoded.borrow_mut().get(command);

@@ -45,7 +45,7 @@ pub struct Dealings {
 }
 
 /// What is owed for one lease.
-struct Owed {
+struct LeaseDebt {
     price: Price,
     escrow: Credits,
     accepted: DeviceMicros,
@@ -56,12 +56,12 @@ struct Owed {
 }
 
 /// What the receipts of a batch say: amount and usage.
-type Settled = BTreeMap<LeaseId, (Credits, DeviceMicros)>;
+type ReceiptClaims = BTreeMap<LeaseId, (Credits, DeviceMicros)>;
 
 /// See the module.
 pub struct Payments {
     fee_basis_points: u64,
-    leases: BTreeMap<LeaseId, Owed>,
+    leases: BTreeMap<LeaseId, LeaseDebt>,
     /// Asks by which the rest of a lease is sold.
     resales: BTreeMap<OrderId, LeaseId>,
     /// What was done.
@@ -110,7 +110,7 @@ impl Payments {
         }
     }
 
-    fn on_done(&mut self, command: &Command, acceptance: &Acceptance, settled: &mut Settled) {
+    fn on_done(&mut self, command: &Command, acceptance: &Acceptance, settled: &mut ReceiptClaims) {
         let dealings = &mut self.dealings;
         match (command, acceptance) {
             (Command::NoteUsage { lease, usage }, Acceptance::Noted { accepted_at }) => {
@@ -150,11 +150,11 @@ impl Payments {
         }
     }
 
-    fn on_event(&mut self, event: &Event, settled: &Settled) -> Option<String> {
+    fn on_event(&mut self, event: &Event, settled: &ReceiptClaims) -> Option<String> {
         match event {
             Event::Traded(trade) => {
                 let resold_at = self.on_resold(trade);
-                let owed = Owed {
+                let owed = LeaseDebt {
                     price: trade.price,
                     escrow: trade.escrow,
                     accepted: DeviceMicros(0),
@@ -207,7 +207,7 @@ impl Payments {
         &mut self,
         lease: LeaseId,
         reason: CloseReason,
-        settled: &Settled,
+        settled: &ReceiptClaims,
     ) -> Option<(Credits, Credits, Credits)> {
         let owed = self.leases.remove(&lease)?;
         let (amount, usage) = match reason {

@@ -41,11 +41,11 @@ pub const HARMS: [Harm; 5] = [
 /// A handle on the folder; it outlives the replica that uses it.
 #[derive(Clone, Debug, Default)]
 pub struct SimRows {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<RowsState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RowsState {
     rows: Table,
     /// What a crash leaves at least, and what was written since, in order.
     durable: Table,
@@ -119,15 +119,15 @@ impl SimRows {
 
     /// Removes everything: a new disk in the same machine.
     pub fn wipe(&self) {
-        *self.state.borrow_mut() = State::default();
+        *self.state.borrow_mut() = RowsState::default();
     }
 
     /// A copy of what is there, as whoever looks without an earlier life's memory sees it.
     pub fn copy(&self) -> Self {
         let rows = self.state.borrow().rows.clone();
-        let state = State {
+        let state = RowsState {
             rows,
-            ..State::default()
+            ..RowsState::default()
         };
         Self {
             state: Rc::new(RefCell::new(state)),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use souk_consensus::batch::BatchId;
-use souk_consensus::replica::Applied;
+use souk_consensus::replica::AppliedEntry;
 use souk_consensus::{
     Checkpoint, Digest, History, Incarnation, LogIndex, LogTime, ReplicaId, Term,
 };
@@ -14,7 +14,7 @@ use souk_market::LeaseId;
 
 use super::checker::Checker;
 use super::clients::People;
-use super::machine::{Decoded, MarketBreach};
+use super::machine::{DecodingCache, MarketBreach};
 use super::random::Random;
 use super::*;
 
@@ -64,7 +64,7 @@ fn what_never_happened_in_many_runs_is_named() {
 
 fn checker() -> Checker {
     let (_, genesis) = People::new(Random::new(1, "people"));
-    Checker::new(&genesis, Rc::new(RefCell::new(Decoded::default())))
+    Checker::new(&genesis, Rc::new(RefCell::new(DecodingCache::default())))
 }
 
 fn id(number: u64) -> ReplicaId {
@@ -79,8 +79,8 @@ fn found(act: impl FnOnce(&mut Checker)) -> Option<&'static str> {
 }
 
 /// A tick that was applied.
-fn tick(index: u64, sequence: u64, time: u64, result: &[u8]) -> Applied {
-    Applied {
+fn tick(index: u64, sequence: u64, time: u64, result: &[u8]) -> AppliedEntry {
+    AppliedEntry {
         index: LogIndex(index),
         term: Term(1),
         batch: BatchId {

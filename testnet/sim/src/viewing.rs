@@ -45,7 +45,7 @@ impl World {
             Ok(read) => read,
             Err(error) => return Some(error.to_string()),
         };
-        let differs = |it: &&views::Seen| {
+        let differs = |it: &&views::SeenCheckpoint| {
             let wanted = self.checker.state_at(it.index);
             wanted.is_some_and(|wanted| wanted != (it.history, it.state))
         };

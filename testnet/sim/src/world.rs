@@ -18,10 +18,10 @@ use souk_market::Genesis;
 
 use super::checker::{Checker, Violation};
 use super::clients::{CAPACITY, People};
-use super::faults::Timed;
-use super::machine::{Decoded, SimExchange};
+use super::faults::TimedFault;
+use super::machine::{DecodingCache, SimExchange};
 use super::network::Network;
-use super::node::{Done, Node, Round, StartFault};
+use super::node::{CompletedRound, Node, Round, StartFault};
 use super::random::Random;
 use super::spoiling;
 use super::{Config, Counts};
@@ -79,44 +79,44 @@ pub(super) enum Event {
 }
 
 /// An event in the queue: the earliest is the greatest, of those at one time the first put in.
-struct Scheduled {
+struct QueuedEvent {
     time: u64,
     sequence: u64,
     event: Event,
 }
 
-impl Scheduled {
+impl QueuedEvent {
     fn rank(&self) -> Reverse<(u64, u64)> {
         Reverse((self.time, self.sequence))
     }
 }
 
-impl Ord for Scheduled {
+impl Ord for QueuedEvent {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank().cmp(&other.rank())
     }
 }
 
-impl PartialOrd for Scheduled {
+impl PartialOrd for QueuedEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Scheduled {
+impl PartialEq for QueuedEvent {
     fn eq(&self, other: &Self) -> bool {
         self.rank() == other.rank()
     }
 }
 
-impl Eq for Scheduled {}
+impl Eq for QueuedEvent {}
 
 /// See the module.
 pub struct World {
     pub(super) config: Config,
     pub(super) now: u64,
     sequence: u64,
-    queue: BinaryHeap<Scheduled>,
+    queue: BinaryHeap<QueuedEvent>,
     pub(super) nodes: Vec<Node>,
     pub(super) network: Network,
     pub(super) random: Random,
@@ -126,22 +126,22 @@ pub struct World {
     pub(super) operations: Operations,
     pub(super) checker: Checker,
     pub(super) counts: Counts,
-    pub(super) faults: Vec<Timed>,
+    pub(super) faults: Vec<TimedFault>,
     pub(super) reorders: u32,
     pub(super) next_id: u64,
     pub(super) healed: bool,
     genesis: Genesis,
-    pub(super) decoded: Rc<RefCell<Decoded>>,
+    pub(super) decoded: Rc<RefCell<DecodingCache>>,
 }
 
 impl World {
     /// A world at its beginning.
-    pub fn new(config: &Config, faults: Vec<Timed>) -> Self {
+    pub fn new(config: &Config, faults: Vec<TimedFault>) -> Self {
         let seed = config.seed;
         let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
         let actors = Actors::new(seed, config.nodes, &mut genesis);
         people.join(genesis.market_id());
-        let decoded = Rc::new(RefCell::new(Decoded::default()));
+        let decoded = Rc::new(RefCell::new(DecodingCache::default()));
         let nodes = config.nodes;
         let mut world = Self {
             config: config.clone(),
@@ -187,7 +187,7 @@ impl World {
 
     pub(super) fn at(&mut self, time: u64, event: Event) {
         self.sequence += 1;
-        self.queue.push(Scheduled {
+        self.queue.push(QueuedEvent {
             time: time.max(self.now),
             sequence: self.sequence,
             event,
@@ -221,7 +221,7 @@ impl World {
 
     fn run_until(&mut self, until: u64, done: impl Fn(&Self) -> bool) {
         while self.checker.violation().is_none() {
-            let Some(Scheduled { time, event, .. }) = self.queue.pop() else {
+            let Some(QueuedEvent { time, event, .. }) = self.queue.pop() else {
                 return;
             };
             if time > until {
@@ -362,7 +362,7 @@ impl World {
             match self.nodes[node].round(self.now) {
                 Round::Idle => break,
                 Round::Done(done) => {
-                    let Done { sent, outcome } = *done;
+                    let CompletedRound { sent, outcome } = *done;
                     self.send(node, from, sent);
                     self.on_outcome(node, outcome);
                 }

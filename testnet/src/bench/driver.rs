@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::swarm::Stream;
-use souk_consensus::codec::Truncated;
+use souk_consensus::codec::TruncationError;
 use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network, OpenError};
 
@@ -42,7 +42,7 @@ pub enum BenchError {
     Wire(#[from] WireError),
     /// A replica's answer makes no sense.
     #[error("a replica's answer is cut short: {0}")]
-    Answer(#[from] Truncated),
+    Answer(#[from] TruncationError),
     /// No leader.
     #[error("no leader after {START_PATIENCE:?}; the replicas' logs are in {}", .0.display())]
     NoLeader(PathBuf),

@@ -3,7 +3,7 @@
 //! It hashes no command, since the history that every replica keeps hashes them all.
 
 use ed25519_dalek::Signer as _;
-use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{AccountKey, Claim, Signature};
 use souk_node::folder::key::NodeKey;
 use souk_node::validator::Questioned;
@@ -46,10 +46,10 @@ fn claim(command: &[u8]) -> Option<Claim<'_>> {
 }
 
 /// What a command begins with, unless it is forged.
-fn number(command: &[u8], holds: bool) -> Result<Number, Forged> {
+fn number(command: &[u8], holds: bool) -> Result<Number, CommandFault> {
     let number = command.first_chunk::<8>();
     let number = Number(number.map(|number| u64::from_le_bytes(*number)));
-    holds.then_some(number).ok_or_else(|| Forged {
+    holds.then_some(number).ok_or_else(|| CommandFault {
         cause: "its client did not sign it".into(),
     })
 }
@@ -101,12 +101,12 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 impl<const SIGNED: bool> StateMachine for CountingMachine<SIGNED> {
     type Command = Number;
 
-    fn verify(command: &[u8]) -> Result<Number, Forged> {
+    fn verify(command: &[u8]) -> Result<Number, CommandFault> {
         let holds = !SIGNED || claim(command).is_some_and(|claim| claim.holds());
         number(command, holds)
     }
 
-    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Number, Forged>> {
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Number, CommandFault>> {
         if !SIGNED {
             return commands.iter().map(|it| number(it, true)).collect();
         }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
-use souk_consensus::codec::{Reader, Truncated, Writer};
+use souk_consensus::codec::{Reader, TruncationError, Writer};
 use souk_node::folder::contact::Contact;
 use souk_node::folder::key::NodeKey;
 
@@ -44,7 +44,7 @@ impl Put {
     }
 
     /// The requests of a frame; their payloads share its memory.
-    pub fn decode(frame: Bytes) -> Result<Vec<Put>, Truncated> {
+    pub fn decode(frame: Bytes) -> Result<Vec<Put>, TruncationError> {
         let mut reader = Reader::new(frame);
         let mut puts = Vec::new();
         while reader.left() > 0 {
@@ -67,7 +67,7 @@ impl RequestEnd {
     }
 
     /// The answers of a frame.
-    pub fn decode(frame: Bytes) -> Result<Vec<RequestEnd>, Truncated> {
+    pub fn decode(frame: Bytes) -> Result<Vec<RequestEnd>, TruncationError> {
         let mut reader = Reader::new(frame);
         let mut dones = Vec::new();
         while reader.left() > 0 {

@@ -41,7 +41,7 @@ pub struct Files {
 
 /// An answer in files.
 #[derive(Clone)]
-pub struct Written {
+pub struct AnswerFiles {
     files: Vec<PathBuf>,
     outputs: BTreeMap<String, Tensor>,
 }
@@ -52,7 +52,7 @@ pub struct Asking<'a> {
     output: Output,
     files: &'a Files,
     /// Answers that are there already, by the places of their requests.
-    kept: BTreeMap<usize, Written>,
+    kept: BTreeMap<usize, AnswerFiles>,
     /// The places of the others.
     left: Vec<usize>,
 }
@@ -62,7 +62,7 @@ pub struct Came {
     /// How the job ended; none where its user did not wait for that.
     ended: Option<Result<Finished, Box<Ended>>>,
     /// The answers that came now.
-    written: Vec<Written>,
+    written: Vec<AnswerFiles>,
     /// What went wrong on this machine.
     here: Outcome,
 }
@@ -129,13 +129,13 @@ impl Files {
     }
 
     /// The requests whose answers a journal names and whose files hold them, by their places.
-    pub fn kept(&self, args: &SubmitArgs, journal: &Journal) -> BTreeMap<usize, Written> {
+    pub fn kept(&self, args: &SubmitArgs, journal: &Journal) -> BTreeMap<usize, AnswerFiles> {
         let answered = journal.past().answered;
         let kept = |(place, asked): (usize, &ContentId)| {
             let outputs = answered.get(asked)?.outputs.iter().cloned().collect();
             let folder = args.out.join(self.name(place));
             let (files, outputs) = files::holds(&folder, &outputs, args.format)?;
-            Some((place, Written { files, outputs }))
+            Some((place, AnswerFiles { files, outputs }))
         };
         self.asked.iter().enumerate().filter_map(kept).collect()
     }
@@ -155,7 +155,7 @@ impl<'a> Asking<'a> {
         args: &'a SubmitArgs,
         output: Output,
         files: &'a Files,
-        kept: BTreeMap<usize, Written>,
+        kept: BTreeMap<usize, AnswerFiles>,
     ) -> Asking<'a> {
         let left = (0..files.count()).filter(|place| !kept.contains_key(place));
         Asking {
@@ -273,7 +273,7 @@ impl<'a> Asking<'a> {
     async fn keep(
         &self,
         mut answers: mpsc::Receiver<Answer>,
-        written: &mut Vec<Written>,
+        written: &mut Vec<AnswerFiles>,
     ) -> Outcome {
         while let Some(answer) = answers.recv().await {
             let place = self.left[answer.number as usize];
@@ -289,7 +289,7 @@ impl<'a> Asking<'a> {
                 // They are in their files.
                 outputs.clear();
             }
-            written.push(Written { files, outputs });
+            written.push(AnswerFiles { files, outputs });
         }
         Ok(())
     }
@@ -342,7 +342,7 @@ impl<'a> Asking<'a> {
     fn show(
         self,
         mut done: Finished,
-        written: Vec<Written>,
+        written: Vec<AnswerFiles>,
         receipts: &[PathBuf],
         (plan, before, after): (Value, Balances, Balances),
     ) {
@@ -359,7 +359,7 @@ impl<'a> Asking<'a> {
             Output::Json => {
                 let mut job = show::job::to_json(&done, plan, files, receipts);
                 if self.files.stream.is_some() {
-                    let answer = |(place, one): (&usize, &Written)| {
+                    let answer = |(place, one): (&usize, &AnswerFiles)| {
                         let request = self.files.name(*place);
                         json!({ "request": request, "files": one.files })
                     };

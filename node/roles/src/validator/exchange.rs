@@ -2,7 +2,7 @@
 //! batches and orders in, bytes of results out.
 
 use serde::{Deserialize, Serialize};
-use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
     Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, Refusal,
     SignedBatch, VerifiedBatch,
@@ -124,8 +124,8 @@ enum Read {
     Order(SignedOrder),
 }
 
-fn read(command: &[u8]) -> Result<Read, Forged> {
-    let forged = |cause: Box<dyn std::error::Error + Send + Sync>| Forged { cause };
+fn read(command: &[u8]) -> Result<Read, CommandFault> {
+    let forged = |cause: Box<dyn std::error::Error + Send + Sync>| CommandFault { cause };
     match SignedOrder::decode(command) {
         Some(Ok(order)) => Ok(Read::Order(order)),
         Some(Err(fault)) => Err(forged(Box::new(NoOrder(fault)))),
@@ -135,8 +135,8 @@ fn read(command: &[u8]) -> Result<Read, Forged> {
     }
 }
 
-fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<Checked, Forged> {
-    verified.map(Checked::Batch).map_err(|fault| Forged {
+fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<Checked, CommandFault> {
+    verified.map(Checked::Batch).map_err(|fault| CommandFault {
         cause: Box::new(fault),
     })
 }
@@ -144,14 +144,14 @@ fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<Checked, Forge
 impl<W: Watch> StateMachine for ExchangeMachine<W> {
     type Command = Checked;
 
-    fn verify(command: &[u8]) -> Result<Checked, Forged> {
+    fn verify(command: &[u8]) -> Result<Checked, CommandFault> {
         match read(command)? {
             Read::Order(order) => Ok(Checked::Order(order)),
             Read::Batch(signed) => checked(signed.verify()),
         }
     }
 
-    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Checked, Forged>> {
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Checked, CommandFault>> {
         let mut batches = Vec::new();
         // What is not a batch is known already; the rest is in the order of the batches.
         let known = |command: &&[u8]| match read(command) {

@@ -22,7 +22,7 @@ use crate::random::Random;
 use crate::world::{Event, World};
 use jobs::buyer::Buyer;
 use jobs::worker::Worker;
-use jobs::{Answered, Frame};
+use jobs::{EffectAnswer, Frame};
 use trader::Trader;
 
 /// Accounts that trade at random.
@@ -96,7 +96,7 @@ pub enum ActorEvent {
         frame: Frame,
     },
     /// An effect of the core came to something.
-    Done { life: u64, done: Box<Answered> },
+    Done { life: u64, done: Box<EffectAnswer> },
     /// A question reaches a validator.
     Put {
         life: u64,

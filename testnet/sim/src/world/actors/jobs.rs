@@ -27,7 +27,7 @@ pub use links::Frame;
 use links::Links;
 
 /// What an effect of a core came to.
-pub enum Done {
+pub enum EffectResult {
     /// An answer to a provider.
     Worker(provider::Answer),
     /// An answer to a job.
@@ -89,4 +89,4 @@ impl World {
 }
 
 /// The ticket of an effect that is answered, and what it came to.
-pub type Answered = (Ticket, Done);
+pub type EffectAnswer = (Ticket, EffectResult);

@@ -14,7 +14,7 @@ use souk_roles::lease::{BuyerWord, Contact, Opening, Request as JobRequest};
 use souk_roles::market::client::{Asked, Event as ClientEvent};
 use souk_roles::market::words::Request;
 
-use super::Done;
+use super::EffectResult;
 use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::{GIVEN, Shape};
@@ -304,7 +304,7 @@ impl World {
 
     fn carry_out_of_buyer(&mut self, actor: usize, ticket: Ticket, action: Action) {
         let account = self.actors.list[actor].account;
-        let soon = |answer: Answer| Done::Buyer(answer);
+        let soon = |answer: Answer| EffectResult::Buyer(answer);
         match action {
             Action::Plan(wanted) => {
                 let request = Request::Choose(Box::new(demands(account, &wanted.excluded)));
@@ -366,7 +366,7 @@ impl World {
     /// What is done on the buyer's own machine.
     fn carry_out_here(&mut self, actor: usize, ticket: Ticket, action: Action) {
         let account = self.actors.list[actor].account;
-        let soon = |answer: Answer| Done::Buyer(answer);
+        let soon = |answer: Answer| EffectResult::Buyer(answer);
         match action {
             Action::Serve { contents } => {
                 for id in contents {
@@ -490,10 +490,10 @@ impl World {
         if journal.write(&facts) {
             buyer.unsynced.push((ticket, facts));
             let after = self.jobs.random.between(1, 12);
-            return self.done_in(actor, after, ticket, Done::Sync);
+            return self.done_in(actor, after, ticket, EffectResult::Sync);
         }
         let answer = Answer::NotWritten("the disk is full".to_owned());
-        self.done_in(actor, 1, ticket, Done::Buyer(answer));
+        self.done_in(actor, 1, ticket, EffectResult::Buyer(answer));
     }
 
     fn sync_for_buyer(&mut self, actor: usize, ticket: Ticket) {
@@ -517,7 +517,7 @@ impl World {
                 true => Answer::Recorded,
                 false => Answer::NotWritten("the disk failed".to_owned()),
             };
-            self.done_in(actor, 0, ticket, Done::Buyer(answer));
+            self.done_in(actor, 0, ticket, EffectResult::Buyer(answer));
         }
     }
 
@@ -537,7 +537,7 @@ impl World {
         job.answers.insert(request, outputs);
         job.under_way = job.under_way.saturating_sub(1);
         self.counts.answers += 1;
-        self.done_soon(actor, 0, 8, ticket, Done::Buyer(Answer::Taken));
+        self.done_soon(actor, 0, 8, ticket, EffectResult::Buyer(Answer::Taken));
         self.give_requests(actor);
     }
 
@@ -569,14 +569,14 @@ impl World {
     }
 
     /// An effect of a job came to something.
-    pub(super) fn on_buyer_done(&mut self, actor: usize, ticket: Ticket, done: Done) {
+    pub(super) fn on_buyer_done(&mut self, actor: usize, ticket: Ticket, done: EffectResult) {
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
         };
         let answer = match done {
-            Done::Sync => return self.sync_for_buyer(actor, ticket),
-            Done::Buyer(answer) => answer,
-            Done::Worker(_) => return,
+            EffectResult::Sync => return self.sync_for_buyer(actor, ticket),
+            EffectResult::Buyer(answer) => answer,
+            EffectResult::Worker(_) => return,
         };
         // One that was stopped may come all the same.
         if buyer.stopped.remove(&ticket) && self.jobs.random.chance(500) {

@@ -10,7 +10,7 @@ use souk_roles::job::{self, Leg};
 use souk_roles::lease::{BuyerWord, Opening, ProviderWord, Taken};
 use souk_roles::provider::{self, StreamId};
 
-use super::Done;
+use super::EffectResult;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event, World};
 
@@ -267,11 +267,11 @@ impl World {
                     Frame::Break => None,
                 };
                 let done = if is_worker {
-                    Done::Worker(provider::Answer::Offered(
+                    EffectResult::Worker(provider::Answer::Offered(
                         taken.ok_or_else(|| "not reached".to_owned()),
                     ))
                 } else {
-                    Done::Buyer(job::Answer::HandedOn(match taken {
+                    EffectResult::Buyer(job::Answer::HandedOn(match taken {
                         Some(Taken::Yes) => Ok(()),
                         _ => Err("not taken".to_owned()),
                     }))

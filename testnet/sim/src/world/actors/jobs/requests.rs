@@ -10,13 +10,13 @@ use souk_roles::provider::{self, MarketView, NotDone, Terms};
 
 use super::buyer::BuyerAsked;
 use super::worker::WorkerAsked;
-use super::{Answered, Done};
+use super::{EffectAnswer, EffectResult};
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event, World};
 
 impl World {
     /// An effect is answered after so many milliseconds.
-    pub(super) fn done_in(&mut self, actor: usize, after: u64, ticket: Ticket, done: Done) {
+    pub(super) fn done_in(&mut self, actor: usize, after: u64, ticket: Ticket, done: EffectResult) {
         let life = self.actors.list[actor].life;
         let done = Box::new((ticket, done));
         let event = ActorEvent::Done { life, done };
@@ -29,14 +29,14 @@ impl World {
         least: u64,
         most: u64,
         ticket: Ticket,
-        done: Done,
+        done: EffectResult,
     ) {
         let after = self.jobs.random.between(least, most);
         self.done_in(actor, after, ticket, done);
     }
 
     /// An effect came to something.
-    pub(crate) fn on_done(&mut self, actor: usize, life: u64, (ticket, done): Answered) {
+    pub(crate) fn on_done(&mut self, actor: usize, life: u64, (ticket, done): EffectAnswer) {
         if self.actors.list[actor].life != life {
             return;
         }
@@ -82,7 +82,7 @@ impl World {
                     let result = result.map(|result| result.map_err(NotDone::Refused));
                     let none = || Err(NotDone::Uncertain("no result".to_owned()));
                     let answer = provider::Answer::Commanded(result.unwrap_or_else(none));
-                    self.done_in(actor, 0, ticket, Done::Worker(answer));
+                    self.done_in(actor, 0, ticket, EffectResult::Worker(answer));
                 }
                 return;
             }
@@ -127,7 +127,7 @@ impl World {
                 provider::Answer::NotSeen(format!("{:?}", word.err())),
             ),
         };
-        self.done_in(actor, 0, ticket, Done::Worker(answer));
+        self.done_in(actor, 0, ticket, EffectResult::Worker(answer));
     }
 
     /// What its providers noted is disputed, whatever they did.
@@ -198,7 +198,7 @@ impl World {
             }
             (BuyerAsked::Command(ticket), _) => (ticket, unreachable_market()),
         };
-        self.done_in(actor, 0, ticket, Done::Buyer(answer));
+        self.done_in(actor, 0, ticket, EffectResult::Buyer(answer));
     }
 }
 

@@ -8,14 +8,14 @@ use souk_market::{
 use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
-use souk_roles::lease::Failure;
+use souk_roles::lease::{Failure, Opening};
 use souk_roles::market::client::{Asked, Event as ClientEvent};
 use souk_roles::market::words::Request;
 use souk_roles::provider::{
     Action, Answer, Arrival, Config, Event, Fact, Past, ProviderCore, RunResult, StreamId,
 };
 
-use super::Done;
+use super::EffectResult;
 use super::contents::{CONTENT_BYTES, computed};
 use super::journal::Journal;
 use super::links::Purpose;
@@ -248,9 +248,8 @@ impl World {
             }
             Action::Offer { to, offer } => {
                 self.counts.offers += 1;
-                let opening = souk_roles::lease::Opening::Offer(offer);
-                self.open_link(actor, Purpose::Offer(ticket), to, &opening);
-                let done = Done::Worker(Answer::Offered(Err("no answer".to_owned())));
+                self.open_link(actor, Purpose::Offer(ticket), to, &Opening::Offer(offer));
+                let done = EffectResult::Worker(Answer::Offered(Err("no answer".to_owned())));
                 self.done_in(actor, 10_000, ticket, done);
             }
             Action::LookAt { lease } => {
@@ -278,10 +277,11 @@ impl World {
                 self.check_parties(actor, lease, &holders);
                 let answer = self.bring(actor, &ids, &holders);
                 self.counts.contents_moved += ids.len() as u64;
-                self.done_soon(actor, 5, 60, ticket, Done::Worker(answer));
+                self.done_soon(actor, 5, 60, ticket, EffectResult::Worker(answer));
             }
             Action::Check { .. } => {
-                self.done_soon(actor, 0, 3, ticket, Done::Worker(Answer::Checked(Ok(()))));
+                let done = EffectResult::Worker(Answer::Checked(Ok(())));
+                self.done_soon(actor, 0, 3, ticket, done);
             }
             Action::Record(facts) => self.record_for_worker(actor, ticket, facts),
             Action::Sign(body) => {
@@ -289,7 +289,7 @@ impl World {
                     return;
                 };
                 let receipt = souk_market::Receipt::new(*body).sign_as_provider(&worker.key);
-                let done = Done::Worker(Answer::Signed(Box::new(receipt)));
+                let done = EffectResult::Worker(Answer::Signed(Box::new(receipt)));
                 self.done_soon(actor, 0, 2, ticket, done);
             }
             Action::Stop(of) => {
@@ -373,7 +373,7 @@ impl World {
         if let Role::Worker(worker) = &mut self.actors.list[actor].role {
             worker.places.insert(ticket, lease);
         }
-        self.done_in(actor, after, ticket, Done::Worker(answer));
+        self.done_in(actor, after, ticket, EffectResult::Worker(answer));
     }
 
     fn compute(
@@ -441,10 +441,10 @@ impl World {
         if journal.write(&facts) {
             worker.unsynced.push((ticket, facts));
             let after = self.jobs.random.between(1, 12);
-            return self.done_in(actor, after, ticket, Done::Sync);
+            return self.done_in(actor, after, ticket, EffectResult::Sync);
         }
         let answer = Answer::NotWritten("the disk is full".to_owned());
-        self.done_in(actor, 1, ticket, Done::Worker(answer));
+        self.done_in(actor, 1, ticket, EffectResult::Worker(answer));
     }
 
     fn sync_for_worker(&mut self, actor: usize, ticket: Ticket) {
@@ -471,7 +471,7 @@ impl World {
                 true => Answer::Recorded,
                 false => Answer::NotWritten("the disk failed".to_owned()),
             };
-            self.done_in(actor, 0, ticket, Done::Worker(answer));
+            self.done_in(actor, 0, ticket, EffectResult::Worker(answer));
         }
         if let Some(lease) = twice {
             self.breach_of_job(actor, format!("{lease} was begun twice"));
@@ -479,14 +479,14 @@ impl World {
     }
 
     /// An effect of a provider came to something.
-    pub(super) fn on_worker_done(&mut self, actor: usize, ticket: Ticket, done: Done) {
+    pub(super) fn on_worker_done(&mut self, actor: usize, ticket: Ticket, done: EffectResult) {
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
         };
         let answer = match done {
-            Done::Sync => return self.sync_for_worker(actor, ticket),
-            Done::Worker(answer) => answer,
-            Done::Buyer(_) => return,
+            EffectResult::Sync => return self.sync_for_worker(actor, ticket),
+            EffectResult::Worker(answer) => answer,
+            EffectResult::Buyer(_) => return,
         };
         let in_place = matches!(
             answer,
