@@ -2,7 +2,7 @@
 
 use souk_market::{Acceptance, AccountKey, Command, JobId, Refusal};
 use souk_memory::ContentId;
-use souk_roles::lease::{Contact as Told, Offer, Taken};
+use souk_roles::lease::{Contact as Told, Offer, OfferAnswer};
 
 use super::*;
 use crate::buyer::compare::{Tolerance, agree};
@@ -248,11 +248,11 @@ async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> Came {
     let name = handed.name.clone();
     let taken = offer(&buyer.network, to, handed).await;
     Came::Is(Answer::HandedOn(match taken {
-        Ok(Taken::Yes) => {
+        Ok(OfferAnswer::Yes) => {
             tracing::info!(name, consumer = %to, "handed on by the buyer");
             Ok(())
         }
-        Ok(Taken::No) => Err("it does not wait for it".to_owned()),
+        Ok(OfferAnswer::No) => Err("it does not wait for it".to_owned()),
         Err(why) => Err(why),
     }))
 }

@@ -9,7 +9,7 @@ use souk_memory::transfers::Urgency as Wanted;
 use souk_memory::{ContentId, Tensor};
 use souk_onnx as onnx;
 use souk_onnx::custom::Custom;
-use souk_roles::lease::{Failure, Offer, Taken};
+use souk_roles::lease::{Failure, Offer, OfferAnswer};
 use souk_roles::provider::{Content, DEVICE, MarketView, NotDone, Report, Urgency};
 use souk_scheduler::execution::{Moment, Precedence, Task};
 
@@ -252,7 +252,7 @@ fn precedence((lease, price): (LeaseId, Price), deadline: Millis) -> Precedence 
 async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> Outcome {
     let (lease, name) = (offer.from, offer.name.clone());
     let taken = lease::offer(&provider.network, to, offer).await;
-    if taken != Ok(Taken::Yes) {
+    if taken != Ok(OfferAnswer::Yes) {
         tracing::warn!(%lease, name, consumer = %to, ?taken, "not taken");
     }
     Outcome::Is(Answer::Offered(taken))
