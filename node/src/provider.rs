@@ -37,7 +37,7 @@ use crate::client::reach::{ReachError, reach};
 use crate::client::trader::{TradeError, Trader};
 use crate::clock::unix_ms;
 use crate::content::links::LINKS_FILE;
-use crate::content::transfers::{self, Tensors};
+use crate::content::transfers::{Tensors, TransferConfig};
 use crate::device::costs::DeviceCosts;
 use crate::device::linked::Unusable;
 use crate::device::{self, DeviceError, resources, together};
@@ -186,7 +186,7 @@ impl From<ExecutorError> for ProviderError {
 /// What a shell begins with.
 struct Beginning {
     heard: mpsc::Receiver<Incoming>,
-    journal: journal::Writer,
+    journal: journal::JournalWriter,
     past: Past,
 }
 
@@ -238,7 +238,7 @@ pub struct Provider {
     /// What its devices were seen to take.
     seen: Arc<DeviceCosts>,
     fault: Faulty,
-    power: Mutex<power::Held>,
+    power: Mutex<power::HeldLimits>,
     /// What the CPU takes for runs in processes of their own.
     energy: meter::Energy,
 }
@@ -259,7 +259,7 @@ impl Provider {
         let (beginning, inbox, sums) = Beginning::open(&home)?;
         // Before anything is measured: it is measured with the limits it is sold with.
         let wanted = &provider.limits.power_watts;
-        let power = power::Held::set(&home, wanted, souk_host::power::find)?;
+        let power = power::HeldLimits::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
         let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
         let check = |profile| provider.limits.check_device(profile);
@@ -280,7 +280,7 @@ impl Provider {
         let fault = Faulty::new(provider.fault, provider.fault_after);
         let (traffic, links) = (provider.traffic, Some(home.join(LINKS_FILE)));
         let config =
-            transfers::Config::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
+            TransferConfig::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(ProviderError::Direct)?;
         trader.register(name_of(&provider)?).await?;
@@ -462,6 +462,10 @@ pub(crate) mod tests {
         let choice = crate::folder::config::DeviceChoice::emulated("nvidia-h100-sxm");
         let devices = device::open(&choice, None).unwrap();
         let whole = together(&device::profiles(&devices));
-        device::resources(&choice, &whole, &crate::folder::limits::Limits::default())
+        device::resources(
+            &choice,
+            &whole,
+            &crate::folder::limits::ProviderLimits::default(),
+        )
     }
 }

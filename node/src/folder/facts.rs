@@ -224,12 +224,12 @@ impl FactLog {
 }
 
 /// Where things are put for a writer under a ticket, and where it says what became of them.
-pub type Writer<T, W, A> = (mpsc::Sender<(T, W)>, mpsc::Receiver<(T, A)>);
+pub type FactWriter<T, W, A> = (mpsc::Sender<(T, W)>, mpsc::Receiver<(T, A)>);
 
 /// Has a thread of its own write, all that waits at once. It ends with who sends.
 pub fn write_together<T, W, A>(
     mut write: impl FnMut(Vec<(T, W)>) -> Vec<(T, A)> + Send + 'static,
-) -> Writer<T, W, A>
+) -> FactWriter<T, W, A>
 where
     (T, W): Send + 'static,
     (T, A): Send + 'static,

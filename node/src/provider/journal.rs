@@ -69,10 +69,10 @@ pub struct History {
 }
 
 /// Whether facts are on the disk, or why they may not be.
-pub(super) type Written = Result<(), String>;
+pub(super) type WriteResult = Result<(), String>;
 
 /// Where facts are put for the writer, and where it says that they are on the disk.
-pub(super) type Writer = facts::Writer<Ticket, Vec<Fact>, Written>;
+pub(super) type JournalWriter = facts::FactWriter<Ticket, Vec<Fact>, WriteResult>;
 
 /// What a provider's leases come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,7 +290,7 @@ impl Journal {
     }
 
     /// Has a thread of its own write: all that waits with one sync. It ends with who sends.
-    pub(super) fn start(mut self) -> (Writer, watch::Receiver<Sums>) {
+    pub(super) fn start(mut self) -> (JournalWriter, watch::Receiver<Sums>) {
         let (sums, told) = watch::channel(self.history.sums());
         let writer = write_together(move |waiting: Vec<(Ticket, Vec<Fact>)>| {
             let (tickets, facts): (Vec<Ticket>, Vec<Vec<Fact>>) = waiting.into_iter().unzip();

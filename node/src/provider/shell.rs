@@ -24,11 +24,11 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::Provider;
 use super::job::Job;
-use super::journal::{Writer, Written};
+use super::journal::{JournalWriter, WriteResult};
 use super::pace::Speed;
 use crate::clock::CoreClock;
-use crate::protocols::lease::Shown;
-use outcomes::Outcome;
+use crate::protocols::lease::LeaseReport;
+use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
 
 /// What peers said and the core has not heard yet. Who reads a stream waits for a place, which
@@ -59,12 +59,12 @@ pub(super) struct Shell {
     /// Streams that are open.
     peers: BTreeMap<StreamId, mpsc::Sender<Frame>>,
     jobs: BTreeMap<LeaseId, Job>,
-    shown: BTreeMap<LeaseId, Shown>,
-    effects: JoinSet<(Ticket, Outcome)>,
+    shown: BTreeMap<LeaseId, LeaseReport>,
+    effects: JoinSet<(Ticket, EffectOutcome)>,
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
     journal: mpsc::Sender<(Ticket, Vec<Fact>)>,
-    written: mpsc::Receiver<(Ticket, Written)>,
+    written: mpsc::Receiver<(Ticket, WriteResult)>,
     /// The figures that the core was last told, and the speed that they are of.
     speed: (Resources, Speed),
     status: watch::Sender<ProviderStatus>,
@@ -77,7 +77,7 @@ impl Shell {
     pub(super) fn new(
         provider: Arc<Provider>,
         inbox: mpsc::Receiver<Incoming>,
-        ((journal, written), past): (Writer, Past),
+        ((journal, written), past): (JournalWriter, Past),
         patience: Duration,
     ) -> (Shell, watch::Receiver<ProviderStatus>) {
         let speed = provider.pace.due(provider.known_times());
@@ -185,7 +185,11 @@ impl Shell {
     }
 
     /// Begins an effect whose answer takes time.
-    fn spawn(&mut self, ticket: Ticket, effect: impl Future<Output = Outcome> + Send + 'static) {
+    fn spawn(
+        &mut self,
+        ticket: Ticket,
+        effect: impl Future<Output = EffectOutcome> + Send + 'static,
+    ) {
         let begun = self.effects.spawn(async move { (ticket, effect.await) });
         self.handles.insert(ticket, begun);
     }

@@ -157,7 +157,7 @@ impl Shell {
     pub(super) fn send(&mut self, stream: StreamId, mut word: ProviderWord) {
         if let ProviderWord::Finished(finished) = &mut word {
             let shown = self.shown.get(&finished.receipt.body.lease);
-            finished.shown = shown.map(Shown::to_bytes).unwrap_or_default();
+            finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
         }
         self.put(stream, Frame::Word(Box::new(word)));
     }
