@@ -16,7 +16,7 @@ use souk_scheduler::execution::{Moment, Precedence, Task};
 use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
-use crate::clock::{unix_ms, unix_us};
+use crate::clock::unix_us;
 use crate::content::transfers::FetchedContent;
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
@@ -124,7 +124,7 @@ impl Shell {
     }
 
     fn begin_computing(&mut self, ticket: Ticket, action: Action) {
-        let provider = self.provider.clone();
+        let (provider, clock) = (self.provider.clone(), self.clock.clone());
         match action {
             Action::Sandbox {
                 lease,
@@ -132,8 +132,8 @@ impl Shell {
                 deadline,
                 alone,
             } => self.spawn(ticket, async move {
-                let own = provider.terms.price();
-                let place = provider.executor.for_lease((price, deadline), own).await;
+                let (own, left) = (provider.terms.price(), || clock.until_log(deadline));
+                let place = provider.executor.for_lease((price, left), own).await;
                 match place {
                     Ok(executor) => EffectOutcome::Sandboxed {
                         lease,
@@ -178,7 +178,7 @@ impl Shell {
                     work,
                     inputs,
                 };
-                let precedence = precedence((lease, price), deadline);
+                let precedence = precedence((lease, price), clock.until_log(deadline));
                 self.spawn(ticket, async move {
                     let ran = run(provider, executor, begun, precedence).await;
                     EffectOutcome::Ran {
@@ -238,8 +238,7 @@ impl Shell {
 
 /// Leases share the devices by what they pay, and end when the market ends them. None goes before
 /// another buyer's: what its own buyer says of it orders that buyer's own leases.
-fn precedence((lease, price): (LeaseId, Price), deadline: Millis) -> Precedence {
-    let left = Duration::from_millis(deadline.since(Millis(unix_ms())).0);
+fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
     Precedence {
         priority: 0,
         weight: (price.0 as f64).max(1.0),
