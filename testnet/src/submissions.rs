@@ -19,7 +19,7 @@ use souk_node::folder::config::{
     ConfigError, DeviceChoice, Isolation, KEY_FILE, MARKET_FILE, MarketFile, read,
 };
 use souk_node::folder::key::{KeyError, NodeKey};
-use souk_node::market::{AccountKey, Command, Credits, Name};
+use souk_node::market::{AccountKey, Credits, Name};
 use souk_node::memory::npy::{self, NpyError};
 use souk_node::network::{self, Network};
 use tokio::sync::mpsc;
@@ -241,11 +241,7 @@ async fn buyers(
         let trader = Trader::new(key, market.genesis.market_id(), buyer.broker().clone());
         let name = Name::try_from(format!("buyer {number}").as_str());
         trader.register(name.expect("it is short")).await?;
-        let deposit = Command::Deposit {
-            account,
-            amount: PURSE,
-        };
-        issuer.submit_one(deposit).await?;
+        issuer.endow(account, PURSE).await?;
         buyers.push(buyer);
     }
     Ok(buyers)
