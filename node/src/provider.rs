@@ -43,6 +43,7 @@ use crate::device::linked::Unusable;
 use crate::device::{self, DeviceError, resources, together};
 use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::{MarketFile, ProviderFile};
+use crate::folder::fact_writer::WriterEnded;
 use crate::folder::facts::FactLogError;
 use crate::folder::key::NodeKey;
 use crate::folder::limits::LimitRefusal;
@@ -142,6 +143,9 @@ pub enum ProviderError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] FactLogError),
+    /// It cannot put down what it owes any more.
+    #[error(transparent)]
+    Writer(#[from] WriterEnded),
     /// Another process sells this device.
     #[error("a provider is already running in {}", home.display())]
     Running {
@@ -322,13 +326,16 @@ impl Provider {
     /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
     /// begun are given back, and those at work have `patience` to end, or until what `stop` gave
     /// ends too. After that they are ended with what is done, and given back if nothing is.
+    ///
+    /// # Errors
+    /// When its journal's writer has ended: without one it sells nothing, and settles nothing.
     pub async fn run<Hurry: Future<Output = ()>>(
         self: &Arc<Self>,
         stop: impl Future<Output = Hurry>,
         patience: Duration,
-    ) {
+    ) -> Result<(), ProviderError> {
         let Some(beginning) = self.take_beginning() else {
-            return;
+            return Ok(());
         };
         let (say, signals) = mpsc::channel(2);
         let begins = (beginning.journal, beginning.past);
@@ -343,17 +350,18 @@ impl Provider {
             let _ = say.send(Signal::Hurry).await;
             std::future::pending::<()>().await;
         };
-        tokio::select! {
-            () = shell.run(signals) => {}
+        let ended = tokio::select! {
+            ended = shell.run(signals) => ended,
             () = signalling => unreachable!("whoever stops it waits for it"),
             () = self.announce() => unreachable!("announcing never ends"),
             () = room::keep(self) => unreachable!("memory is looked at until it is stopped"),
             () = live::keep(self) => unreachable!("devices are asked until it is stopped"),
-        }
+        };
         let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = power.give_back() {
             tracing::error!(%error, "a power limit was not given back");
         }
+        Ok(ended?)
     }
 
     fn take_beginning(&self) -> Option<Beginning> {

@@ -18,7 +18,8 @@ use souk_memory::{ContentId, Tensor};
 use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
 
-use crate::folder::facts::{self, FactLog, FactLogError, write_together};
+use crate::folder::fact_writer::FactWriter;
+use crate::folder::facts::{FactLog, FactLogError};
 
 /// The facts.
 const FACTS_FILE: &str = "facts.jsonl";
@@ -150,7 +151,7 @@ pub(super) enum Put {
 }
 
 /// Where things are put for the writer, and where it says that they are on the disk.
-pub(super) type JournalWriter = facts::FactWriter<Ticket, Put, Answer>;
+pub(super) type JournalWriter = FactWriter<Ticket, Put, Answer>;
 
 impl Journal {
     /// Begins the journal of a job below `folder`.
@@ -264,7 +265,7 @@ impl Journal {
 
     /// Has a thread of its own write, all that waits with one sync. It ends with who sends.
     pub(super) fn start(mut self) -> JournalWriter {
-        write_together(move |waiting| self.write(waiting))
+        FactWriter::start(move |waiting| self.write(waiting))
     }
 
     /// Writes what waits, in its order.

@@ -185,7 +185,7 @@ impl Shell {
         let has_room = !self.is_drained && self.under_way < window;
         let written = async {
             match &mut self.journal {
-                Some((_, written)) => written.recv().await,
+                Some(writer) => writer.answer().await,
                 None => std::future::pending().await,
             }
         };
@@ -205,7 +205,10 @@ impl Shell {
                 Err(error) if error.is_cancelled() => Next::Nothing,
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
-            Some((ticket, answer)) = written => Next::Event(Event::Answer { ticket, answer }),
+            (ticket, written) = written => {
+                let answer = written.unwrap_or_else(|ended| Answer::NotWritten(ended.to_string()));
+                Next::Event(Event::Answer { ticket, answer })
+            }
             Some(incoming) = self.inbox.recv() => Next::Incoming(incoming),
             asked = self.requests.inputs.recv(), if has_room => Next::Asked(asked),
             Ok(()) = changed => Next::LeasesChanged,
@@ -309,16 +312,15 @@ impl Shell {
 
     /// Has something written, or says that there is no journal to write to.
     fn write(&mut self, ticket: Ticket, write: Put) {
-        let Some((put, _)) = &self.journal else {
+        let Some(writer) = &mut self.journal else {
             let answer = match write {
                 Put::Facts(_) => Answer::Recorded,
                 Put::Values(_) => Answer::Kept,
             };
             return self.answer(ticket, answer);
         };
-        if put.try_send((ticket, write)).is_err() {
-            let why = "the journal's writer has ended or is far behind".to_owned();
-            self.answer(ticket, Answer::NotWritten(why));
+        if let Err(behind) = writer.put(ticket, write) {
+            self.answer(ticket, Answer::NotWritten(behind.to_string()));
         }
     }
 }
