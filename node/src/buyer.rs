@@ -411,13 +411,7 @@ impl Buyer {
         let plan = planner.take(quote);
         let begin = |now| JobCore::begin(spec, Some(plan), now);
         let writer = journal.map(|(journal, _)| journal.start());
-        let shell = Shell::new(
-            self,
-            begin,
-            planner,
-            JobResult::new(id),
-            (submission, writer),
-        );
+        let shell = Shell::new(self, begin, planner, id, (submission, writer));
         told(shell.run().await)
     }
 
@@ -453,13 +447,7 @@ impl Buyer {
         let planner = Planner::new(self, job, graph);
         let begin = |now| JobCore::resume(spec, past, now);
         let writer = Some(journal.start());
-        let shell = Shell::new(
-            self,
-            begin,
-            planner,
-            JobResult::new(id),
-            (submission, writer),
-        );
+        let shell = Shell::new(self, begin, planner, id, (submission, writer));
         told(shell.run().await)
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_market::{Lease, LeaseId};
+use souk_market::{JobId, Lease, LeaseId};
 use souk_memory::Tensor;
 use souk_roles::clock::Now;
 use souk_roles::effect::{Effect, Ticket};
@@ -108,7 +108,7 @@ impl Shell {
         buyer: &Buyer,
         begin: impl FnOnce(Now) -> (JobCore, Vec<Effect<Action>>),
         planner: Planner,
-        gathered: JobResult,
+        job: JobId,
         (submission, journal): (Submission, Option<JournalWriter>),
     ) -> Shell {
         let clock = CoreClock::new(buyer.broker().log_clock());
@@ -138,7 +138,7 @@ impl Shell {
             planner,
             followed: FollowedLeases::default(),
             shown: BTreeMap::new(),
-            gathered,
+            gathered: JobResult::new(job),
             fault: None,
             outcome: None,
         };
