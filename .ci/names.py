@@ -3,7 +3,9 @@
     python3 .ci/names.py [CRATE...]
 
 Two things hold in the crates of CLEAN, or, for one who works a crate down, are told of those named:
-1. a type name means one thing: it is defined once in the crate, tests aside;
+1. a type name means one thing: it is defined once in the crate, tests aside. What several roles
+   of NAMESPACES have alike (`job::Action`, `provider::Action`) is defined once in each, and then
+   nowhere else;
 2. no type is named by a bare participle (`Laid`, `Told`, `Taken`), which says what happened to a
    thing and not what it is.
 """
@@ -21,6 +23,8 @@ CLEAN = [
     "consensus",
     "market",
     "memory",
+    "node",
+    "node/roles",
     "scheduler",
     "scheduler/bench",
     "devices/bench",
@@ -39,6 +43,12 @@ CLEAN = [
     "testnet",
     "testnet/sim",
 ]
+
+# Top modules that are a role or a protocol each, by crate: a name of theirs is read with theirs.
+NAMESPACES = {
+    "node": {"buyer", "provider", "validator"},
+    "node/roles": {"job", "lease", "market", "provider", "validator"},
+}
 
 TYPE = re.compile(
     r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)", re.M
@@ -93,10 +103,16 @@ def defined(folder):
     return places
 
 
+def means_one_thing(files, namespaces):
+    """Whether what `files` define under one name is told apart by the namespaces they are in."""
+    tops = [pathlib.Path(file).with_suffix("").parts[0] for file in files]
+    return len(tops) == 1 or (len(set(tops)) == len(tops) and namespaces.issuperset(tops))
+
+
 def faults(crate, folder):
     """What is wrong with the names of a crate's types, a line for each."""
     for name, files in sorted(defined(folder).items()):
-        if len(files) > 1:
+        if not means_one_thing(files, NAMESPACES.get(crate, set())):
             yield f"{crate}: {name} is {len(files)} types: {', '.join(files)}"
         if is_participle(name):
             yield f"{crate}: {name} of {files[0]} is a participle: say what it is"

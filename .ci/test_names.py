@@ -2,6 +2,7 @@
 import pathlib
 import tempfile
 import unittest
+from unittest import mock
 
 import names
 
@@ -29,6 +30,20 @@ class Names(unittest.TestCase):
             self.faults(a="struct Plan;", b__c="pub(super) enum Plan {}"),
             ["it: Plan is 2 types: a.rs, b/c.rs"],
         )
+
+    def test_a_name_may_stand_once_in_each_namespace(self):
+        with mock.patch.dict(names.NAMESPACES, {"it": {"job", "provider"}}):
+            files = {"job__action": "enum Action {}", "provider": "enum Action {}"}
+            self.assertEqual(self.faults(**files), [])
+            twice = "it: Action is 3 types: job/action.rs, job/event.rs, provider.rs"
+            self.assertEqual(self.faults(**files, job__event="enum Action {}"), [twice])
+
+    def test_a_name_of_a_namespace_stands_nowhere_outside(self):
+        with mock.patch.dict(names.NAMESPACES, {"it": {"job"}}):
+            self.assertEqual(
+                self.faults(job="enum Action {}", clock="enum Action {}"),
+                ["it: Action is 2 types: clock.rs, job.rs"],
+            )
 
     def test_a_bare_participle_is_named(self):
         for name in ("Laid", "Told", "Placed", "Untaken"):

@@ -324,71 +324,11 @@ proptest! {
     }
 }
 
-/// Real files, and what was done to them in order.
-struct Watched {
-    disk: FolderDisk,
-    done: Vec<String>,
-}
-
-impl Disk for Watched {
-    fn list(&mut self) -> std::io::Result<Vec<String>> {
-        self.disk.list()
-    }
-
-    fn length(&mut self, name: &str) -> std::io::Result<u64> {
-        self.disk.length(name)
-    }
-
-    fn read(&mut self, name: &str) -> std::io::Result<Vec<u8>> {
-        self.disk.read(name)
-    }
-
-    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-        self.done.push(format!("write {name}"));
-        self.disk.write(name, offset, bytes)
-    }
-
-    fn sync(&mut self, name: &str) -> std::io::Result<()> {
-        self.done.push(format!("sync {name}"));
-        self.disk.sync(name)
-    }
-
-    fn rename(&mut self, from: &str, to: &str) -> std::io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&mut self, name: &str) -> std::io::Result<()> {
-        self.disk.remove(name)
-    }
-
-    fn sync_names(&mut self) -> std::io::Result<()> {
-        self.disk.sync_names()
-    }
-}
-
-#[test]
-fn what_an_earlier_life_did_not_sync_is_durable_before_a_new_segment_follows_it() {
-    let full = (15_000..16_320).rev().step_by(64).find_map(|bytes| {
-        let folder = tempfile::tempdir().unwrap();
-        fill(folder.path(), 1, bytes);
-        (!segment(folder.path(), 2).exists()).then_some(folder)
-    });
-    let full = full.unwrap();
-    let disk = FolderDisk::open(full.path()).unwrap();
-    let mut watched = Watched {
-        disk,
-        done: Vec::new(),
-    };
-    Wal::open(&mut watched, CONFIG).unwrap();
-    let done = |wanted: &str| watched.done.iter().position(|it| it == wanted);
-    let synced = done("sync wal-0000000000000001").expect("the old tail is synced");
-    let written = done("write wal-0000000000000002").expect("the new life has no room there");
-    assert!(synced < written, "{:?}", watched.done);
-}
-
 /// Real files under a system whose memory keeps what a failed sync did not write, as if it had.
 struct Forgetful {
     disk: FolderDisk,
+    /// What was done to them, in order.
+    done: Vec<String>,
     /// Written and not synced: file, place and length.
     dirty: Vec<(String, u64, u64)>,
     /// No sync writes this any more.
@@ -397,6 +337,16 @@ struct Forgetful {
 }
 
 impl Forgetful {
+    fn open(folder: &Path) -> Forgetful {
+        Forgetful {
+            disk: FolderDisk::open(folder).unwrap(),
+            done: Vec::new(),
+            dirty: Vec::new(),
+            forgotten: Vec::new(),
+            fails: false,
+        }
+    }
+
     /// The power goes, and with it what was in memory alone.
     fn lose_power(mut self) -> FolderDisk {
         for (name, offset, length) in self.dirty.into_iter().chain(self.forgotten) {
@@ -421,6 +371,7 @@ impl Disk for Forgetful {
     }
 
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.done.push(format!("write {name}"));
         let (length, end) = (bytes.len() as u64, offset + bytes.len() as u64);
         let covers =
             |of: &str, at: u64, length: u64| of == name && at >= offset && at + length <= end;
@@ -431,6 +382,7 @@ impl Disk for Forgetful {
     }
 
     fn sync(&mut self, name: &str) -> std::io::Result<()> {
+        self.done.push(format!("sync {name}"));
         let of_it = |(of, ..): &mut (String, u64, u64)| of == name;
         let written: Vec<_> = self.dirty.extract_if(.., of_it).collect();
         if self.fails {
@@ -454,14 +406,25 @@ impl Disk for Forgetful {
 }
 
 #[test]
+fn what_an_earlier_life_did_not_sync_is_durable_before_a_new_segment_follows_it() {
+    let full = (15_000..16_320).rev().step_by(64).find_map(|bytes| {
+        let folder = tempfile::tempdir().unwrap();
+        fill(folder.path(), 1, bytes);
+        (!segment(folder.path(), 2).exists()).then_some(folder)
+    });
+    let full = full.unwrap();
+    let mut disk = Forgetful::open(full.path());
+    Wal::open(&mut disk, CONFIG).unwrap();
+    let done = |wanted: &str| disk.done.iter().position(|it| it == wanted);
+    let synced = done("sync wal-0000000000000001").expect("the old tail is synced");
+    let written = done("write wal-0000000000000002").expect("the new life has no room there");
+    assert!(synced < written, "{:?}", disk.done);
+}
+
+#[test]
 fn what_a_life_after_a_failed_sync_found_stays_when_the_power_goes() {
     let folder = tempfile::tempdir().unwrap();
-    let mut disk = Forgetful {
-        disk: FolderDisk::open(folder.path()).unwrap(),
-        dirty: Vec::new(),
-        forgotten: Vec::new(),
-        fails: false,
-    };
+    let mut disk = Forgetful::open(folder.path());
     let (mut wal, _) = Wal::open(&mut disk, CONFIG).unwrap();
     for index in 1..=2 {
         disk.fails = index == 2;

@@ -40,12 +40,12 @@ use crate::client::broker::{Broker, BrokerError};
 use crate::client::reach::{ReachError, reach};
 use crate::client::trader::Trader;
 use crate::clock::{unix_ms, unix_us};
-use crate::content::transfers::{self, Tensors};
+use crate::content::transfers::{Tensors, TransferConfig};
 use crate::folder::config::Traffic;
 use crate::folder::key::NodeKey;
 use crate::folder::market_file::MarketFile;
 use crate::network::{self, Network};
-use crate::protocols::lease::{Moved, Shown};
+use crate::protocols::lease::{LeaseReport, PeerTraffic};
 use link_estimates::LinkEstimates;
 use planner::Planner;
 use shell::Shell;
@@ -139,7 +139,7 @@ pub struct Submission {
 
 /// What a job came to, by all that was paid for.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct JobResult {
     /// The job.
     pub job: JobId,
     /// The outputs by name, of a job of one request that [`Buyer::run`] ran.
@@ -147,7 +147,7 @@ pub struct Finished {
     /// One receipt a lease, signed by both parties, in the order in which they were signed.
     pub receipts: Vec<Receipt>,
     /// What came over the network to each provider, by receipt.
-    pub moved: Vec<Vec<Moved>>,
+    pub moved: Vec<Vec<PeerTraffic>>,
     /// What the devices did.
     pub report: Report,
     /// When they did it.
@@ -157,7 +157,7 @@ pub struct Finished {
 /// A job that was not done.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.why())]
-pub struct Ended {
+pub struct UnfinishedJob {
     /// How it ended.
     pub how: End,
     /// What had failed before and was done without, in order.
@@ -167,10 +167,10 @@ pub struct Ended {
     /// How many leases were ended before their time.
     pub leases_ended: u32,
     /// What was done and paid for all the same.
-    pub done: Finished,
+    pub done: JobResult,
 }
 
-impl Ended {
+impl UnfinishedJob {
     /// Why, for people.
     #[must_use]
     pub fn why(&self) -> String {
@@ -210,23 +210,23 @@ impl Answer {
     }
 }
 
-impl Ended {
+impl UnfinishedJob {
     /// A job that ended before anything was bought.
-    fn at_once(job: JobId, reason: Reason) -> Box<Ended> {
-        Box::new(Ended {
+    fn at_once(job: JobId, reason: Reason) -> Box<UnfinishedJob> {
+        Box::new(UnfinishedJob {
             how: End::Failed(reason),
             before: Vec::new(),
             spending: None,
             leases_ended: 0,
-            done: Finished::new(job),
+            done: JobResult::new(job),
         })
     }
 }
 
-impl Finished {
+impl JobResult {
     /// Of a job that has done nothing yet.
-    fn new(job: JobId) -> Finished {
-        Finished {
+    fn new(job: JobId) -> JobResult {
+        JobResult {
             job,
             outputs: BTreeMap::new(),
             receipts: Vec::new(),
@@ -237,7 +237,7 @@ impl Finished {
     }
 
     /// A lease is paid for.
-    fn add(&mut self, receipt: Receipt, shown: Shown) {
+    fn add(&mut self, receipt: Receipt, shown: LeaseReport) {
         self.timeline.merge(shown.timeline);
         match self.receipts.is_empty() {
             true => self.report = shown.report,
@@ -272,7 +272,7 @@ impl Buyer {
             links,
             queue,
         } = config;
-        let config = transfers::Config::new(&traffic, None, CONTENT_BYTES_MAX, links);
+        let config = TransferConfig::new(&traffic, None, CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(JoinError::Direct)?;
         Ok(Buyer {
@@ -350,7 +350,7 @@ impl Buyer {
         job: &Job,
         quote: Quote,
         progress: mpsc::Sender<JobEvent>,
-    ) -> Result<Finished, Box<Ended>> {
+    ) -> Result<JobResult, Box<UnfinishedJob>> {
         let (give, inputs) = mpsc::channel(1);
         let (answers, mut answered) = mpsc::channel(1);
         // There is room for it.
@@ -375,7 +375,7 @@ impl Buyer {
         let running = self.submit(job, quote, None, submission);
         let (ended, ()) = tokio::join!(running, keeping);
         let finished = ended?;
-        Ok(Finished {
+        Ok(JobResult {
             outputs,
             ..finished
         })
@@ -394,7 +394,7 @@ impl Buyer {
         quote: Quote,
         journal: Option<(Journal, &serde_json::Value)>,
         submission: Submission,
-    ) -> Result<Finished, Box<Ended>> {
+    ) -> Result<JobResult, Box<UnfinishedJob>> {
         let (id, command) = match &journal {
             None => (self.draw(), String::new()),
             Some((journal, command)) => (journal.job(), command.to_string()),
@@ -408,17 +408,11 @@ impl Buyer {
             command,
             &submission.requests,
         );
-        let spec = spec.map_err(|error| Ended::at_once(id, no_graph(&error)))?;
+        let spec = spec.map_err(|error| UnfinishedJob::at_once(id, no_graph(&error)))?;
         let plan = planner.take(quote);
         let begin = |now| JobCore::begin(spec, Some(plan), now);
         let writer = journal.map(|(journal, _)| journal.start());
-        let shell = Shell::new(
-            self,
-            begin,
-            planner,
-            Finished::new(id),
-            (submission, writer),
-        );
+        let shell = Shell::new(self, begin, planner, id, (submission, writer));
         told(shell.run().await)
     }
 
@@ -434,9 +428,9 @@ impl Buyer {
         journal: Journal,
         (given, all): (&BTreeSet<ContentId>, u32),
         submission: Submission,
-    ) -> Result<Finished, Box<Ended>> {
+    ) -> Result<JobResult, Box<UnfinishedJob>> {
         let (id, past) = (journal.job(), journal.past());
-        let failed = |reason| Ended::at_once(id, reason);
+        let failed = |reason| UnfinishedJob::at_once(id, reason);
         let graph = quote::import(job).map_err(|error| failed(no_graph(&error)))?;
         let spec = self.spec(job, &graph, (id, all), String::new(), &submission.requests);
         let mut spec = spec.map_err(|error| failed(no_graph(&error)))?;
@@ -454,13 +448,7 @@ impl Buyer {
         let planner = Planner::new(self, job, graph);
         let begin = |now| JobCore::resume(spec, past, now);
         let writer = Some(journal.start());
-        let shell = Shell::new(
-            self,
-            begin,
-            planner,
-            Finished::new(id),
-            (submission, writer),
-        );
+        let shell = Shell::new(self, begin, planner, id, (submission, writer));
         told(shell.run().await)
     }
 
@@ -500,8 +488,8 @@ impl Buyer {
     }
 
     /// Takes in what a provider says of the ways that its inputs came.
-    fn heard(&self, provider: AccountKey, moved: &[Moved]) {
-        for Moved { from, link, .. } in moved {
+    fn heard(&self, provider: AccountKey, moved: &[PeerTraffic]) {
+        for PeerTraffic { from, link, .. } in moved {
             if let Some(sample) = link {
                 self.tensors.links().observe(*from, provider, *sample);
             }
@@ -566,7 +554,7 @@ fn no_graph(error: &dyn std::fmt::Display) -> Reason {
 }
 
 /// The end of a job, as its caller is told.
-fn told((outcome, done): (Outcome, Finished)) -> Result<Finished, Box<Ended>> {
+fn told((outcome, done): (Outcome, JobResult)) -> Result<JobResult, Box<UnfinishedJob>> {
     let Outcome {
         how,
         before,
@@ -575,7 +563,7 @@ fn told((outcome, done): (Outcome, Finished)) -> Result<Finished, Box<Ended>> {
     } = outcome;
     match how {
         End::Done => Ok(done),
-        how => Err(Box::new(Ended {
+        how => Err(Box::new(UnfinishedJob {
             how,
             before,
             spending,

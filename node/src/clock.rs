@@ -113,6 +113,11 @@ impl CoreClock {
         }
     }
 
+    /// How long it is until the log's clock shows `moment`.
+    pub(crate) fn until_log(&self, moment: Millis) -> Duration {
+        Duration::from_millis(moment.since(self.log.time()).0)
+    }
+
     /// Ends at a moment, at once where that has passed; never where there is none.
     pub async fn wait(&self, moment: Option<Micros>) {
         match moment {
@@ -143,6 +148,8 @@ mod tests {
         for clock in [provider, buyer] {
             assert!(clock.now().log.0 >= own.0 + 3_600_000);
             assert_eq!(clock.until(Micros(0)), Duration::ZERO);
+            // A lease ends when the log says so, an hour before this machine's clock does.
+            assert_eq!(clock.until_log(Millis(own.0 + 3_600_000)), Duration::ZERO);
         }
         log.set(Millis(own.0 - 3_600_000), own);
         assert!(log.time() < own);

@@ -30,7 +30,7 @@ use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::Kind;
 
 use crate::folder::config::DeviceChoice;
-use crate::folder::limits::Limits;
+use crate::folder::limits::ProviderLimits;
 #[cfg(target_os = "linux")]
 pub use library::open_libraries;
 #[cfg(target_os = "linux")]
@@ -450,7 +450,7 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
 
 /// What an ask states of the devices of a choice, described as one, within their provider's limits:
 /// what each of its leases has while all are at work.
-pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &Limits) -> Resources {
+pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimits) -> Resources {
     let each = |figure: u64| limits.each(figure);
     let leases = u64::from(limits.leases.max(1));
     let mut throughput = Throughput::default();
@@ -521,7 +521,11 @@ mod tests {
     fn a_catalogued_device_is_stated_as_emulated() {
         let choice = DeviceChoice::emulated("nvidia-h100-sxm");
         let devices = open(&choice, None).unwrap();
-        let stated = resources(&choice, &together(&profiles(&devices)), &Limits::default());
+        let stated = resources(
+            &choice,
+            &together(&profiles(&devices)),
+            &ProviderLimits::default(),
+        );
         assert!(stated.emulated && stated.class().emulated);
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
@@ -546,7 +550,7 @@ mod tests {
             (profile.memory.bytes, devices[0].memory_free_bytes()),
             (BYTES, BYTES)
         );
-        let stated = resources(&part, &profile, &Limits::default());
+        let stated = resources(&part, &profile, &ProviderLimits::default());
         assert_eq!(stated.memory_bytes, BYTES);
         let whole = DeviceChoice::Gpu {
             name: "llvmpipe".to_owned(),
@@ -600,9 +604,9 @@ mod tests {
     #[test]
     fn no_more_is_offered_or_used_than_the_limits_allow() {
         let choice = DeviceChoice::emulated("nvidia-h100-sxm");
-        let limits = Limits {
+        let limits = ProviderLimits {
             memory_mib: Some(512),
-            ..Limits::default()
+            ..ProviderLimits::default()
         };
         let profile = together(&profiles(&open(&choice, Some(1)).unwrap()));
         assert_eq!(
@@ -610,7 +614,7 @@ mod tests {
             512 << 20
         );
         assert_eq!(threads_of(0, Some(1)).get(), 1);
-        let halves = Limits {
+        let halves = ProviderLimits {
             leases: 2,
             ..limits.clone()
         };
@@ -633,7 +637,7 @@ mod tests {
         let stated = resources(
             &group,
             &together(&profiles(&open(&group, None).unwrap())),
-            &Limits::default(),
+            &ProviderLimits::default(),
         );
         assert_eq!(stated.kind_name.as_str(), "gpu");
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000 + 10_800_000);

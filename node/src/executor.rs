@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_host::system;
-use souk_market::{Millis, Price};
+use souk_market::Price;
 use souk_memory::{ContentId, Store};
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
@@ -21,7 +21,7 @@ use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 
 use super::device;
-use crate::clock::{unix_ms, unix_us};
+use crate::clock::unix_us;
 use crate::device::DeviceError;
 use crate::device::costs::DeviceCosts;
 use crate::device::group::{Between, crew};
@@ -263,11 +263,11 @@ impl Executor {
         }
     }
 
-    /// A place for the work of a lease that pays so much, until it ends; it counts beside others by
-    /// that, of which `own` is the usual.
+    /// A place for the work of a lease that pays so much, for the time that is `left` of it once
+    /// there is one; it counts beside others by that, of which `own` is the usual.
     pub(crate) async fn for_lease(
         &self,
-        (price, deadline): (Price, Millis),
+        (price, left): (Price, impl FnOnce() -> Duration),
         own: u64,
     ) -> Result<LeaseExecutor, Failure> {
         let pool = match self {
@@ -283,9 +283,8 @@ impl Executor {
         if let Err(error) = sandbox.weigh(price.0 as f64 / own.max(1) as f64) {
             tracing::warn!(%error, "leases share the cores alike, whatever they pay");
         }
-        let left = Duration::from_millis(deadline.0.saturating_sub(unix_ms()));
         let threads = device::threads_of(0, None).get();
-        let all = left.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
+        let all = left().saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
         if let Err(error) = sandbox.limit_cpu(all) {
             tracing::warn!(%error, "a job's time on the cores is not limited");
         }

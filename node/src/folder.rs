@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod contact;
+pub mod fact_writer;
 pub mod facts;
 pub mod invitation;
 pub mod key;

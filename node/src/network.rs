@@ -648,7 +648,7 @@ pub(crate) mod tests {
     /// Opens streams and sends damaged frames on them, until it is kept out or has sent all.
     async fn send_damaged(
         contact: &Contact,
-        damage: &mut crate::protocols::fuzzed::Damage,
+        damage: &mut crate::protocols::fuzzed::DamageSource,
     ) -> usize {
         let (client, mut sent) = (silent().await, 0);
         client.learn(contact).await.unwrap();
@@ -682,7 +682,7 @@ pub(crate) mod tests {
             let word: String = wire::receive(&mut stream).await?;
             wire::send(&mut stream, &word).await
         });
-        let mut damage = crate::protocols::fuzzed::Damage::new(21);
+        let mut damage = crate::protocols::fuzzed::DamageSource::new(21);
         let mut sent = 0;
         for _ in 0..4 {
             sent += send_damaged(&contact, &mut damage).await;

@@ -37,12 +37,13 @@ use crate::client::reach::{ReachError, reach};
 use crate::client::trader::{TradeError, Trader};
 use crate::clock::unix_ms;
 use crate::content::links::LINKS_FILE;
-use crate::content::transfers::{self, Tensors};
+use crate::content::transfers::{Tensors, TransferConfig};
 use crate::device::costs::DeviceCosts;
 use crate::device::linked::Unusable;
 use crate::device::{self, DeviceError, resources, together};
 use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::ProviderFile;
+use crate::folder::fact_writer::WriterEnded;
 use crate::folder::facts::FactLogError;
 use crate::folder::key::NodeKey;
 use crate::folder::limits::LimitRefusal;
@@ -143,6 +144,9 @@ pub enum ProviderError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] FactLogError),
+    /// It cannot put down what it owes any more.
+    #[error(transparent)]
+    Writer(#[from] WriterEnded),
     /// Another process sells this device.
     #[error("a provider is already running in {}", home.display())]
     Running {
@@ -187,7 +191,7 @@ impl From<ExecutorError> for ProviderError {
 /// What a shell begins with.
 struct Beginning {
     heard: mpsc::Receiver<Incoming>,
-    journal: journal::Writer,
+    journal: journal::JournalWriter,
     past: Past,
 }
 
@@ -239,7 +243,7 @@ pub struct Provider {
     /// What its devices were seen to take.
     seen: Arc<DeviceCosts>,
     fault: Faulty,
-    power: Mutex<power::Held>,
+    power: Mutex<power::HeldLimits>,
     /// What the CPU takes for runs in processes of their own.
     energy: meter::Energy,
 }
@@ -260,7 +264,7 @@ impl Provider {
         let (beginning, inbox, sums) = Beginning::open(&home)?;
         // Before anything is measured: it is measured with the limits it is sold with.
         let wanted = &provider.limits.power_watts;
-        let power = power::Held::set(&home, wanted, souk_host::power::find)?;
+        let power = power::HeldLimits::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
         let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
         let check = |profile| provider.limits.check_device(profile);
@@ -281,7 +285,7 @@ impl Provider {
         let fault = Faulty::new(provider.fault, provider.fault_after);
         let (traffic, links) = (provider.traffic, Some(home.join(LINKS_FILE)));
         let config =
-            transfers::Config::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
+            TransferConfig::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(ProviderError::Direct)?;
         trader.register(name_of(&provider)?).await?;
@@ -323,13 +327,16 @@ impl Provider {
     /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
     /// begun are given back, and those at work have `patience` to end, or until what `stop` gave
     /// ends too. After that they are ended with what is done, and given back if nothing is.
+    ///
+    /// # Errors
+    /// When its journal's writer has ended: without one it sells nothing, and settles nothing.
     pub async fn run<Hurry: Future<Output = ()>>(
         self: &Arc<Self>,
         stop: impl Future<Output = Hurry>,
         patience: Duration,
-    ) {
+    ) -> Result<(), ProviderError> {
         let Some(beginning) = self.take_beginning() else {
-            return;
+            return Ok(());
         };
         let (say, signals) = mpsc::channel(2);
         let begins = (beginning.journal, beginning.past);
@@ -344,17 +351,18 @@ impl Provider {
             let _ = say.send(Signal::Hurry).await;
             std::future::pending::<()>().await;
         };
-        tokio::select! {
-            () = shell.run(signals) => {}
+        let ended = tokio::select! {
+            ended = shell.run(signals) => ended,
             () = signalling => unreachable!("whoever stops it waits for it"),
             () = self.announce() => unreachable!("announcing never ends"),
             () = room::keep(self) => unreachable!("memory is looked at until it is stopped"),
             () = live::keep(self) => unreachable!("devices are asked until it is stopped"),
-        }
+        };
         let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = power.give_back() {
             tracing::error!(%error, "a power limit was not given back");
         }
+        Ok(ended?)
     }
 
     fn take_beginning(&self) -> Option<Beginning> {
@@ -463,6 +471,10 @@ pub(crate) mod tests {
         let choice = crate::folder::config::DeviceChoice::emulated("nvidia-h100-sxm");
         let devices = device::open(&choice, None).unwrap();
         let whole = together(&device::profiles(&devices));
-        device::resources(&choice, &whole, &crate::folder::limits::Limits::default())
+        device::resources(
+            &choice,
+            &whole,
+            &crate::folder::limits::ProviderLimits::default(),
+        )
     }
 }

@@ -20,7 +20,7 @@ use souk_node::folder::config::{
 };
 use souk_node::folder::contact::{Contact, Multiaddr};
 use souk_node::folder::key::{KeyError, NodeKey};
-use souk_node::folder::limits::Limits;
+use souk_node::folder::limits::ProviderLimits;
 use souk_node::folder::market_file::MarketFile;
 use souk_node::folder::pricing::Pricing;
 use souk_node::market::{AccountKey, Credits, Founder, Genesis, Millis, Name, Rules};
@@ -259,7 +259,7 @@ fn create_provider(
         isolation,
         fault: None,
         fault_after: 0,
-        limits: Limits::default(),
+        limits: ProviderLimits::default(),
         pricing: Pricing::default(),
         traffic: Default::default(),
     };

@@ -18,7 +18,7 @@ use souk_node::client::trader::{TradeError, Trader};
 use souk_node::folder::config::{ConfigError, DeviceChoice, Isolation, KEY_FILE, OPERATOR_FOLDER};
 use souk_node::folder::key::{KeyError, NodeKey};
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
-use souk_node::market::{AccountKey, Command, Credits, Name};
+use souk_node::market::{AccountKey, Credits, Name};
 use souk_node::memory::npy::{self, NpyError};
 use souk_node::network::{self, Network};
 use tokio::sync::mpsc;
@@ -240,11 +240,7 @@ async fn buyers(
         let trader = Trader::new(key, market.genesis.market_id(), buyer.broker().clone());
         let name = Name::try_from(format!("buyer {number}").as_str());
         trader.register(name.expect("it is short")).await?;
-        let deposit = Command::Deposit {
-            account,
-            amount: PURSE,
-        };
-        operator.submit_one(deposit).await?;
+        operator.endow(account, PURSE).await?;
         buyers.push(buyer);
     }
     Ok(buyers)

@@ -189,7 +189,7 @@ pub fn short_text(what: &str, text: &str) -> Result<Name, Failure> {
 pub fn from_trade(error: TradeError) -> Failure {
     match error {
         TradeError::Broker(error) => unreachable_market(error),
-        TradeError::Uncertain(_) => Failure::new(
+        TradeError::Uncertain(_) | TradeError::Endowment { .. } => Failure::new(
             Kind::Network,
             error,
             "`souk account show` tells whether it happened: look before you do it again",

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use souk_node::buyer::Finished;
+use souk_node::buyer::JobResult;
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::market::AccountKey;
 
@@ -93,7 +93,7 @@ impl Balances {
     }
 
     /// The same accounts, and those that a job paid, once it is over.
-    pub async fn after(&self, broker: &Broker, finished: &Finished) -> Result<Balances, Failure> {
+    pub async fn after(&self, broker: &Broker, finished: &JobResult) -> Result<Balances, Failure> {
         let held = self.accounts.iter().map(|account| account.key);
         let paid = finished.receipts.iter();
         let paid = paid.map(|receipt| receipt.body.provider);

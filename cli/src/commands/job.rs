@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
-use souk_node::buyer::checked::Shown;
+use souk_node::buyer::checked::ShownPlan;
 use souk_node::buyer::job::{Job, Limits, Priority};
-use souk_node::buyer::{Buyer, Finished, JobEvent, Journal, Quote};
+use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote};
 use souk_node::folder::config::{DirectChoice, Traffic};
 use souk_node::market::{
     AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
@@ -46,7 +46,7 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
     let alternatives = quote.alternatives(&job.limits).map_err(from_quote)?;
     let subject = buyer.subject(&job, &quote).map_err(from_quote)?;
-    let shown = Shown::new(&quote, subject);
+    let shown = ShownPlan::new(&quote, subject);
     shown
         .remember(&folder.join(PLANS_FOLDER))
         .map_err(from_config)?;
@@ -165,7 +165,7 @@ fn hold_to_plan(
             "give a number from 0, such as 5",
         ));
     }
-    let shown = Shown::new(quote, buyer.subject(job, quote).map_err(from_quote)?);
+    let shown = ShownPlan::new(quote, buyer.subject(job, quote).map_err(from_quote)?);
     let checked = shown.check(&folder.join(PLANS_FOLDER), wanted, args.slippage);
     checked.map_err(|moved| {
         let hint = "look at `souk plan` again and give its hash, or allow more with --slippage";
@@ -179,7 +179,7 @@ pub async fn run(
     job: &Job,
     quote: Quote,
     output: Output,
-) -> Result<Finished, Failure> {
+) -> Result<JobResult, Failure> {
     let names = show::names(&quote);
     let (progress, told) = mpsc::channel(PROGRESS_MAX);
     let running = buyer.run(job, quote, progress);
@@ -224,7 +224,7 @@ fn absolute(args: &SubmitArgs) -> SubmitArgs {
 }
 
 /// Writes each receipt beside the outputs.
-pub fn write_receipts(out: &Path, finished: &Finished) -> Result<Vec<PathBuf>, Failure> {
+pub fn write_receipts(out: &Path, finished: &JobResult) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
     for receipt in &finished.receipts {
         let path = out.join(format!("receipt-{}.json", receipt.body.lease));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use souk_node::buyer::Journal;
-use souk_node::buyer::journal::{Record, State};
+use souk_node::buyer::journal::{JobState, Record};
 
 use super::job::{self, JOBS_FOLDER};
 use crate::args::{JobCommand, Output, SubmitArgs};
@@ -46,7 +46,7 @@ async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
     let record = Journal::read(&jobs, name).map_err(job::unreadable)?;
     let args = command(&record)?;
-    if record.state == State::Done {
+    if record.state == JobState::Done {
         let (name, out) = (&record.name, args.out.display());
         let cause = format!("job {name} is done; its outputs are in {out}");
         return Err(Failure::new(

@@ -90,8 +90,7 @@ pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         tell("stopping: leases at work may end; asked again, they end with what is done");
         async move { requests.next().await }
     };
-    provider.run(stop, patience).await;
-    Ok(())
+    provider.run(stop, patience).await.map_err(from_provider)
 }
 
 fn options(run: &RunArgs) -> network::Options {
@@ -241,6 +240,11 @@ pub fn from_provider(error: ProviderError) -> Failure {
                         now are not settled from here";
             Failure::new(Kind::State, error, hint)
         }
+        ProviderError::Writer(_) => Failure::new(
+            Kind::Unexpected,
+            error,
+            "look at the disk, then start it again: it goes on with the leases it has",
+        ),
         ProviderError::Group(_) | ProviderError::Store(_) | ProviderError::Journal(_) => {
             Failure::new(
                 Kind::State,

@@ -8,7 +8,7 @@ use souk_node::folder::config::ValidatorFile;
 use souk_node::folder::config::{self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE};
 use souk_node::folder::contact::Multiaddr;
 use souk_node::folder::key::NodeKey;
-use souk_node::protocols::market::{Declined, Member};
+use souk_node::protocols::market::{Member, OrderRefusal};
 use souk_node::protocols::roster::RosterRefusal;
 use souk_node::validator::node::RestoreError;
 use souk_node::validator::operator::{Operator, OrderError};
@@ -251,34 +251,34 @@ fn from_order(error: OrderError) -> Failure {
     Failure::new(kind, &error, hint)
 }
 
-fn of_declined(declined: &Declined) -> (Kind, &'static str) {
+fn of_declined(declined: &OrderRefusal) -> (Kind, &'static str) {
     match declined {
-        Declined::Unreached(_) => (
+        OrderRefusal::Unreached(_) => (
             Kind::Network,
             "start it with `souk validator run` on its machine, and see that its port is open",
         ),
-        Declined::Quorum { .. } => (
+        OrderRefusal::Quorum { .. } => (
             Kind::State,
             "start those that are down, add a new one, or remove the dead one first",
         ),
-        Declined::Silent(_) | Declined::NotHandedOver { .. } => {
+        OrderRefusal::Silent(_) | OrderRefusal::NotHandedOver { .. } => {
             (Kind::Network, "`souk validator list` shows who runs")
         }
-        Declined::NoVoter(_) | Declined::Leads(_) => (
+        OrderRefusal::NoVoter(_) | OrderRefusal::Leads(_) => (
             Kind::State,
             "`souk validator list` shows who leads and who votes",
         ),
-        Declined::Address(_) => (
+        OrderRefusal::Address(_) => (
             Kind::Input,
             "give the address that `souk validator init` printed",
         ),
-        Declined::Refused(RosterRefusal::Operator { .. }) => (
+        OrderRefusal::Refused(RosterRefusal::Operator { .. }) => (
             Kind::State,
             "sign with the operator's key: --operator-key FILE",
         ),
-        Declined::Refused(RosterRefusal::Last(_)) => (Kind::State, "add another one first"),
-        Declined::Refused(RosterRefusal::Full) => (Kind::State, "remove one first"),
-        Declined::Refused(_) => (Kind::State, "`souk validator list` shows how they stand"),
+        OrderRefusal::Refused(RosterRefusal::Last(_)) => (Kind::State, "add another one first"),
+        OrderRefusal::Refused(RosterRefusal::Full) => (Kind::State, "remove one first"),
+        OrderRefusal::Refused(_) => (Kind::State, "`souk validator list` shows how they stand"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use souk_node::buyer::Finished;
+use souk_node::buyer::JobResult;
 use souk_node::scheduler::execution::report::{Fallback, Report};
 use souk_node::scheduler::execution::timeline::Glyphs;
 use souk_vocabulary::processor::Engine;
@@ -15,7 +15,12 @@ use crate::show::balance::Balances;
 const COLUMNS: usize = 100;
 
 /// As one JSON value.
-pub fn to_json(finished: &Finished, plan: Value, files: &[PathBuf], receipts: &[PathBuf]) -> Value {
+pub fn to_json(
+    finished: &JobResult,
+    plan: Value,
+    files: &[PathBuf],
+    receipts: &[PathBuf],
+) -> Value {
     let outputs: serde_json::Map<String, Value> = finished
         .outputs
         .iter()
@@ -35,7 +40,7 @@ pub fn to_json(finished: &Finished, plan: Value, files: &[PathBuf], receipts: &[
 
 /// Prints everything a buyer wants to know.
 pub fn print(
-    finished: &Finished,
+    finished: &JobResult,
     files: &[PathBuf],
     receipts: &[PathBuf],
     before: &Balances,
@@ -61,7 +66,7 @@ pub fn print(
 }
 
 /// Prints the receipts and where they are.
-pub fn print_receipts(finished: &Finished, files: &[PathBuf]) {
+pub fn print_receipts(finished: &JobResult, files: &[PathBuf]) {
     say("receipts, each signed by provider and buyer");
     for receipt in &finished.receipts {
         super::receipt::print(receipt);
@@ -72,7 +77,7 @@ pub fn print_receipts(finished: &Finished, files: &[PathBuf]) {
 }
 
 /// Draws what ran when.
-pub fn print_timeline(finished: &Finished) {
+pub fn print_timeline(finished: &JobResult) {
     say("timeline");
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()

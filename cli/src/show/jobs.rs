@@ -1,7 +1,7 @@
 //! Jobs as their journals tell them.
 
 use serde_json::{Value, json};
-use souk_node::buyer::journal::{Record, State};
+use souk_node::buyer::journal::{JobState, Record};
 use souk_node::market::{Lease, LeaseState};
 
 use super::{Table, credits, say, short};
@@ -77,12 +77,12 @@ pub fn print_one(record: &Record, leases: &[Lease]) {
     ));
 }
 
-fn state(state: &State) -> String {
+fn state(state: &JobState) -> String {
     match state {
-        State::Running => "running, or its process died".to_owned(),
-        State::Done => "done".to_owned(),
-        State::Interrupted => "interrupted".to_owned(),
-        State::Failed { code, .. } => format!("failed: {code}"),
+        JobState::Running => "running, or its process died".to_owned(),
+        JobState::Done => "done".to_owned(),
+        JobState::Interrupted => "interrupted".to_owned(),
+        JobState::Failed { code, .. } => format!("failed: {code}"),
     }
 }
 

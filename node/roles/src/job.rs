@@ -50,12 +50,12 @@ use crate::lease::{Request, THINGS_MAX};
 pub use action::{Action, JobEvent, Outcome, Spending};
 pub use event::{Answer, CommandError, Event, FetchFault, Leg};
 pub use facts::{End, Fact, Past, attempt_id, request_id};
-pub use plan::{Plan, Wanted, Work};
+pub use plan::{Plan, PlanRequest, Work};
 pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 
 use state::{
-    Asked, Attempt, Errand, Judging, Pair, Phase, Pursuit, Question, Refusal, Stage, Timer,
+    Attempt, Errand, Judging, OpenRequest, Pair, Phase, Pursuit, Question, Refusal, Stage, Timer,
     Uncertain, Wait,
 };
 
@@ -77,7 +77,7 @@ pub struct JobCore {
     check: Option<Check>,
     attempts: BTreeMap<u32, Attempt>,
     next_attempt: u32,
-    requests: BTreeMap<u32, Asked>,
+    requests: BTreeMap<u32, OpenRequest>,
     /// No request comes any more.
     no_more: bool,
     /// The caller wants no answer any more.
@@ -263,7 +263,7 @@ impl JobCore {
         assert!(last.is_none_or(|(last, _)| *last < number), "requests rise");
         let id = request_id(&inputs);
         let kept = self.past.as_ref().and_then(|past| past.kept.get(&id));
-        let asked = Asked {
+        let asked = OpenRequest {
             id,
             values: kept.cloned().unwrap_or_default(),
             inputs,

@@ -4,7 +4,7 @@
 //! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves
 //! requests, one behind the other; a job of one request is a stream of one. The provider of one
 //! part tells the provider of the next where a tensor can be fetched by an offer on a stream of its
-//! own, which is answered by [`Taken`]; the buyer is not in that tensor's way.
+//! own, which is answered by [`OfferAnswer`]; the buyer is not in that tensor's way.
 //!
 //! What is said here comes from peers: it is looked at, and refused where it is wrong, never
 //! believed.
@@ -48,7 +48,7 @@ pub enum Opening {
     /// The buyer lost the stream of a lease and asks how it went: [`ProviderWord::Accepted`] while
     /// it is at work, [`ProviderWord::Finished`] once it is done.
     Resume(LeaseId),
-    /// A provider has a tensor that another one's lease waits for; [`Taken`] follows.
+    /// A provider has a tensor that another one's lease waits for; [`OfferAnswer`] follows.
     Offer(Offer),
 }
 
@@ -161,7 +161,7 @@ pub struct Offer {
 
 /// Whether an offer was of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Taken {
+pub enum OfferAnswer {
     /// The lease waits for it and will fetch it.
     Yes,
     /// No such lease runs here, or it does not wait for that value from that peer.
@@ -228,19 +228,19 @@ pub enum ProviderWord {
         outputs: Vec<(String, ContentId)>,
     },
     /// Another provider did not take a tensor: the buyer may hand it on.
-    Untaken(Box<Untaken>),
+    Untaken(Box<UntakenOffer>),
     /// A tensor did not come, or the lease is about to end early, so that nothing more is begun.
     /// What was done is owed.
     Stalled(Failure),
     /// The work is done.
-    Finished(Box<Finished>),
+    Finished(Box<WorkResult>),
     /// The work cannot be done, and nothing is owed.
     Failed(Failure),
 }
 
 /// A tensor that its maker could not hand to another provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Untaken {
+pub struct UntakenOffer {
     /// Who did not take it.
     pub consumer: AccountKey,
     /// What was offered.
@@ -251,7 +251,7 @@ pub struct Untaken {
 
 /// The result of a lease's work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finished {
+pub struct WorkResult {
     /// The receipt, signed by the provider.
     pub receipt: Receipt,
     /// What was made of each request, by its number: the outputs of its parts, in their order, so
@@ -353,7 +353,7 @@ impl Output {
     }
 }
 
-impl Untaken {
+impl UntakenOffer {
     /// Whether it is about something that the work of `start` makes for that lease.
     #[must_use]
     pub fn is_of(&self, start: &Start) -> bool {
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn untaken_is_believed_of_what_the_lease_makes_for_that_consumer_alone() {
         let start = start(0);
-        let untaken = Untaken {
+        let untaken = UntakenOffer {
             consumer: AccountKey([7; 32]),
             offer: Offer {
                 from: LeaseId(1),

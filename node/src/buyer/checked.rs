@@ -18,7 +18,7 @@ const PLANS_MAX: usize = 256;
 
 /// A plan as it was shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Shown {
+pub struct ShownPlan {
     /// The version of the file.
     pub format: u32,
     /// The plan's hash.
@@ -33,7 +33,7 @@ pub struct Shown {
 
 /// Why a job is not submitted under a plan.
 #[derive(Debug, thiserror::Error)]
-pub enum Moved {
+pub enum PlanRefusal {
     /// No such plan was shown here, and the plan of now is another.
     #[error("plan {wanted} was not made in this folder, and the plan of now is {found}")]
     Unknown {
@@ -76,10 +76,10 @@ pub enum Moved {
     },
 }
 
-impl Shown {
+impl ShownPlan {
     /// A quote as it is shown.
-    pub fn new(quote: &Quote, subject: ContentId) -> Shown {
-        Shown {
+    pub fn new(quote: &Quote, subject: ContentId) -> ShownPlan {
+        ShownPlan {
             format: FORMAT,
             hash: quote.hash(),
             subject,
@@ -106,34 +106,36 @@ impl Shown {
     ///
     /// # Errors
     /// What has moved.
-    pub fn check(&self, folder: &Path, wanted: &str, percent: f64) -> Result<(), Moved> {
+    pub fn check(&self, folder: &Path, wanted: &str, percent: f64) -> Result<(), PlanRefusal> {
         if self.hash.to_string() == wanted {
             return Ok(());
         }
         let is_name = wanted.len() == 64 && wanted.bytes().all(|b| b.is_ascii_hexdigit());
         let path = folder.join(format!("{wanted}.json"));
-        let then = is_name.then(|| config::read::<Shown>(&path).ok()).flatten();
+        let then = is_name
+            .then(|| config::read::<ShownPlan>(&path).ok())
+            .flatten();
         let wanted = wanted.to_owned();
         let Some(then) = then else {
-            return Err(Moved::Unknown {
+            return Err(PlanRefusal::Unknown {
                 wanted,
                 found: self.hash,
             });
         };
         if then.subject != self.subject {
-            return Err(Moved::Subject { wanted });
+            return Err(PlanRefusal::Subject { wanted });
         }
         let most = 1.0 + percent / 100.0;
         let (now_price, then_price) = (self.price.0 as f64 / 1e6, then.price.0 as f64 / 1e6);
         if now_price > then_price * most {
-            return Err(Moved::Price {
+            return Err(PlanRefusal::Price {
                 now: now_price,
                 then: then_price,
                 percent,
             });
         }
         if self.seconds > then.seconds * most {
-            return Err(Moved::Time {
+            return Err(PlanRefusal::Time {
                 now: self.seconds,
                 then: then.seconds,
                 percent,
@@ -160,8 +162,8 @@ fn forget_oldest(folder: &Path) {
 mod tests {
     use super::*;
 
-    fn shown(word: &[u8], price: u64, seconds: f64) -> Shown {
-        Shown {
+    fn shown(word: &[u8], price: u64, seconds: f64) -> ShownPlan {
+        ShownPlan {
             format: FORMAT,
             hash: ContentId::of(word),
             subject: ContentId::of(b"model"),
@@ -183,27 +185,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let then = shown(b"a", 100, 1.0);
         then.remember(folder.path()).unwrap();
-        let check = |now: Shown| now.check(folder.path(), &then.hash.to_string(), 5.0);
+        let check = |now: ShownPlan| now.check(folder.path(), &then.hash.to_string(), 5.0);
         check(shown(b"b", 105, 1.0)).unwrap();
         assert!(matches!(
             check(shown(b"b", 106, 1.0)),
-            Err(Moved::Price { .. })
+            Err(PlanRefusal::Price { .. })
         ));
         assert!(matches!(
             check(shown(b"b", 90, 1.1)),
-            Err(Moved::Time { .. })
+            Err(PlanRefusal::Time { .. })
         ));
-        let other = Shown {
+        let other = ShownPlan {
             subject: ContentId::of(b"other"),
             ..shown(b"b", 90, 1.0)
         };
-        assert!(matches!(check(other), Err(Moved::Subject { .. })));
+        assert!(matches!(check(other), Err(PlanRefusal::Subject { .. })));
     }
 
     #[test]
     fn a_hash_never_shown_is_said_to_be_so() {
         let folder = tempfile::tempdir().unwrap();
         let refused = shown(b"b", 1, 1.0).check(folder.path(), "../../etc/passwd", 5.0);
-        assert!(matches!(refused, Err(Moved::Unknown { .. })));
+        assert!(matches!(refused, Err(PlanRefusal::Unknown { .. })));
     }
 }

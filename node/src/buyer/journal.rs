@@ -18,7 +18,8 @@ use souk_memory::{ContentId, Tensor};
 use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
 
-use crate::folder::facts::{self, FactLog, FactLogError, write_together};
+use crate::folder::fact_writer::FactWriter;
+use crate::folder::facts::{FactLog, FactLogError};
 
 /// The facts.
 const FACTS_FILE: &str = "facts.jsonl";
@@ -52,7 +53,7 @@ pub struct Record {
     /// The model with the shapes of its inputs, and the inputs where there is one request.
     pub subject: ContentId,
     /// How it stands.
-    pub state: State,
+    pub state: JobState,
     /// The ids that leases were bought under whose providers were told what to do.
     pub attempts: Vec<JobId>,
     /// All ids that leases may have been bought under.
@@ -69,7 +70,7 @@ pub struct Record {
 /// How a job stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
-pub enum State {
+pub enum JobState {
     /// It runs, or whoever ran it died.
     Running,
     /// Its answers are there.
@@ -150,7 +151,7 @@ pub(super) enum Put {
 }
 
 /// Where things are put for the writer, and where it says that they are on the disk.
-pub(super) type Writer = facts::Writer<Ticket, Put, Answer>;
+pub(super) type JournalWriter = FactWriter<Ticket, Put, Answer>;
 
 impl Journal {
     /// Begins the journal of a job below `folder`.
@@ -263,8 +264,8 @@ impl Journal {
     }
 
     /// Has a thread of its own write, all that waits with one sync. It ends with who sends.
-    pub(super) fn start(mut self) -> Writer {
-        write_together(move |waiting| self.write(waiting))
+    pub(super) fn start(mut self) -> JournalWriter {
+        FactWriter::start(move |waiting| self.write(waiting))
     }
 
     /// Writes what waits, in its order.
@@ -341,8 +342,8 @@ fn record(name: &str, facts: &[Fact]) -> Option<Record> {
     };
     let past = Past::fold(facts.iter().cloned());
     let state = match facts.last() {
-        Some(Fact::Over { how }) => State::from(how),
-        _ => State::Running,
+        Some(Fact::Over { how }) => JobState::from(how),
+        _ => JobState::Running,
     };
     let values = past.kept.values().flat_map(|values| values.keys().cloned());
     let mut kept: Vec<String> = values.collect();
@@ -364,12 +365,12 @@ fn record(name: &str, facts: &[Fact]) -> Option<Record> {
     })
 }
 
-impl From<&End> for State {
-    fn from(how: &End) -> State {
+impl From<&End> for JobState {
+    fn from(how: &End) -> JobState {
         match how {
-            End::Done => State::Done,
-            End::Cancelled => State::Interrupted,
-            End::Failed(reason) => State::Failed {
+            End::Done => JobState::Done,
+            End::Cancelled => JobState::Interrupted,
+            End::Failed(reason) => JobState::Failed {
                 code: reason.code().to_owned(),
                 cause: reason.to_string(),
             },
@@ -424,7 +425,7 @@ fn prune(folder: &Path) {
     if names(folder).len() < JOBS_MAX {
         return;
     }
-    let over = |record: &Record| record.state != State::Running;
+    let over = |record: &Record| record.state != JobState::Running;
     for record in Journal::list(folder)
         .iter()
         .filter(|record| over(record))
@@ -476,7 +477,7 @@ mod tests {
         let opened = Journal::open(folder.path(), "0707").unwrap();
         assert_eq!(opened.values().unwrap(), [tensor]);
         let record = opened.record().unwrap();
-        assert_eq!(record.state, State::Running);
+        assert_eq!(record.state, JobState::Running);
         assert_eq!(
             (record.kept, record.command["out"].as_str()),
             (vec!["x".to_owned()], Some("here"))

@@ -16,7 +16,7 @@ const LEAST: f64 = 1e-6;
 
 /// What was seen of one way, figure by figure.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct SeenLink {
     latency_seconds: Option<f64>,
     bytes_per_second: Option<f64>,
 }
@@ -47,13 +47,13 @@ impl LinkEstimates {
             let there = self.seen(self.buyer, listing.provider);
             there.worse(self.seen(listing.provider, self.buyer))
         });
-        let own: Vec<Seen> = own.collect();
+        let own: Vec<SeenLink> = own.collect();
         let pairs =
             || (0..listings.len()).flat_map(|from| (0..listings.len()).map(move |to| (from, to)));
         let stated_between: Vec<Link> = pairs()
             .map(|(from, to)| worse(stated[from], stated[to]))
             .collect();
-        let seen_between: Vec<Seen> = pairs()
+        let seen_between: Vec<SeenLink> = pairs()
             .map(|(from, to)| self.seen(listings[from].provider, listings[to].provider))
             .collect();
         let between = settled(&stated_between, &seen_between);
@@ -67,25 +67,25 @@ impl LinkEstimates {
     }
 
     /// What was seen of a way.
-    fn seen(&self, from: AccountKey, to: AccountKey) -> Seen {
+    fn seen(&self, from: AccountKey, to: AccountKey) -> SeenLink {
         let Some(seen) = self.seen.get(&(from, to)) else {
-            return Seen::default();
+            return SeenLink::default();
         };
-        Seen {
+        SeenLink {
             latency_seconds: seen.latency_seconds(self.now_ms),
             bytes_per_second: seen.bytes_per_second(self.now_ms),
         }
     }
 }
 
-impl Seen {
-    fn worse(self, other: Seen) -> Seen {
+impl SeenLink {
+    fn worse(self, other: SeenLink) -> SeenLink {
         let either = |one: Option<f64>, other: Option<f64>, worse: fn(f64, f64) -> f64| match other
         {
             Some(other) => Some(one.map_or(other, |one| worse(one, other))),
             None => one,
         };
-        Seen {
+        SeenLink {
             latency_seconds: either(self.latency_seconds, other.latency_seconds, f64::max),
             bytes_per_second: either(self.bytes_per_second, other.bytes_per_second, f64::min),
         }
@@ -93,8 +93,8 @@ impl Seen {
 }
 
 /// Links that a plan counts with, given what is stated and seen of each.
-fn settled(stated: &[Link], seen: &[Seen]) -> Vec<Link> {
-    let figures = |stated_of: fn(&Link) -> f64, seen_of: fn(&Seen) -> Option<f64>| {
+fn settled(stated: &[Link], seen: &[SeenLink]) -> Vec<Link> {
+    let figures = |stated_of: fn(&Link) -> f64, seen_of: fn(&SeenLink) -> Option<f64>| {
         let stated: Vec<f64> = stated.iter().map(stated_of).collect();
         let seen: Vec<Option<f64>> = seen.iter().map(seen_of).collect();
         settled_figures(&stated, &seen)

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use souk_memory::{ContentId, Tensor};
 use souk_roles::clock::Micros;
 use souk_roles::job::plan::{
-    LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, Wanted, Work,
+    LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest, Work,
 };
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph};
@@ -90,7 +90,7 @@ impl Planner {
     /// Plans some work over the book as it stands.
     pub(super) fn plan(
         &mut self,
-        wanted: &Wanted,
+        wanted: &PlanRequest,
     ) -> impl Future<Output = Result<Quote, PlanError>> + Send + use<> {
         let graph = self.graph_of(&wanted.work);
         let limits = self.limits(wanted);
@@ -103,7 +103,7 @@ impl Planner {
         async move { Ok(quote::over_book(&buyer, graph?, &limits, &turn).await?) }
     }
 
-    fn limits(&self, wanted: &Wanted) -> Limits {
+    fn limits(&self, wanted: &PlanRequest) -> Limits {
         let copies = wanted.copies.max(1) as usize;
         Limits {
             budget: wanted.budget,

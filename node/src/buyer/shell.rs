@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_market::{Lease, LeaseId};
+use souk_market::{JobId, Lease, LeaseId};
 use souk_memory::Tensor;
 use souk_roles::clock::Now;
 use souk_roles::effect::{Effect, Ticket};
@@ -21,12 +21,12 @@ use souk_roles::lease::{ProviderWord, Request};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::journal::{Put, Writer};
+use super::journal::{JournalWriter, Put};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
-use super::{Buyer, Finished, Requests, Submission, WINDOW_MAX};
+use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::clock::CoreClock;
-use crate::protocols::lease::Shown;
+use crate::protocols::lease::LeaseReport;
 use streams::{Incoming, Talk};
 
 /// What providers said and the core has not heard yet. Who reads a stream waits for a place, which
@@ -40,7 +40,7 @@ const TRANSFERS_MAX: usize = 256;
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What an effect came to.
-enum Came {
+enum EffectOutcome {
     Is(Answer),
     Planned(Result<Box<Quote>, PlanError>),
     /// How the followed leases stand.
@@ -50,7 +50,7 @@ enum Came {
 /// What something that is awaited brings.
 enum Next {
     Event(Event),
-    Came(Ticket, Came),
+    Came(Ticket, EffectOutcome),
     Asked(Option<BTreeMap<String, Tensor>>),
     Incoming(Incoming),
     /// Something about the own account changed.
@@ -70,7 +70,7 @@ pub(super) struct Shell {
     talks: BTreeMap<Leg, Talk>,
     opened: u64,
     streams: JoinSet<()>,
-    effects: JoinSet<(Ticket, Came)>,
+    effects: JoinSet<(Ticket, EffectOutcome)>,
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
     requests: Requests,
@@ -81,12 +81,12 @@ pub(super) struct Shell {
     answers: mpsc::Sender<super::Answer>,
     progress: mpsc::Sender<JobEvent>,
     cancel: Arc<Notify>,
-    journal: Option<Writer>,
+    journal: Option<JournalWriter>,
     planner: Planner,
-    followed: Followed,
+    followed: FollowedLeases,
     /// What people are shown of the work of each leg, until it is signed for.
-    shown: BTreeMap<Leg, Shown>,
-    gathered: Finished,
+    shown: BTreeMap<Leg, LeaseReport>,
+    gathered: JobResult,
     /// What went wrong here that no core knows of.
     fault: Option<Reason>,
     outcome: Option<Outcome>,
@@ -94,7 +94,7 @@ pub(super) struct Shell {
 
 /// The leases that the core wants to hear of.
 #[derive(Default)]
-struct Followed {
+struct FollowedLeases {
     leases: Vec<LeaseId>,
     changes: Option<watch::Receiver<u64>>,
     /// Whether they are being looked at, and whether that is to be done again.
@@ -108,8 +108,8 @@ impl Shell {
         buyer: &Buyer,
         begin: impl FnOnce(Now) -> (JobCore, Vec<Effect<Action>>),
         planner: Planner,
-        gathered: Finished,
-        (submission, journal): (Submission, Option<Writer>),
+        job: JobId,
+        (submission, journal): (Submission, Option<JournalWriter>),
     ) -> Shell {
         let clock = CoreClock::new(buyer.broker().log_clock());
         let (core, effects) = begin(clock.now());
@@ -136,9 +136,9 @@ impl Shell {
             cancel: submission.cancel,
             journal,
             planner,
-            followed: Followed::default(),
+            followed: FollowedLeases::default(),
             shown: BTreeMap::new(),
-            gathered,
+            gathered: JobResult::new(job),
             fault: None,
             outcome: None,
         };
@@ -147,7 +147,7 @@ impl Shell {
     }
 
     /// Goes on to the job's end.
-    pub(super) async fn run(mut self) -> (Outcome, Finished) {
+    pub(super) async fn run(mut self) -> (Outcome, JobResult) {
         let outcome = loop {
             if let Some(outcome) = self.outcome.take() {
                 break outcome;
@@ -185,7 +185,7 @@ impl Shell {
         let has_room = !self.is_drained && self.under_way < window;
         let written = async {
             match &mut self.journal {
-                Some((_, written)) => written.recv().await,
+                Some(writer) => writer.answer().await,
                 None => std::future::pending().await,
             }
         };
@@ -205,7 +205,10 @@ impl Shell {
                 Err(error) if error.is_cancelled() => Next::Nothing,
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
-            Some((ticket, answer)) = written => Next::Event(Event::Answer { ticket, answer }),
+            (ticket, written) = written => {
+                let answer = written.unwrap_or_else(|ended| Answer::NotWritten(ended.to_string()));
+                Next::Event(Event::Answer { ticket, answer })
+            }
             Some(incoming) = self.inbox.recv() => Next::Incoming(incoming),
             asked = self.requests.inputs.recv(), if has_room => Next::Asked(asked),
             Ok(()) = changed => Next::LeasesChanged,
@@ -252,17 +255,17 @@ impl Shell {
         }
     }
 
-    fn on_came(&mut self, ticket: Ticket, came: Came) -> Option<Event> {
+    fn on_came(&mut self, ticket: Ticket, came: EffectOutcome) -> Option<Event> {
         let answer = match came {
-            Came::Is(answer) => answer,
-            Came::Planned(planned) => match planned {
+            EffectOutcome::Is(answer) => answer,
+            EffectOutcome::Planned(planned) => match planned {
                 Ok(quote) => Answer::Planned(Box::new(self.planner.take(*quote))),
                 Err(error) => {
                     let (why, passes) = error.no_plan();
                     Answer::NotPlanned { why, passes }
                 }
             },
-            Came::Seen(leases) => {
+            EffectOutcome::Seen(leases) => {
                 self.on_seen(leases);
                 return None;
             }
@@ -293,7 +296,11 @@ impl Shell {
     }
 
     /// Begins an effect whose answer takes time.
-    fn spawn(&mut self, ticket: Ticket, effect: impl Future<Output = Came> + Send + 'static) {
+    fn spawn(
+        &mut self,
+        ticket: Ticket,
+        effect: impl Future<Output = EffectOutcome> + Send + 'static,
+    ) {
         let begun = self.effects.spawn(async move { (ticket, effect.await) });
         self.handles.insert(ticket, begun);
     }
@@ -305,16 +312,15 @@ impl Shell {
 
     /// Has something written, or says that there is no journal to write to.
     fn write(&mut self, ticket: Ticket, write: Put) {
-        let Some((put, _)) = &self.journal else {
+        let Some(writer) = &mut self.journal else {
             let answer = match write {
                 Put::Facts(_) => Answer::Recorded,
                 Put::Values(_) => Answer::Kept,
             };
             return self.answer(ticket, answer);
         };
-        if put.try_send((ticket, write)).is_err() {
-            let why = "the journal's writer has ended or is far behind".to_owned();
-            self.answer(ticket, Answer::NotWritten(why));
+        if let Err(behind) = writer.put(ticket, write) {
+            self.answer(ticket, Answer::NotWritten(behind.to_string()));
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) struct Turn {
     /// Where jobs say what they want; none where they go as they come.
     folder: Option<PathBuf>,
     priority: Priority,
-    said: Mutex<Option<Said>>,
+    said: Mutex<Option<WishFile>>,
 }
 
 /// What a job wants, in words that other processes read.
@@ -51,7 +51,7 @@ struct Wish {
 
 /// A file that says it.
 #[derive(Debug)]
-struct Said {
+struct WishFile {
     path: PathBuf,
     /// Locked for as long as it is open.
     _file: File,
@@ -80,7 +80,7 @@ impl Turn {
             priority: self.priority,
             demands: demands.clone(),
         };
-        match Said::new(folder, &wish) {
+        match WishFile::new(folder, &wish) {
             Ok(made) => *said = Some(made),
             Err(error) => {
                 let folder = folder.display();
@@ -116,8 +116,8 @@ impl Turn {
     }
 }
 
-impl Said {
-    fn new(folder: &Path, wish: &Wish) -> io::Result<Said> {
+impl WishFile {
+    fn new(folder: &Path, wish: &Wish) -> io::Result<WishFile> {
         fs::create_dir_all(folder)?;
         let (process, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let name = format!("{process}-{made}");
@@ -127,11 +127,11 @@ impl Said {
         file.try_lock()?;
         file.write_all(&serde_json::to_vec(wish)?)?;
         fs::rename(&new, &path)?;
-        Ok(Said { path, _file: file })
+        Ok(WishFile { path, _file: file })
     }
 }
 
-impl Drop for Said {
+impl Drop for WishFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
             // Without its lock it holds nobody up.

@@ -10,8 +10,8 @@ use libp2p::PeerId;
 use souk_market::{AccountKey, Command, MarketId, Millis};
 use souk_roles::clock::Micros;
 use souk_roles::market::client::{
-    ANSWER_PATIENCE, Action, Asked, Event, Heard, MarketClient, Putting, Reply, Seat, Silence,
-    WatchId,
+    ANSWER_PATIENCE, Action, CallId, Event, MarketClient, Putting, Reply, Seat, Silence,
+    ValidatorAnswer, WatchId,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -51,17 +51,17 @@ pub enum AttemptError {
 /// What is asked of the task.
 enum Message {
     Ask {
-        asked: Asked,
+        asked: CallId,
         question: Box<Request>,
         reply: oneshot::Sender<ClientReply>,
     },
     Carry {
-        asked: Asked,
+        asked: CallId,
         commands: Vec<Command>,
         reply: oneshot::Sender<ClientReply>,
     },
     /// Who asked does not wait any more.
-    Forget(Asked),
+    Forget(CallId),
     /// Commands are signed with this key from now on.
     SignFor(Box<(NodeKey, MarketId)>),
     Watch {
@@ -92,7 +92,7 @@ pub(super) struct Client {
 /// Forgets what was asked where its caller goes away first.
 struct ReplyWait<'c> {
     client: &'c Client,
-    asked: Option<Asked>,
+    asked: Option<CallId>,
 }
 
 impl Drop for ReplyWait<'_> {
@@ -174,19 +174,19 @@ impl Client {
 
     async fn waited(
         &self,
-        message: impl FnOnce(Asked, oneshot::Sender<ClientReply>) -> Message,
+        message: impl FnOnce(CallId, oneshot::Sender<ClientReply>) -> Message,
     ) -> ClientReply {
         let drawn = self.next.fetch_add(1, Ordering::Relaxed);
         let (reply, came) = oneshot::channel();
         let mut waiting = ReplyWait {
             client: self,
-            asked: Some(Asked(drawn)),
+            asked: Some(CallId(drawn)),
         };
         let gone = ClientReply {
             reply: Reply::Unreached(Silence::Broken),
             last: None,
         };
-        if self.tell.send(message(Asked(drawn), reply)).await.is_err() {
+        if self.tell.send(message(CallId(drawn), reply)).await.is_err() {
             return gone;
         }
         let came = came.await.unwrap_or(gone);
@@ -239,7 +239,7 @@ impl Client {
 
 /// What an effect came to.
 enum EffectEnd {
-    Put(Asked, Putting, Result<TimedAnswer, AttemptError>),
+    Put(CallId, Putting, Result<TimedAnswer, AttemptError>),
     /// A watch broke off.
     Watched(WatchId),
     /// A validator's clock, if it said so.
@@ -259,9 +259,9 @@ struct Task {
     effects: JoinSet<EffectEnd>,
     handles: BTreeMap<Putting, AbortHandle>,
     watching: BTreeMap<WatchId, AbortHandle>,
-    replies: BTreeMap<Asked, oneshot::Sender<ClientReply>>,
+    replies: BTreeMap<CallId, oneshot::Sender<ClientReply>>,
     /// Why the last validator was silent about what is asked.
-    last: BTreeMap<Asked, AttemptError>,
+    last: BTreeMap<CallId, AttemptError>,
     watchers: BTreeMap<AccountKey, watch::Sender<u64>>,
     /// Word of changes, from the watches.
     told: mpsc::Sender<WatchId>,
@@ -342,7 +342,7 @@ impl Task {
             EffectEnd::Put(asked, putting, answer) => {
                 self.handles.remove(&putting)?;
                 let heard = match answer {
-                    Ok(TimedAnswer { time, answer, .. }) => Ok(Heard {
+                    Ok(TimedAnswer { time, answer, .. }) => Ok(ValidatorAnswer {
                         time: Some(time),
                         answer,
                     }),

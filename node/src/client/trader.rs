@@ -1,6 +1,6 @@
 //! An account that trades: signs commands and brings them to the market.
 
-use souk_market::{Acceptance, AccountKey, Command, MarketId, Name, Refusal};
+use souk_market::{Acceptance, AccountKey, Command, Credits, MarketId, Name, Refusal};
 use souk_roles::market::client::Reply;
 
 use crate::client::broker::{Broker, BrokerError};
@@ -24,6 +24,17 @@ pub enum TradeError {
     /// They may have been carried out or may not, and will not be later: the log says which.
     #[error("no validator said what became of it: look before you command it again ({0})")]
     Uncertain(BrokerError),
+    /// A new account's first credits are not there, and nobody said why.
+    #[error(
+        "{account} does not have its first credits, and no validator said why: look at its \
+         balance before you give them again ({cause})"
+    )]
+    Endowment {
+        /// The account.
+        account: AccountKey,
+        /// What the validators said.
+        cause: BrokerError,
+    },
     /// A command was refused.
     #[error("the market refused: {0}")]
     Refused(#[from] Refusal),
@@ -121,6 +132,25 @@ impl Trader {
             Err(error) => Err(error),
         }
     }
+
+    /// Gives a new account its first credits, as the operator, and once: where nobody says what
+    /// became of them, its balance does.
+    ///
+    /// # Errors
+    /// As [`Trader::submit`], and when the account does not have them.
+    pub async fn endow(&self, account: AccountKey, amount: Credits) -> Result<(), TradeError> {
+        let given = self.submit_one(Command::Deposit { account, amount }).await;
+        let cause = match given {
+            Ok(_) => return Ok(()),
+            Err(TradeError::Uncertain(cause)) => cause,
+            Err(error) => return Err(error),
+        };
+        match self.broker.account(account).await {
+            Ok(Some(found)) if found.available >= amount => Ok(()),
+            Ok(_) => Err(TradeError::Endowment { account, cause }),
+            Err(_) => Err(TradeError::Uncertain(cause)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -128,7 +158,8 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
 
-    use souk_market::{Millis, NONCE_WINDOW, Nonce, SignedBatch};
+    use souk_market::{Exchange, Genesis, Millis, NONCE_WINDOW, Nonce, Outcome, SignedBatch};
+    use souk_roles::validator::questions;
 
     use super::*;
     use crate::clock::{unix_ms, unix_us};
@@ -148,42 +179,82 @@ mod tests {
         Network::start(key, config).await.unwrap()
     }
 
-    /// A trader at a validator that answers one batch after the other so, and the batches.
-    async fn at(made: Vec<Made>) -> (Trader, Arc<Mutex<Vec<SignedBatch>>>, Network) {
-        let key = NodeKey::generate();
-        let validator = network(&key).await;
-        let (made, heard) = (
-            Mutex::new(VecDeque::from(made)),
-            Arc::<Mutex<Vec<_>>>::default(),
-        );
-        let (made, told) = (Arc::new(made), heard.clone());
+    /// A broker at a validator that answers so, or leaves without an answer.
+    async fn reach(
+        key: &NodeKey,
+        answer: impl Fn(Request) -> Option<Answer> + Send + Sync + 'static,
+    ) -> (Broker, Network) {
+        let validator_key = NodeKey::generate();
+        let validator = network(&validator_key).await;
+        let answer = Arc::new(answer);
         validator.serve(PROTOCOL, 8, move |_, mut stream| {
-            let (made, told) = (made.clone(), told.clone());
+            let answer = answer.clone();
             async move {
-                if let Request::Submit(batch) = wire::receive(&mut stream).await? {
-                    told.lock().unwrap().push(batch);
-                    let next = made.lock().unwrap().pop_front();
-                    if let Some(result) = next.expect("no more batches than answers") {
-                        let (time, age) = (Millis(unix_ms()), None);
-                        let answer = Answer::Applied(vec![result]);
-                        let told = TimedAnswer { time, age, answer };
-                        return wire::send(&mut stream, &told).await;
-                    }
+                if let Some(answer) = answer(wire::receive(&mut stream).await?) {
+                    let (time, age) = (Millis(unix_ms()), None);
+                    let told = TimedAnswer { time, age, answer };
+                    return wire::send(&mut stream, &told).await;
                 }
                 Ok(())
             }
         });
         let contact = Contact {
-            account: key.public(),
+            account: validator_key.public(),
             addresses: validator.addresses().await,
         };
-        let key = NodeKey::generate();
-        let broker = Broker::new(network(&key).await, &[contact]).await.unwrap();
+        let broker = Broker::new(network(key).await, &[contact]).await;
+        (broker.unwrap(), validator)
+    }
+
+    /// A trader at a validator that answers one batch after the other so, and the batches.
+    async fn at(made: Vec<Made>) -> (Trader, Arc<Mutex<Vec<SignedBatch>>>, Network) {
+        let (key, heard) = (NodeKey::generate(), Arc::<Mutex<Vec<_>>>::default());
+        let (made, told) = (Mutex::new(VecDeque::from(made)), heard.clone());
+        let answer = move |request| {
+            let Request::Submit(batch) = request else {
+                return None;
+            };
+            told.lock().unwrap().push(batch);
+            let next = made.lock().unwrap().pop_front();
+            let result = next.expect("no more batches than answers")?;
+            Some(Answer::Applied(vec![result]))
+        };
+        let (broker, validator) = reach(&key, answer).await;
         (
             Trader::new(key, MarketId([7; 32]), broker),
             heard,
             validator,
         )
+    }
+
+    /// The operator of a market with another account, and the market, at a validator whose first
+    /// answer to a batch is lost.
+    async fn operator(account: AccountKey) -> (Trader, Arc<Mutex<Exchange>>, Network) {
+        let key = NodeKey::generate();
+        let operator = AccountKey(key.public());
+        let mut genesis = Genesis::new("test".try_into().unwrap(), operator);
+        for (account, name) in [(operator, "operator"), (account, "somebody")] {
+            let entry = (account, name.try_into().unwrap(), Credits(0));
+            genesis.accounts.push(entry);
+        }
+        let market = genesis.market_id();
+        let exchange = Arc::new(Mutex::new(Exchange::new(genesis)));
+        let (replica, is_lost) = (exchange.clone(), Mutex::new(true));
+        let answer = move |request| {
+            let mut exchange = replica.lock().unwrap();
+            match request {
+                Request::Submit(batch) => {
+                    let applied = exchange.apply(Millis(unix_ms()), &batch.verify().unwrap());
+                    let results = applied.outcomes.into_iter().map(Outcome::into_result);
+                    let is_lost = std::mem::take(&mut *is_lost.lock().unwrap());
+                    (!is_lost).then(|| Answer::Applied(results.collect()))
+                }
+                request @ Request::Account(_) => Some(questions::answer(&exchange, request)),
+                _ => None,
+            }
+        };
+        let (broker, validator) = reach(&key, answer).await;
+        (Trader::new(key, market, broker), exchange, validator)
     }
 
     fn name() -> Name {
@@ -203,6 +274,27 @@ mod tests {
         assert_eq!(heard.len(), 3);
         assert_eq!(heard[0], heard[1]);
         assert_ne!(heard[1], heard[2]);
+    }
+
+    #[tokio::test]
+    async fn credits_whose_answer_was_lost_are_looked_for_and_not_given_twice() {
+        let account = AccountKey(NodeKey::generate().public());
+        let (operator, exchange, _validator) = operator(account).await;
+        operator.endow(account, Credits(5)).await.unwrap();
+        let exchange = exchange.lock().unwrap();
+        assert_eq!(exchange.account(account).unwrap().available, Credits(5));
+    }
+
+    #[tokio::test]
+    async fn credits_that_are_not_there_are_told_with_the_account_and_what_to_do() {
+        let account = AccountKey(NodeKey::generate().public());
+        let (operator, ..) = operator(AccountKey([1; 32])).await;
+        let missing = operator.endow(account, Credits(5)).await.unwrap_err();
+        let text = missing.to_string();
+        assert!(matches!(missing, TradeError::Endowment { .. }), "{text}");
+        let hint = format!("{account} does not have its first credits");
+        assert!(text.starts_with(&hint), "{text}");
+        assert!(text.contains("look at its balance"), "{text}");
     }
 
     #[tokio::test]

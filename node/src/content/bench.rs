@@ -19,7 +19,7 @@ use souk_memory::{ContentId, FRAME_BYTES, Store, StoreError};
 
 use crate::content::direct::DirectListen;
 use crate::content::links::Carrier;
-use crate::content::transfers::{Config, FetchError, Tensors};
+use crate::content::transfers::{FetchError, Tensors, TransferConfig};
 use crate::folder::contact::Contact;
 use crate::folder::key::{NodeKey, NotAKey};
 use crate::network::wire::{self, WireError};
@@ -169,10 +169,10 @@ async fn take_bare(network: &Network, peer: PeerId, bytes: u64) -> Result<(), Be
 
 async fn tensors(network: &Network, key: &NodeKey, channel: DirectListen) -> io::Result<Tensors> {
     let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
-    let config = Config {
+    let config = TransferConfig {
         bytes_max: STORE_BYTES_MAX,
         channel,
-        ..Config::default()
+        ..TransferConfig::default()
     };
     Tensors::start(network.clone(), key, store, config).await
 }

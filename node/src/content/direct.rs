@@ -144,7 +144,7 @@ enum DirectReply {
 
 /// How it went.
 #[derive(Debug, Serialize, Deserialize)]
-enum Outcome {
+enum DialOutcome {
     /// The connection is there.
     Dialled,
     /// It did not come about: the other end should dial.
@@ -158,9 +158,9 @@ type Serve = dyn Fn(PeerId, Channel) + Send + Sync;
 
 /// The direct channels of a node.
 #[derive(Clone)]
-pub(crate) struct DirectChannels(Arc<Inner>);
+pub(crate) struct DirectChannels(Arc<DirectState>);
 
-struct Inner {
+struct DirectState {
     network: Network,
     key: NodeKey,
     listening: DirectListen,
@@ -186,7 +186,7 @@ impl DirectChannels {
             DirectListen::Off | DirectListen::Nowhere => None,
         };
         let door = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-        let channels = DirectChannels(Arc::new(Inner {
+        let channels = DirectChannels(Arc::new(DirectState {
             network,
             key,
             listening,
@@ -256,14 +256,14 @@ impl DirectChannels {
         let key = self.0.key.clone();
         let (connection, is_dialled) = match dialled {
             Ok(connection) => {
-                timely(wire::send(&mut stream, &Outcome::Dialled)).await?;
+                timely(wire::send(&mut stream, &DialOutcome::Dialled)).await?;
                 (connection, false)
             }
             Err(cause) if proposal.addresses.is_empty() => {
                 return Err(DirectError::Unreachable { cause });
             }
             Err(_) => {
-                timely(wire::send(&mut stream, &Outcome::YourTurn)).await?;
+                timely(wire::send(&mut stream, &DialOutcome::YourTurn)).await?;
                 (dialled_by(&mut stream, awaited).await?, true)
             }
         };
@@ -290,10 +290,10 @@ impl DirectChannels {
     }
 }
 
-impl Inner {
+impl DirectState {
     /// The other side of [`DirectChannels::agree`]; what comes about is served.
     async fn on_proposal(
-        self: Arc<Inner>,
+        self: Arc<DirectState>,
         peer: PeerId,
         mut stream: Stream,
     ) -> Result<(), DirectError> {
@@ -308,15 +308,15 @@ impl Inner {
         timely(wire::send(&mut stream, &DirectReply::Dial(addresses))).await?;
         let said = wire::receive_short(&mut stream, WORD_BYTES_MAX);
         let (connection, is_dialled) = match timely(said).await? {
-            Outcome::Dialled => (awaited.connection().await?, true),
-            Outcome::YourTurn => match dial(proposal.addresses, proposal.token).await {
+            DialOutcome::Dialled => (awaited.connection().await?, true),
+            DialOutcome::YourTurn => match dial(proposal.addresses, proposal.token).await {
                 Ok(connection) => (connection, false),
                 Err(cause) => {
-                    timely(wire::send(&mut stream, &Outcome::Neither)).await?;
+                    timely(wire::send(&mut stream, &DialOutcome::Neither)).await?;
                     return Err(DirectError::Unreachable { cause });
                 }
             },
-            Outcome::Neither => {
+            DialOutcome::Neither => {
                 let cause = io::ErrorKind::InvalidData.into();
                 return Err(DirectError::Unreachable { cause });
             }
@@ -392,20 +392,20 @@ impl Inner {
 
 /// A connection that is expected; forgotten when this is dropped.
 struct ExpectedConnection {
-    inner: Arc<Inner>,
+    inner: Arc<DirectState>,
     token: Token,
     connection: oneshot::Receiver<TcpStream>,
 }
 
 impl ExpectedConnection {
-    fn new(inner: Arc<Inner>) -> ExpectedConnection {
+    fn new(inner: Arc<DirectState>) -> ExpectedConnection {
         let mut token = Token::default();
         let random = identity::provider().secure_random;
         random.fill(&mut token).expect("the system has randomness");
         ExpectedConnection::with(inner, token)
     }
 
-    fn with(inner: Arc<Inner>, token: Token) -> ExpectedConnection {
+    fn with(inner: Arc<DirectState>, token: Token) -> ExpectedConnection {
         let (tell, connection) = oneshot::channel();
         // No more than there are agreements, which are bounded.
         lock(&inner.awaited).insert(password(&token), tell);
@@ -434,12 +434,12 @@ impl Drop for ExpectedConnection {
 
 /// A peer's place among the direct channels served; given back when this is dropped.
 struct Place {
-    inner: Arc<Inner>,
+    inner: Arc<DirectState>,
     peer: PeerId,
 }
 
 impl Place {
-    fn take(inner: &Arc<Inner>, peer: PeerId) -> Option<Place> {
+    fn take(inner: &Arc<DirectState>, peer: PeerId) -> Option<Place> {
         let mut served = lock(&inner.served);
         let all: usize = served.values().sum();
         let ours = served.get(&peer).copied().unwrap_or(0);
@@ -466,7 +466,7 @@ impl Drop for Place {
 
 /// Brings each connection to who awaits it. One without a token that was given out is closed before
 /// anything is computed for it.
-async fn admit(listener: TcpListener, inner: std::sync::Weak<Inner>) {
+async fn admit(listener: TcpListener, inner: std::sync::Weak<DirectState>) {
     let places = Arc::new(tokio::sync::Semaphore::new(AGREEMENTS_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else {
@@ -504,7 +504,7 @@ async fn dialled_by(
 ) -> Result<TcpStream, DirectError> {
     let neither = async {
         match wire::receive_short(stream, WORD_BYTES_MAX).await {
-            Ok(Outcome::Neither) => {}
+            Ok(DialOutcome::Neither) => {}
             // A stream that ends says nothing of a connection that may be here in a moment.
             _ => std::future::pending().await,
         }

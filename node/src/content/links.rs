@@ -131,11 +131,11 @@ impl Link {
 #[derive(Debug)]
 pub struct Links {
     file: Option<PathBuf>,
-    inner: Mutex<Inner>,
+    inner: Mutex<KnownLinks>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct KnownLinks {
     known: BTreeMap<(AccountKey, AccountKey), Link>,
     saved_ms: u64,
     unsaved: bool,
@@ -144,7 +144,7 @@ struct Inner {
 impl Links {
     /// Those that were kept in `file`, if one is given and there is one.
     pub fn open(file: Option<PathBuf>) -> Links {
-        let mut inner = Inner::default();
+        let mut inner = KnownLinks::default();
         if let Some(path) = &file {
             match config::read::<LinksFile>(path) {
                 Ok(kept) => {
@@ -209,7 +209,7 @@ impl Links {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, KnownLinks> {
         // Each change is whole before anything can panic.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -70,7 +70,7 @@ const SPARE_PAGES_FOR: Duration = Duration::from_secs(20);
 
 /// How a node takes part.
 #[derive(Clone, Debug, Default)]
-pub struct Config {
+pub struct TransferConfig {
     /// The largest single content fetched, in bytes.
     pub bytes_max: u64,
     /// Its end of the faster way.
@@ -83,14 +83,14 @@ pub struct Config {
     pub links: Option<PathBuf>,
 }
 
-impl Config {
+impl TransferConfig {
     /// What a node is told of its traffic, for one that listens on `listen`.
     pub(crate) fn new(
         traffic: &Traffic,
         listen: Option<&Multiaddr>,
         bytes_max: u64,
         links: Option<PathBuf>,
-    ) -> Config {
+    ) -> TransferConfig {
         let auto = listen.and_then(socket_of).map(|socket| (socket.ip(), 0));
         let channel = match (traffic.direct, auto) {
             (DirectChoice::Off, _) => DirectListen::Off,
@@ -98,7 +98,7 @@ impl Config {
             (DirectChoice::Auto, Some(address)) => DirectListen::At(address.into()),
             (DirectChoice::Auto, None) => DirectListen::Nowhere,
         };
-        Config {
+        TransferConfig {
             bytes_max,
             channel,
             upload: traffic.upload_bytes_per_second,
@@ -110,7 +110,7 @@ impl Config {
 
 /// Content that is here now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchedContent {
     /// The content.
     pub bytes: Bytes,
     /// Bytes that came over the network; 0 where the content was here already.
@@ -123,9 +123,9 @@ pub struct Fetched {
 
 /// Serves and fetches content of one store.
 #[derive(Clone)]
-pub struct Tensors(Arc<Inner>);
+pub struct Tensors(Arc<TensorsState>);
 
-struct Inner {
+struct TensorsState {
     network: Network,
     store: Arc<Store>,
     bytes_max: u64,
@@ -149,7 +149,7 @@ impl Tensors {
         network: Network,
         key: &NodeKey,
         store: Arc<Store>,
-        config: Config,
+        config: TransferConfig,
     ) -> io::Result<Tensors> {
         let server = Arc::new(ContentServer::new(store.clone(), Pacer::new(config.upload)));
         let of_channels = server.clone();
@@ -173,7 +173,7 @@ impl Tensors {
             }
         });
         tokio::spawn(age_spare_pages(Arc::downgrade(&store)));
-        Ok(Tensors(Arc::new(Inner {
+        Ok(Tensors(Arc::new(TensorsState {
             network,
             store,
             bytes_max: config.bytes_max,
@@ -204,7 +204,7 @@ impl Tensors {
     }
 
     /// Brings `id` into the store from `peer`, unless it is there.
-    pub async fn fetch(&self, peer: PeerId, id: ContentId) -> Result<Fetched, FetchError> {
+    pub async fn fetch(&self, peer: PeerId, id: ContentId) -> Result<FetchedContent, FetchError> {
         self.fetch_from(&[peer], id).await
     }
 
@@ -217,7 +217,7 @@ impl Tensors {
         &self,
         holders: &[PeerId],
         id: ContentId,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedContent, FetchError> {
         self.fetch_as(Urgency::Awaited, holders, id).await
     }
 
@@ -230,13 +230,13 @@ impl Tensors {
         urgency: Urgency,
         holders: &[PeerId],
         id: ContentId,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedContent, FetchError> {
         let coming = WantedHere::new(&self.0.coming, id);
         coming.wanted.hurry(urgency);
         let _alone = coming.wanted.alone.lock().await;
         if let Some(held) = look_up_aside(&self.0.store, id).await {
             let bytes = held.bytes;
-            return Ok(Fetched {
+            return Ok(FetchedContent {
                 bytes,
                 moved: 0,
                 from: None,
@@ -280,7 +280,7 @@ impl Tensors {
         &self,
         peer: PeerId,
         ids: &[ContentId],
-    ) -> Result<Vec<Fetched>, FetchError> {
+    ) -> Result<Vec<FetchedContent>, FetchError> {
         let mut short = self.fetch_short(Urgency::Awaited, peer, ids).await;
         let mut fetched = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -299,7 +299,7 @@ impl Tensors {
         urgency: Urgency,
         peer: PeerId,
         ids: &[ContentId],
-    ) -> BTreeMap<ContentId, Fetched> {
+    ) -> BTreeMap<ContentId, FetchedContent> {
         let mut fetched = BTreeMap::new();
         for ids in ids.chunks(WANTS_MAX) {
             if let Err(error) = self.0.bring_short((urgency, peer), ids, &mut fetched).await {
@@ -311,7 +311,7 @@ impl Tensors {
     }
 }
 
-impl Inner {
+impl TensorsState {
     fn transfer(&self, id: ContentId) -> Transfer {
         Transfer::new(id, self.store.clone(), self.bytes_max)
     }
@@ -408,7 +408,7 @@ impl Inner {
         &self,
         (urgency, peer): (Urgency, PeerId),
         ids: &[ContentId],
-        fetched: &mut BTreeMap<ContentId, Fetched>,
+        fetched: &mut BTreeMap<ContentId, FetchedContent>,
     ) -> Result<(), FetchError> {
         let mut transfers: Vec<Transfer> = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -454,7 +454,7 @@ impl Inner {
         self.store_aside(arrived).await?;
         let came = came.into_iter().map(|(id, bytes)| {
             let moved = bytes.len() as u64;
-            let fetched = Fetched {
+            let fetched = FetchedContent {
                 bytes,
                 moved,
                 from: Some((peer, Carrier::Stream)),
@@ -471,13 +471,13 @@ impl Inner {
         transfer: Transfer,
         peer: PeerId,
         way: Carrier,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedContent, FetchError> {
         let took = self.observe(peer, way, &transfer);
         let arrived = transfer.finish().expect("the end was reached");
         let bytes = arrived.bytes().clone();
         let moved = bytes.len() as u64;
         self.store_aside(vec![arrived]).await?;
-        Ok(Fetched {
+        Ok(FetchedContent {
             bytes,
             moved,
             from: Some((peer, way)),

@@ -10,7 +10,7 @@ use souk_scheduler::graph::Graph;
 use souk_vocabulary::processor::Processor;
 
 use crate::folder::config::DeviceChoice;
-use crate::folder::limits::Limits;
+use crate::folder::limits::ProviderLimits;
 
 /// Every language there is.
 const LANGUAGES: [Custom; 2] = [Custom::Wasm, Custom::Wgsl];
@@ -22,7 +22,7 @@ fn feature(language: Custom) -> Features {
 /// What an ask states: the languages that this build has for the devices and that the provider's
 /// limits allow.
 #[must_use]
-pub fn offered(devices: &DeviceChoice, limits: &Limits) -> Features {
+pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Features {
     let allowed =
         |language: &Custom| runs(devices, *language) && limits.check_kernel(*language).is_ok();
     union(LANGUAGES.into_iter().filter(allowed))
@@ -103,10 +103,10 @@ mod tests {
 
     #[test]
     fn a_device_offers_the_languages_it_runs_and_its_provider_allows() {
-        let all = Limits::default();
-        let none = Limits {
+        let all = ProviderLimits::default();
+        let none = ProviderLimits {
             wgsl: false,
-            ..Limits::default()
+            ..ProviderLimits::default()
         };
         assert_eq!(offered(&gpu(), &all), feature(Custom::Wgsl));
         assert_eq!(offered(&gpu(), &none), Features(0));

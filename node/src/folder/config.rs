@@ -17,7 +17,7 @@ use souk_market::GenesisFault;
 use souk_scheduler::planning::Objective;
 
 use crate::folder::contact::ContactError;
-use crate::folder::limits::Limits;
+use crate::folder::limits::ProviderLimits;
 use crate::folder::pricing::Pricing;
 
 /// The version of every file and folder this souk writes.
@@ -65,7 +65,7 @@ pub struct ProviderFile {
     pub price: u64,
     /// What it does not do, whatever is paid.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: ProviderLimits,
     /// How the price comes about.
     #[serde(default)]
     pub pricing: Pricing,
@@ -486,7 +486,7 @@ mod tests {
             isolation: Isolation::default(),
             fault: None,
             fault_after: 0,
-            limits: Limits::default(),
+            limits: ProviderLimits::default(),
             pricing: Pricing::default(),
             traffic: Traffic::default(),
         }

@@ -16,19 +16,12 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
 
 /// What each line begins with.
 const PREFIX: &str = "{\"checksum\":\"";
 
 /// Digits of a checksum: the first 8 bytes of a BLAKE3.
 const CHECKSUM_DIGITS: usize = 16;
-
-/// What may wait to be written, and to be heard of: a few facts of each of some hundred leases.
-const WAITING_MAX: usize = 4_096;
-
-/// Writes that share a sync.
-const TOGETHER_MAX: usize = 256;
 
 /// An open log: nobody else writes it meanwhile.
 #[derive(Debug)]
@@ -221,33 +214,6 @@ impl FactLog {
         self.is_torn = false;
         sync_folder_of(&self.path)
     }
-}
-
-/// Where things are put for a writer under a ticket, and where it says what became of them.
-pub type Writer<T, W, A> = (mpsc::Sender<(T, W)>, mpsc::Receiver<(T, A)>);
-
-/// Has a thread of its own write, all that waits at once. It ends with who sends.
-pub fn write_together<T, W, A>(
-    mut write: impl FnMut(Vec<(T, W)>) -> Vec<(T, A)> + Send + 'static,
-) -> Writer<T, W, A>
-where
-    (T, W): Send + 'static,
-    (T, A): Send + 'static,
-{
-    let (put, mut writes) = mpsc::channel(WAITING_MAX);
-    let (tell, written) = mpsc::channel(WAITING_MAX);
-    tokio::task::spawn_blocking(move || {
-        while let Some(first) = writes.blocking_recv() {
-            let rest = std::iter::from_fn(|| writes.try_recv().ok());
-            let waiting = std::iter::once(first).chain(rest).take(TOGETHER_MAX);
-            for told in write(waiting.collect()) {
-                if tell.blocking_send(told).is_err() {
-                    return;
-                }
-            }
-        }
-    });
-    (put, written)
 }
 
 /// The lines of facts, the first of them of that number.
@@ -525,18 +491,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[tokio::test]
-    async fn what_waits_is_written_in_its_order() {
-        let (put, mut written) = write_together(|waiting: Vec<(u8, u8)>| waiting);
-        for number in 0..9 {
-            put.send((number, number)).await.unwrap();
-        }
-        for number in 0..9 {
-            assert_eq!(written.recv().await, Some((number, number)));
-        }
-        drop(put);
-        assert_eq!(written.recv().await, None);
     }
 }

@@ -25,7 +25,7 @@ pub const LEASES_MAX: u32 = 16;
 /// A provider's limits. The default has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct ProviderLimits {
     /// Leases that are sold at once: each is of one such part of the devices and of the memory.
     #[serde(skip_serializing_if = "is_one")]
     pub leases: u32,
@@ -106,7 +106,7 @@ pub enum LimitRefusal {
     },
 }
 
-impl Default for Limits {
+impl Default for ProviderLimits {
     fn default() -> Self {
         Self {
             leases: 1,
@@ -124,7 +124,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl ProviderLimits {
     /// The limit that leaves jobs nothing, if there is one.
     #[must_use]
     pub fn nothing(&self) -> Option<&'static str> {
@@ -322,10 +322,10 @@ fn allows(list: &[String], name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn limits(hours: &[&str]) -> Limits {
-        Limits {
+    fn limits(hours: &[&str]) -> ProviderLimits {
+        ProviderLimits {
             hours: hours.iter().map(|text| text.parse().unwrap()).collect(),
-            ..Limits::default()
+            ..ProviderLimits::default()
         }
     }
 
@@ -349,26 +349,26 @@ mod tests {
 
     #[test]
     fn leases_share_what_there_is_and_each_has_a_core() {
-        let limits = Limits {
+        let limits = ProviderLimits {
             leases: 3,
             cores: Some(2),
             memory_mib: Some(300),
-            ..Limits::default()
+            ..ProviderLimits::default()
         };
         assert_eq!(limits.each(10), 3);
         assert_eq!(limits.memory_bytes_each(), 100 << 20);
         assert_eq!(limits.leases_over(), Some(2));
-        let all = Limits {
+        let all = ProviderLimits {
             cores: None,
             ..limits
         };
         assert_eq!(all.leases_over(), None);
-        let many = Limits {
+        let many = ProviderLimits {
             leases: LEASES_MAX + 1,
             ..all
         };
         assert_eq!(many.leases_over(), Some(LEASES_MAX));
-        let none = Limits { leases: 0, ..many };
+        let none = ProviderLimits { leases: 0, ..many };
         assert_eq!(none.nothing(), Some("leases"));
     }
 
@@ -394,16 +394,16 @@ mod tests {
             limits(&["00:00-12:00", "12:00-24:00"]).minutes_left(5),
             Some(u64::MAX)
         );
-        assert_eq!(Limits::default().minutes_left(5), Some(u64::MAX));
+        assert_eq!(ProviderLimits::default().minutes_left(5), Some(u64::MAX));
     }
 
     #[test]
     fn what_is_not_allowed_is_refused_by_name() {
-        let limits = Limits {
+        let limits = ProviderLimits {
             memory_mib: Some(1),
             classes: vec!["gpu".to_owned()],
             operators: vec!["MatMul".to_owned(), "Relu".to_owned()],
-            ..Limits::default()
+            ..ProviderLimits::default()
         };
         assert!(limits.check_class("GPU").is_ok());
         let refused = limits.check_class("cpu").unwrap_err().to_string();
@@ -417,7 +417,7 @@ mod tests {
             refused.contains("Conv") && refused.contains("MatMul, Relu"),
             "{refused}"
         );
-        let bare: Limits = toml::from_str("wasm = false").unwrap();
+        let bare: ProviderLimits = toml::from_str("wasm = false").unwrap();
         assert!(bare.check_kernel(Custom::Wgsl).is_ok() && !bare.allows_all_operators());
         let refused = bare.check_kernel(Custom::Wasm).unwrap_err().to_string();
         assert!(refused.contains("limits.wasm"), "{refused}");
@@ -430,19 +430,22 @@ mod tests {
         let mut card = souk_vocabulary::catalogue::find("nvidia-t4")
             .unwrap()
             .clone();
-        let stated = Limits {
+        let stated = ProviderLimits {
             memory_mib: Some(512),
-            ..Limits::default()
+            ..ProviderLimits::default()
         };
-        assert_eq!(Limits::default().memory_sold(&card), Ok(card.memory.bytes));
+        assert_eq!(
+            ProviderLimits::default().memory_sold(&card),
+            Ok(card.memory.bytes)
+        );
         assert_eq!(stated.memory_sold(&card), Ok(512 << 20));
         card.memory.bytes = 0;
         assert_eq!(stated.memory_sold(&card), Ok(512 << 20));
-        let refused = Limits::default()
+        let refused = ProviderLimits::default()
             .memory_sold(&card)
             .unwrap_err()
             .to_string();
-        assert!(Limits::default().check_device(&card).is_err());
+        assert!(ProviderLimits::default().check_device(&card).is_err());
         assert!(
             refused.contains(&card.model) && refused.contains("limits.memory_mib"),
             "{refused}"
@@ -451,7 +454,7 @@ mod tests {
 
     #[test]
     fn a_limit_nobody_knows_is_refused_rather_than_ignored() {
-        let refused = toml::from_str::<Limits>("price_minimum = 3").unwrap_err();
+        let refused = toml::from_str::<ProviderLimits>("price_minimum = 3").unwrap_err();
         assert!(refused.to_string().contains("price_minimum"), "{refused}");
     }
 }

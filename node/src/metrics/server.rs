@@ -62,7 +62,7 @@ pub struct MetricsListener {
 
 /// What an answer begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum Response {
     /// The page.
     Page,
     /// The same without its text.
@@ -135,15 +135,15 @@ async fn exchange<Made: Future<Output = Option<Page>>>(
 ) -> io::Result<()> {
     let head = head(&mut stream).await?;
     let answer = head.map_or(
-        Answer::Refused(
+        Response::Refused(
             "431 Request Header Fields Too Large",
             "the question is too long",
         ),
         |head| asked(&head),
     );
     let (code, kind, text) = match answer {
-        Answer::Refused(code, why) => (code, "text/plain; charset=utf-8", format!("{why}\n")),
-        Answer::Page | Answer::Head => match page().await {
+        Response::Refused(code, why) => (code, "text/plain; charset=utf-8", format!("{why}\n")),
+        Response::Page | Response::Head => match page().await {
             Some(page) => ("200 OK", TEXT, page.into_text()),
             None => (
                 "503 Service Unavailable",
@@ -158,7 +158,7 @@ async fn exchange<Made: Future<Output = Option<Page>>>(
          Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await?;
-    if answer != Answer::Head {
+    if answer != Response::Head {
         stream.write_all(text.as_bytes()).await?;
     }
     stream.shutdown().await
@@ -188,8 +188,8 @@ fn end_of_head(bytes: &[u8]) -> Option<usize> {
 }
 
 /// What a question is answered with.
-fn asked(head: &[u8]) -> Answer {
-    let refused = Answer::Refused;
+fn asked(head: &[u8]) -> Response {
+    let refused = Response::Refused;
     let unread = refused("400 Bad Request", "this is no HTTP");
     let Ok(head) = std::str::from_utf8(head) else {
         return unread;
@@ -215,8 +215,8 @@ fn asked(head: &[u8]) -> Answer {
     }
     let path = target.split('?').next().unwrap_or_default();
     match (method, path) {
-        ("GET", "/metrics") => Answer::Page,
-        ("HEAD", "/metrics") => Answer::Head,
+        ("GET", "/metrics") => Response::Page,
+        ("HEAD", "/metrics") => Response::Head,
         (_, "/metrics") => refused("405 Method Not Allowed", "ask with GET"),
         _ => refused("404 Not Found", "there is /metrics, and nothing else"),
     }

@@ -289,7 +289,7 @@ mod tests {
         let key = NodeKey::generate();
         let right = message(&key, &key, NOW);
         fuzzed::try_messages::<SignedProfile>(16, &[postcard::from_bytes(&right).unwrap()]);
-        let mut damage = fuzzed::Damage::new(17);
+        let mut damage = fuzzed::DamageSource::new(17);
         for _ in 0..2_000 {
             let damaged = damage.of(&right);
             let mut heard = Acquaintances::default();

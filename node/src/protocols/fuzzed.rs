@@ -33,13 +33,13 @@ const TAKEN_BYTES_MIN: u64 = 5 << 20;
 const TAKEN_PER_BYTE: u64 = 512;
 
 /// A source of damage (splitmix64).
-pub(crate) struct Damage {
+pub(crate) struct DamageSource {
     state: u64,
 }
 
-impl Damage {
-    pub(crate) fn new(seed: u64) -> Damage {
-        Damage { state: seed }
+impl DamageSource {
+    pub(crate) fn new(seed: u64) -> DamageSource {
+        DamageSource { state: seed }
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -95,7 +95,7 @@ impl Damage {
 
 /// Tries damaged frames on a decoder that says whether it took one.
 pub(crate) fn try_damaged(seed: u64, samples: &[Vec<u8>], decode: impl Fn(&[u8]) -> bool) {
-    let mut damage = Damage::new(seed);
+    let mut damage = DamageSource::new(seed);
     let zeros = (0..KINDS).map(|kind| {
         let mut frame = vec![0; ZEROS];
         frame[0] = kind;

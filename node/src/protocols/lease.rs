@@ -17,8 +17,9 @@ use crate::folder::key;
 use crate::network::{Network, wire};
 
 pub use souk_roles::lease::{
-    BuyerWord, Contact, Failure, Finished, Input, OPENING_BYTES_MAX, Offer, Opening, Output, Part,
-    ProviderWord, Request, Source, Start, Taken, Untaken, WINDOW_MAX, WORD_BYTES_MAX,
+    BuyerWord, Contact, Failure, Input, OPENING_BYTES_MAX, Offer, OfferAnswer, Opening, Output,
+    Part, ProviderWord, Request, Source, Start, UntakenOffer, WINDOW_MAX, WORD_BYTES_MAX,
+    WorkResult,
 };
 
 /// The protocol's name.
@@ -27,11 +28,12 @@ pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/6");
 /// How long a provider may take to answer an offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What people are shown of a lease's work: it travels in [`Finished`], and no role looks into it.
+/// What people are shown of a lease's work: it travels in [`WorkResult`], and no role looks into
+/// it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Shown {
+pub struct LeaseReport {
     /// What came over the network, by sender.
-    pub moved: Vec<Moved>,
+    pub moved: Vec<PeerTraffic>,
     /// What the device did.
     pub report: Report,
     /// When it did it.
@@ -40,7 +42,7 @@ pub struct Shown {
 
 /// Bytes that came from one peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moved {
+pub struct PeerTraffic {
     /// The peer's account.
     pub from: AccountKey,
     /// What was moved: a tensor's name, `graph` or `weights`.
@@ -51,14 +53,14 @@ pub struct Moved {
     pub link: Option<Sample>,
 }
 
-impl Shown {
+impl LeaseReport {
     /// As it travels.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("plain data in memory always encodes")
     }
 
     /// What a provider says; nothing where it does not decode, since nothing depends on it.
-    pub(crate) fn read(bytes: &[u8]) -> Shown {
+    pub(crate) fn read(bytes: &[u8]) -> LeaseReport {
         postcard::from_bytes(bytes).unwrap_or_default()
     }
 }
@@ -71,7 +73,7 @@ pub(crate) async fn offer(
     network: &Network,
     to: AccountKey,
     offer: Offer,
-) -> Result<Taken, String> {
+) -> Result<OfferAnswer, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let asking = async {
         let peer = key::peer_of(&to.0).map_err(|error| text(&error))?;
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn damaged_words_of_a_provider_do_no_harm() {
         fuzzed::try_messages::<ProviderWord>(4, &[ProviderWord::Ready]);
-        fuzzed::try_messages::<Taken>(5, &[]);
-        fuzzed::try_messages::<Shown>(6, &[Shown::default()]);
+        fuzzed::try_messages::<OfferAnswer>(5, &[]);
+        fuzzed::try_messages::<LeaseReport>(6, &[LeaseReport::default()]);
     }
 }

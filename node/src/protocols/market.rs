@@ -3,7 +3,7 @@
 use libp2p::swarm::StreamProtocol;
 use souk_roles::market::words;
 pub use souk_roles::market::words::{
-    Age, Answer, BACKUP_FRAME_BYTES, Declined, Member, Members, NAMED_MAX, REQUEST_BYTES_MAX,
+    Age, Answer, BACKUP_FRAME_BYTES, Member, Members, NAMED_MAX, OrderRefusal, REQUEST_BYTES_MAX,
     Request, Standing, Status, TimedAnswer,
 };
 

@@ -6,7 +6,7 @@ use souk_roles::provider::Terms;
 use crate::client::broker::{Broker, BrokerError};
 use crate::clock::unix_ms;
 use crate::folder::config::ProviderFile;
-use crate::folder::limits::{Limits, NOTICE_SECONDS};
+use crate::folder::limits::{NOTICE_SECONDS, ProviderLimits};
 use crate::folder::pricing::{Moment, Pricing, paid};
 
 /// Leases are for at most an hour.
@@ -19,7 +19,7 @@ const STEP_MINUTES: u64 = 5;
 /// What a provider's file says of limits and prices.
 #[derive(Clone, Debug)]
 pub struct Conditions {
-    pub(super) limits: Limits,
+    pub(super) limits: ProviderLimits,
     pricing: Pricing,
     price: u64,
     tick: Price,
@@ -116,10 +116,10 @@ mod tests {
             onnxruntime: None,
             prefer: Default::default(),
             price: 1_000,
-            limits: Limits {
+            limits: ProviderLimits {
                 hours: hours.iter().map(|text| text.parse().unwrap()).collect(),
                 price_min: 900,
-                ..Limits::default()
+                ..ProviderLimits::default()
             },
             pricing: Pricing::default(),
             traffic: Default::default(),

@@ -94,8 +94,8 @@ async fn now(page: &mut Page, provider: &Provider) {
 
 /// How its devices stand, as far as this process knows.
 fn live(page: &mut Page, figures: &LiveFigures) {
-    type Told = (&'static str, &'static str, fn(&LiveDevice) -> Option<f64>);
-    let told: [Told; 2] = [
+    type LiveFigure = (&'static str, &'static str, fn(&LiveDevice) -> Option<f64>);
+    let told: [LiveFigure; 2] = [
         (
             "souk_device_utilisation",
             "The part of it at work in the last seconds, 0 to 1.",
@@ -179,10 +179,10 @@ fn sums(page: &mut Page, done: &Statistics) {
 }
 
 /// A figure of a device: its name, what it is, and how it is read off a report.
-type Told = (&'static str, &'static str, fn(&DeviceReport) -> f64);
+type DeviceFigure = (&'static str, &'static str, fn(&DeviceReport) -> f64);
 
 /// What is told of each device.
-const OF_DEVICES: [Told; 6] = [
+const OF_DEVICES: [DeviceFigure; 6] = [
     ("souk_device_tasks_total", "Subgraphs run.", |it| {
         it.tasks as f64
     }),
@@ -256,10 +256,10 @@ fn devices(page: &mut Page, report: &Report) {
 }
 
 /// A figure of a memory.
-type Held = (Kind, &'static str, &'static str, fn(&MemoryReport) -> u64);
+type MemoryFigure = (Kind, &'static str, &'static str, fn(&MemoryReport) -> u64);
 
 /// What is told of each memory that tensors between devices lie in.
-const OF_MEMORIES: [Held; 11] = [
+const OF_MEMORIES: [MemoryFigure; 11] = [
     (
         Kind::Gauge,
         "souk_memory_limit_bytes",

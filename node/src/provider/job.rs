@@ -16,7 +16,7 @@ use crate::clock::unix_us;
 use crate::device::stated::{self, Shape};
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
-use crate::protocols::lease::{Moved, Shown};
+use crate::protocols::lease::{LeaseReport, PeerTraffic};
 
 /// The share by which the buyer's figure may be off what the graph says.
 const DOUBT: f64 = 0.05;
@@ -29,13 +29,13 @@ pub(super) struct Job {
     pub(super) executor: Option<Arc<LeaseExecutor>>,
     /// Where the others are, until that is learned.
     pub(super) contacts: Vec<Contact>,
-    pub(super) judged: Judged,
+    pub(super) judged: JudgedRuns,
     /// Device time of one run of each graph, by the figures of the ask.
     pub(super) promised: BTreeMap<ContentId, Option<Duration>>,
     /// Runs at work, and since when there is none.
     at_work: u32,
     idle_since: Option<u64>,
-    moved: Vec<Moved>,
+    moved: Vec<PeerTraffic>,
     report: Option<Report>,
     timeline: Timeline,
     made_bytes: u64,
@@ -47,7 +47,7 @@ impl Job {
             alone: start.last,
             executor: None,
             contacts,
-            judged: Judged::default(),
+            judged: JudgedRuns::default(),
             promised: BTreeMap::new(),
             at_work: 0,
             idle_since: None,
@@ -102,8 +102,8 @@ impl Job {
     }
 
     /// Something came over the network.
-    pub(super) fn came(&mut self, moved: Moved) {
-        let same = |known: &&mut Moved| known.from == moved.from && known.what == moved.what;
+    pub(super) fn came(&mut self, moved: PeerTraffic) {
+        let same = |known: &&mut PeerTraffic| known.from == moved.from && known.what == moved.what;
         match self.moved.iter_mut().find(same) {
             Some(known) => {
                 known.bytes += moved.bytes;
@@ -119,11 +119,11 @@ impl Job {
     }
 
     /// All of it, and the bytes of what was made.
-    pub(super) fn shown(self) -> (Shown, u64) {
+    pub(super) fn shown(self) -> (LeaseReport, u64) {
         let mut report = self.report.unwrap_or_default();
         // With what came and went over the network.
         report.read_times(&self.timeline);
-        let shown = Shown {
+        let shown = LeaseReport {
             moved: self.moved,
             report,
             timeline: self.timeline,
@@ -146,7 +146,7 @@ pub(super) fn span(label: &str, name: String, kind: SpanKind, (start, end): (u64
 
 /// Runs whose work is known before they are run.
 #[derive(Default)]
-pub(super) struct Judged {
+pub(super) struct JudgedRuns {
     /// Time the device computed.
     pub(super) busy: Duration,
     runs: BTreeMap<ContentId, Runs>,
@@ -159,7 +159,7 @@ struct Runs {
     shapes: Vec<Shape>,
 }
 
-impl Judged {
+impl JudgedRuns {
     /// A graph was run with inputs of these shapes, and took so long.
     pub(super) fn ran(&mut self, graph: ContentId, shapes: Vec<Shape>, busy: Duration) {
         let runs = self.runs.entry(graph);
@@ -205,7 +205,7 @@ mod tests {
         let shape = ("images".to_owned(), images.dtype(), images.dims().to_vec());
         let stated = crate::provider::tests::resources();
         let graph = ContentId::of(MODEL);
-        let mut judged = Judged::default();
+        let mut judged = JudgedRuns::default();
         for _ in 0..3 {
             judged.ran(graph, vec![shape.clone()], Duration::from_millis(10));
         }

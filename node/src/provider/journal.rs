@@ -15,7 +15,8 @@ pub use souk_roles::provider::Before;
 use souk_roles::provider::{Fact, Past, PastLease, PastState};
 use tokio::sync::watch;
 
-use crate::folder::facts::{self, FactLog, FactLogError, write_together};
+use crate::folder::fact_writer::FactWriter;
+use crate::folder::facts::{FactLog, FactLogError};
 
 /// The journal's file in a provider's folder.
 const JOURNAL_FILE: &str = "journal.jsonl";
@@ -69,10 +70,10 @@ pub struct History {
 }
 
 /// Whether facts are on the disk, or why they may not be.
-pub(super) type Written = Result<(), String>;
+pub(super) type WriteResult = Result<(), String>;
 
 /// Where facts are put for the writer, and where it says that they are on the disk.
-pub(super) type Writer = facts::Writer<Ticket, Vec<Fact>, Written>;
+pub(super) type JournalWriter = FactWriter<Ticket, Vec<Fact>, WriteResult>;
 
 /// What a provider's leases come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,9 +291,9 @@ impl Journal {
     }
 
     /// Has a thread of its own write: all that waits with one sync. It ends with who sends.
-    pub(super) fn start(mut self) -> (Writer, watch::Receiver<Sums>) {
+    pub(super) fn start(mut self) -> (JournalWriter, watch::Receiver<Sums>) {
         let (sums, told) = watch::channel(self.history.sums());
-        let writer = write_together(move |waiting: Vec<(Ticket, Vec<Fact>)>| {
+        let writer = FactWriter::start(move |waiting: Vec<(Ticket, Vec<Fact>)>| {
             let (tickets, facts): (Vec<Ticket>, Vec<Vec<Fact>>) = waiting.into_iter().unzip();
             let done = self.write(facts.concat());
             let written = done.map_err(|error| error.to_string());
@@ -361,14 +362,13 @@ mod tests {
     async fn what_is_said_to_be_put_down_is_on_the_disk_in_its_order() {
         let home = tempfile::tempdir().unwrap();
         let journal = Journal::open(home.path()).unwrap();
-        let ((put, mut written), sums) = journal.start();
+        let (mut writer, sums) = journal.start();
         for number in 1..=9 {
             let facts = vec![began(number), closed(number, 5)];
-            put.send((Ticket(number), facts)).await.unwrap();
+            writer.put(Ticket(number), facts).unwrap();
         }
         for number in 1..=9 {
-            let told = written.recv().await.unwrap();
-            assert_eq!(told, (Ticket(number), Ok(())));
+            assert_eq!(writer.answer().await, (Ticket(number), Ok(Ok(()))));
             let history = History::read(home.path()).unwrap();
             assert!(history.leases.contains_key(&LeaseId(number)));
         }

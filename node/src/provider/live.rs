@@ -71,13 +71,13 @@ impl LiveFigures {
 
 /// The devices of a provider, and who is asked about them.
 pub(super) struct Live {
-    watched: Vec<Watched>,
+    watched: Vec<WatchedDevice>,
     /// Who runs them in this process, and so knows which were lost.
     runner: Option<Arc<Runner>>,
     last: Mutex<LiveFigures>,
 }
 
-struct Watched {
+struct WatchedDevice {
     device: String,
     profile: Profile,
     source: Source,
@@ -96,12 +96,12 @@ enum Source {
 impl Live {
     /// Those of a provider called `label`.
     pub(super) fn new(executor: &Executor, label: &str, profiles: &[Profile]) -> Self {
-        let of_runner = |(device, processor): (&str, &Arc<dyn Processor>)| Watched {
+        let of_runner = |(device, processor): (&str, &Arc<dyn Processor>)| WatchedDevice {
             device: device.to_owned(),
             profile: processor.profile().clone(),
             source: Source::Device(processor.clone()),
         };
-        let of_profile = |(index, profile): (usize, &Profile)| Watched {
+        let of_profile = |(index, profile): (usize, &Profile)| WatchedDevice {
             device: match profiles.len() {
                 1 => label.to_owned(),
                 _ => member_label(label, index, profile),
@@ -135,7 +135,7 @@ impl Live {
 
     /// Asks each device.
     fn look(&self, now_ms: u64) -> LiveFigures {
-        let mut devices: Vec<LiveDevice> = self.watched.iter().map(Watched::look).collect();
+        let mut devices: Vec<LiveDevice> = self.watched.iter().map(WatchedDevice::look).collect();
         let lost = self.runner.as_ref().map(|runner| runner.lost());
         for lost in lost.unwrap_or_default() {
             let known = devices.iter_mut().find(|it| it.device == lost.device);
@@ -154,7 +154,7 @@ impl Live {
     }
 }
 
-impl Watched {
+impl WatchedDevice {
     fn look(&self) -> LiveDevice {
         let (utilisation, free) = match &self.source {
             Source::Device(device) => {

@@ -28,14 +28,14 @@ const CHANGE: f64 = 0.1;
 /// Of late, and what is advertised.
 #[derive(Debug)]
 pub(super) struct Pace {
-    inner: Mutex<Inner>,
+    inner: Mutex<PaceState>,
     /// The model of its device, if it is but one.
     one: Option<String>,
     objective: Objective,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PaceState {
     /// The share that mixed work got when the device was measured, while it counts.
     measured: Option<f64>,
     /// What jobs got of what their kinds of work were known to.
@@ -60,7 +60,7 @@ impl Pace {
         let measured = measured.clamp(SHARE_MIN, 1.0);
         let slowness = Slowness::default();
         Pace {
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(PaceState {
                 measured: Some(measured),
                 recent: VecDeque::new(),
                 advertised: Speed {
@@ -140,13 +140,13 @@ impl Pace {
         self.inner().advertised
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, PaceState> {
         // No code in here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl PaceState {
     /// Each kind of work takes as long as it is known to, and longer by what the worst job of late
     /// took beyond that, or what was measured at first while that may say more.
     fn due(&self, known: Times) -> Speed {

@@ -33,14 +33,14 @@ pub enum HoldError {
 }
 
 /// Limits that hold as long as this value lives.
-pub(super) struct Held {
+pub(super) struct HeldLimits {
     path: PathBuf,
     /// Whether there is anything to give back.
     changed: bool,
     find: Find,
 }
 
-impl Held {
+impl HeldLimits {
     /// Gives back what a run before left, and sets limits of domains in watts.
     pub(super) fn set(
         home: &Path,
@@ -126,7 +126,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLimits {
     fn drop(&mut self) {
         if let Err(error) = self.give_back() {
             tracing::error!(%error, "a power limit was not given back");
@@ -197,7 +197,7 @@ mod tests {
     fn a_limit_holds_until_its_provider_stops() {
         let home = tempfile::tempdir().unwrap();
         let wanted = wanted("stops", 60);
-        let held = Held::set(home.path(), &wanted, find).unwrap();
+        let held = HeldLimits::set(home.path(), &wanted, find).unwrap();
         assert_eq!(watts("stops"), 60.0);
         drop(held);
         assert_eq!(watts("stops"), 95.0);
@@ -208,13 +208,13 @@ mod tests {
     fn a_provider_that_was_killed_gives_back_when_it_starts_again() {
         let home = tempfile::tempdir().unwrap();
         let wanted = wanted("killed", 60);
-        std::mem::forget(Held::set(home.path(), &wanted, find).unwrap());
-        let again = Held::set(home.path(), &wanted, find).unwrap();
+        std::mem::forget(HeldLimits::set(home.path(), &wanted, find).unwrap());
+        let again = HeldLimits::set(home.path(), &wanted, find).unwrap();
         assert_eq!(watts("killed"), 60.0);
         drop(again);
         assert_eq!(watts("killed"), 95.0, "and not what it had set itself");
-        std::mem::forget(Held::set(home.path(), &wanted, find).unwrap());
-        Held::set(home.path(), &BTreeMap::new(), find).unwrap();
+        std::mem::forget(HeldLimits::set(home.path(), &wanted, find).unwrap());
+        HeldLimits::set(home.path(), &BTreeMap::new(), find).unwrap();
         assert_eq!(watts("killed"), 95.0, "though it asks for none now");
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let mut wanted = wanted("allowed", 60);
         WATTS.lock().unwrap().insert("refused".to_owned(), 95.0);
         wanted.insert("refused".to_owned(), 13);
-        assert!(Held::set(home.path(), &wanted, find).is_err());
+        assert!(HeldLimits::set(home.path(), &wanted, find).is_err());
         assert_eq!((watts("allowed"), watts("refused")), (95.0, 95.0));
     }
 
@@ -234,7 +234,7 @@ mod tests {
         let kept = r#"{"a domain that refuses": 13.0, "given back": 95.0}"#;
         fs::write(home.path().join(FILE), kept).unwrap();
         WATTS.lock().unwrap().insert("given back".to_owned(), 60.0);
-        assert!(Held::set(home.path(), &BTreeMap::new(), find).is_err());
+        assert!(HeldLimits::set(home.path(), &BTreeMap::new(), find).is_err());
         assert_eq!(watts("given back"), 95.0);
         assert!(home.path().join(FILE).exists(), "it is tried again");
     }
@@ -249,7 +249,7 @@ mod tests {
                 known: Vec::new(),
             })
         };
-        Held::set(home.path(), &BTreeMap::new(), gone).unwrap();
+        HeldLimits::set(home.path(), &BTreeMap::new(), gone).unwrap();
         assert!(!home.path().join(FILE).exists());
     }
 
@@ -257,7 +257,7 @@ mod tests {
     fn garbage_where_the_limits_were_kept_is_named() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join(FILE), "garbage").unwrap();
-        let refused = Held::set(home.path(), &BTreeMap::new(), find)
+        let refused = HeldLimits::set(home.path(), &BTreeMap::new(), find)
             .err()
             .unwrap();
         assert!(refused.to_string().contains("power.json"), "{refused}");

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_market::{LeaseId, Millis, Resources};
+use souk_market::{LeaseId, Resources};
 use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::provider::{
@@ -24,11 +24,12 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::Provider;
 use super::job::Job;
-use super::journal::{Writer, Written};
+use super::journal::JournalWriter;
 use super::pace::Speed;
 use crate::clock::CoreClock;
-use crate::protocols::lease::Shown;
-use outcomes::Outcome;
+use crate::folder::fact_writer::WriterEnded;
+use crate::protocols::lease::LeaseReport;
+use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
 
 /// What peers said and the core has not heard yet. Who reads a stream waits for a place, which
@@ -59,12 +60,11 @@ pub(super) struct Shell {
     /// Streams that are open.
     peers: BTreeMap<StreamId, mpsc::Sender<Frame>>,
     jobs: BTreeMap<LeaseId, Job>,
-    shown: BTreeMap<LeaseId, Shown>,
-    effects: JoinSet<(Ticket, Outcome)>,
+    shown: BTreeMap<LeaseId, LeaseReport>,
+    effects: JoinSet<(Ticket, EffectOutcome)>,
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
-    journal: mpsc::Sender<(Ticket, Vec<Fact>)>,
-    written: mpsc::Receiver<(Ticket, Written)>,
+    journal: JournalWriter,
     /// The figures that the core was last told, and the speed that they are of.
     speed: (Resources, Speed),
     status: watch::Sender<ProviderStatus>,
@@ -77,7 +77,7 @@ impl Shell {
     pub(super) fn new(
         provider: Arc<Provider>,
         inbox: mpsc::Receiver<Incoming>,
-        ((journal, written), past): (Writer, Past),
+        (journal, past): (JournalWriter, Past),
         patience: Duration,
     ) -> (Shell, watch::Receiver<ProviderStatus>) {
         let speed = provider.pace.due(provider.known_times());
@@ -107,7 +107,6 @@ impl Shell {
             handles: BTreeMap::new(),
             transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
             journal,
-            written,
             speed: (resources, speed),
             status,
             is_over: false,
@@ -117,13 +116,19 @@ impl Shell {
     }
 
     /// Goes on until the core has stopped.
-    pub(super) async fn run(mut self, mut signals: mpsc::Receiver<Signal>) {
+    ///
+    /// # Errors
+    /// When nothing can be put down any more. What was is where its next life goes on.
+    pub(super) async fn run(
+        mut self,
+        mut signals: mpsc::Receiver<Signal>,
+    ) -> Result<(), WriterEnded> {
         let account = self.provider.trader.account();
         let mut changes = self.provider.trader.broker().watch(account);
         while !self.is_over {
             let event = match self.ready.pop_front() {
                 Some(event) => event,
-                None => self.next(&mut signals, &mut changes).await,
+                None => self.next(&mut signals, &mut changes).await?,
             };
             let effects = self.core.apply(self.clock.now(), event);
             self.carry_out(effects);
@@ -132,6 +137,7 @@ impl Shell {
             }
         }
         self.status.send_replace(self.core.status());
+        Ok(())
     }
 
     /// Waits for something to happen.
@@ -139,7 +145,7 @@ impl Shell {
         &mut self,
         signals: &mut mpsc::Receiver<Signal>,
         changes: &mut watch::Receiver<T>,
-    ) -> Event {
+    ) -> Result<Event, WriterEnded> {
         loop {
             let wakes_at = self.core.wakes_at();
             tokio::select! {
@@ -148,7 +154,7 @@ impl Shell {
                         Ok((ticket, outcome)) => {
                             self.handles.remove(&ticket);
                             let answer = self.take(outcome);
-                            return Event::Answer { ticket, answer };
+                            return Ok(Event::Answer { ticket, answer });
                         }
                         // One that was stopped is answered no more.
                         Err(error) if error.is_cancelled() => {}
@@ -156,24 +162,24 @@ impl Shell {
                         Err(error) => tracing::error!(%error, "an effect came to grief"),
                     }
                 }
-                Some((ticket, written)) = self.written.recv() => {
-                    let answer = match written {
+                (ticket, written) = self.journal.answer() => {
+                    let answer = match written? {
                         Ok(()) => Answer::Recorded,
                         Err(why) => Answer::NotWritten(why),
                     };
-                    return Event::Answer { ticket, answer };
+                    return Ok(Event::Answer { ticket, answer });
                 }
                 Some(incoming) = self.inbox.recv() => {
                     if let Some(event) = self.on_incoming(incoming) {
-                        return event;
+                        return Ok(event);
                     }
                 }
-                Ok(()) = changes.changed() => return Event::Changed,
-                Some(signal) = signals.recv() => return match signal {
+                Ok(()) = changes.changed() => return Ok(Event::Changed),
+                Some(signal) = signals.recv() => return Ok(match signal {
                     Signal::Stop => Event::Stop,
                     Signal::Hurry => Event::Hurry,
-                },
-                () = self.clock.wait(wakes_at) => return Event::Woke,
+                }),
+                () = self.clock.wait(wakes_at) => return Ok(Event::Woke),
             }
         }
     }
@@ -185,7 +191,11 @@ impl Shell {
     }
 
     /// Begins an effect whose answer takes time.
-    fn spawn(&mut self, ticket: Ticket, effect: impl Future<Output = Outcome> + Send + 'static) {
+    fn spawn(
+        &mut self,
+        ticket: Ticket,
+        effect: impl Future<Output = EffectOutcome> + Send + 'static,
+    ) {
         let begun = self.effects.spawn(async move { (ticket, effect.await) });
         self.handles.insert(ticket, begun);
     }
@@ -196,9 +206,8 @@ impl Shell {
     }
 
     fn record(&mut self, ticket: Ticket, facts: Vec<Fact>) {
-        if self.journal.try_send((ticket, facts)).is_err() {
-            let why = "its writer has ended or is far behind".to_owned();
-            self.answer(ticket, Answer::NotWritten(why));
+        if let Err(behind) = self.journal.put(ticket, facts) {
+            self.answer(ticket, Answer::NotWritten(behind.to_string()));
         }
     }
 

@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn damaged_backups_do_no_harm() {
         let whole = encode(&state().slice(..6_000)).to_vec();
-        let mut damage = crate::protocols::fuzzed::Damage::new(19);
+        let mut damage = crate::protocols::fuzzed::DamageSource::new(19);
         for _ in 0..2_000 {
             let damaged: Bytes = damage.of(&whole).into();
             assert!(decode(&damaged).is_err() || damaged == whole);

@@ -19,7 +19,9 @@ use crate::folder::key::{self, NodeKey};
 use crate::folder::market_file::MarketFile;
 use crate::network::OpenError;
 use crate::network::wire::{self, WireError};
-use crate::protocols::market::{Answer, Declined, Member, Members, PROTOCOL, Request, Standing};
+use crate::protocols::market::{
+    Answer, Member, Members, OrderRefusal, PROTOCOL, Request, Standing,
+};
 use crate::protocols::roster::{Body, Order, RosterRefusal, SignedOrder};
 
 /// How long a signed order stays valid, in milliseconds.
@@ -52,7 +54,7 @@ pub enum OrderError {
     Broker(#[from] BrokerError),
     /// The order may not be given, or would do harm.
     #[error(transparent)]
-    Declined(#[from] Declined),
+    Declined(#[from] OrderRefusal),
     /// Nobody leads.
     #[error("no validator leads: too few of them run")]
     NoLeader,
@@ -245,25 +247,24 @@ impl Operator {
         loop {
             let members = self.broker.members().await?;
             let leader = members.leader;
-            let cause = match members.member(leader).and_then(peer_of) {
-                None => OrderError::NoLeader,
-                Some(peer) => match self.broker.ask_one(peer, &request).await {
-                    Ok(Answer::Ordered(Err(Declined::Refused(RosterRefusal::Number {
-                        ..
-                    }))))
-                        if unanswered =>
-                    {
-                        return self.carried_out(&order).await;
-                    }
-                    Ok(Answer::Ordered(done)) => return Ok(done?),
-                    Ok(Answer::Elsewhere { .. }) => OrderError::NoLeader,
-                    Ok(_) => return Err(BrokerError::Confused.into()),
-                    Err(cause) => {
-                        unanswered = true;
-                        OrderError::Leader { leader, cause }
-                    }
-                },
-            };
+            let cause =
+                match members.member(leader).and_then(peer_of) {
+                    None => OrderError::NoLeader,
+                    Some(peer) => match self.broker.ask_one(peer, &request).await {
+                        Ok(Answer::Ordered(Err(OrderRefusal::Refused(
+                            RosterRefusal::Number { .. },
+                        )))) if unanswered => {
+                            return self.carried_out(&order).await;
+                        }
+                        Ok(Answer::Ordered(done)) => return Ok(done?),
+                        Ok(Answer::Elsewhere { .. }) => OrderError::NoLeader,
+                        Ok(_) => return Err(BrokerError::Confused.into()),
+                        Err(cause) => {
+                            unanswered = true;
+                            OrderError::Leader { leader, cause }
+                        }
+                    },
+                };
             if Instant::now() >= deadline {
                 return Err(cause);
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::buyer::job::{Job, Limits};
-use souk_node::buyer::{Buyer, Ended, JobEvent, QuoteError};
+use souk_node::buyer::{Buyer, JobEvent, QuoteError, UnfinishedJob};
 use souk_node::market::Credits;
 use souk_node::memory::{Tensor, npy};
 use tokio::sync::{mpsc, watch};
@@ -57,7 +57,7 @@ pub enum LoadError {
     Quote(#[from] QuoteError),
     /// The first job was not run.
     #[error("the first job was not run: {0}")]
-    Ended(#[from] Box<Ended>),
+    Ended(#[from] Box<UnfinishedJob>),
     /// The bundled images are damaged.
     #[error("the bundled images: {0}")]
     Images(#[from] npy::NpyError),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use souk_node::buyer::job::Job;
 use souk_node::buyer::{
-    Answer, Buyer, End, Ended, Finished, Journal, Requests, Submission, request_of,
+    Answer, Buyer, End, JobResult, Journal, Requests, Submission, UnfinishedJob, request_of,
 };
 use souk_node::market::AccountKey;
 use souk_node::memory::{ContentId, Tensor};
@@ -60,7 +60,7 @@ pub struct Asking<'a> {
 /// What came of it.
 pub struct Came {
     /// How the job ended; none where its user did not wait for that.
-    ended: Option<Result<Finished, Box<Ended>>>,
+    ended: Option<Result<JobResult, Box<UnfinishedJob>>>,
     /// The answers that came now.
     written: Vec<AnswerFiles>,
     /// What went wrong on this machine.
@@ -203,7 +203,7 @@ impl<'a> Asking<'a> {
         start: impl FnOnce(Submission) -> Running,
     ) -> Came
     where
-        Running: Future<Output = Result<Finished, Box<Ended>>>,
+        Running: Future<Output = Result<JobResult, Box<UnfinishedJob>>>,
     {
         let (give, inputs) = mpsc::channel(AHEAD_MAX);
         let (answers, answered) = mpsc::channel(AHEAD_MAX);
@@ -341,7 +341,7 @@ impl<'a> Asking<'a> {
 
     fn show(
         self,
-        mut done: Finished,
+        mut done: JobResult,
         written: Vec<AnswerFiles>,
         receipts: &[PathBuf],
         (plan, before, after): (Value, Balances, Balances),

@@ -1,7 +1,7 @@
 //! Why a job was not planned or run, as a person or a script sees it.
 
 use souk_node::buyer::{
-    End, Ended, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending,
+    End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
 };
 use souk_node::scheduler::graph::ImportError;
 
@@ -79,7 +79,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
 }
 
 /// A failure to run, with what it has cost.
-pub fn from_ended(ended: &Ended) -> Failure {
+pub fn from_ended(ended: &UnfinishedJob) -> Failure {
     let failure = match &ended.how {
         End::Failed(reason) => from_reason(reason),
         End::Done | End::Cancelled => {

@@ -10,7 +10,7 @@ use souk_host::{discover, power};
 use souk_node::client::broker::Broker;
 use souk_node::folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
 use souk_node::folder::key::NodeKey;
-use souk_node::folder::limits::{Hours, Limits, NoHours};
+use souk_node::folder::limits::{Hours, NoHours, ProviderLimits};
 use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
 use souk_node::market::{Listing, Name, Price, Quotes, Resources, Units};
 use souk_node::network::{Network, NetworkConfig};
@@ -139,7 +139,7 @@ fn named(text: &str) -> Result<String, Failure> {
     name.map(|_| text.to_owned())
 }
 
-fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure> {
+fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, Failure> {
     let cores = match args.cores {
         Some(cores) => Some(cores),
         None => number(yes, "cores that jobs may use, or \"all\"", threads)?,
@@ -162,7 +162,7 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure>
             })
         }
     };
-    let limits = Limits {
+    let limits = ProviderLimits {
         leases: args.leases.unwrap_or(1),
         cores,
         memory_mib,

@@ -6,7 +6,7 @@ use souk_memory::ContentId;
 
 use super::event::Leg;
 use super::facts::{End, Fact};
-use super::plan::Wanted;
+use super::plan::PlanRequest;
 use super::reason::Reason;
 use crate::effect::Ticket;
 use crate::lease::{BuyerWord, Offer, Opening};
@@ -16,7 +16,7 @@ use crate::lease::{BuyerWord, Offer, Opening};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Plan a piece of work over the book as it stands: `Planned` or `NotPlanned`.
-    Plan(Box<Wanted>),
+    Plan(Box<PlanRequest>),
     /// Buy a lease for each bid, or none: `Bought`, `NotBought` or `Uncertain`.
     Buy {
         /// The id that the leases are bought under.

@@ -8,7 +8,7 @@ use souk_memory::ContentId;
 use super::action::{Action, JobEvent};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
-use super::plan::{NoPlan, NoPlanKind, Plan, Wanted, Work};
+use super::plan::{NoPlan, NoPlanKind, Plan, PlanRequest, Work};
 use super::reason::Reason;
 use super::state::{
     Attempt, Errand, Judging, LegState, Phase, Pursuit, Shortage, Stage, Timer, Uncertain, Wait,
@@ -148,7 +148,7 @@ impl JobCore {
                 let paid = u32::try_from(self.paid.len()).unwrap_or(u32::MAX);
                 // What follows a full receipt is spread as that was.
                 let spread = if self.losses.is_empty() { 0 } else { paid };
-                Wanted {
+                PlanRequest {
                     work: Work::Rest(values.into_iter().collect()),
                     budget: left,
                     deadline,
@@ -163,7 +163,7 @@ impl JobCore {
                 let check = self.check.clone().expect("a check is under way");
                 let of = self.attempts.get(&check.of).expect("it is decided about");
                 let question = of.questions.first().expect("there is a question");
-                Wanted {
+                PlanRequest {
                     work: Work::Part {
                         plan: of.plan.id,
                         part: question.part,
@@ -431,7 +431,7 @@ impl JobCore {
         };
         let attempt = self.attempt(n);
         for place in attempt.places() {
-            let told = start::Told {
+            let told = start::Briefing {
                 plan: &attempt.plan,
                 terms: attempt.legs.iter().map(|leg| &leg.terms).collect(),
                 contacts: &contacts,

@@ -7,13 +7,13 @@ use super::JobCore;
 use super::action::Action;
 use super::event::{Answer, FetchFault, Leg};
 use super::reason::{Loss, Reason};
-use super::state::{Untaken, Wait};
+use super::state::{RelayedOffer, Wait};
 use crate::lease;
 
 impl JobCore {
     /// A tensor was not taken from its maker: the buyer fetches it and hands it on.
-    pub(super) fn on_untaken(&mut self, leg: Leg, untaken: lease::Untaken) {
-        let lease::Untaken {
+    pub(super) fn on_untaken(&mut self, leg: Leg, untaken: lease::UntakenOffer) {
+        let lease::UntakenOffer {
             consumer,
             offer,
             why,
@@ -41,7 +41,7 @@ impl JobCore {
         };
         let holders = vec![attempt.leg(leg.place).terms.provider];
         let (name, id) = (offer.name.clone(), offer.tensor);
-        let untaken = Untaken {
+        let untaken = RelayedOffer {
             offer: offer.clone(),
             why: lease::cut(why.clone()),
         };
@@ -57,7 +57,7 @@ impl JobCore {
         &mut self,
         maker: Leg,
         consumer: Leg,
-        untaken: Untaken,
+        untaken: RelayedOffer,
         answer: Answer,
     ) {
         if self
@@ -92,7 +92,7 @@ impl JobCore {
         &mut self,
         maker: Leg,
         consumer: Leg,
-        untaken: Untaken,
+        untaken: RelayedOffer,
         answer: Answer,
     ) {
         let is_waiting = self.talking(consumer).is_some_and(|it| it.limit.is_none());

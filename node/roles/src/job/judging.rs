@@ -19,7 +19,7 @@ use super::{Check, JobCore, LOSSES_MAX, comparing, lineage};
 
 /// The request that an attempt leaves, if its values are worth keeping.
 #[derive(Clone, Copy)]
-struct Left {
+struct LeftRequest {
     /// Its number in the attempt.
     made_as: u32,
     /// Its number in the job.
@@ -143,7 +143,7 @@ impl JobCore {
 
     /// The request that is left of an attempt, where its values help: it is the only one that is
     /// left of the job, or two runs of it are unlike.
-    fn left(&self, n: u32) -> Option<Left> {
+    fn left(&self, n: u32) -> Option<LeftRequest> {
         let attempt = self.attempts.get(&n)?;
         if attempt.errand == Errand::Check {
             return None;
@@ -156,10 +156,10 @@ impl JobCore {
             let mut inputs = asked.inputs.iter();
             let is_same = inputs.all(|(_, id)| attempt.given.contains(id));
             let made_as = *attempt.sent.first()?;
-            return (is_alone && is_same).then_some(Left { made_as, number });
+            return (is_alone && is_same).then_some(LeftRequest { made_as, number });
         }
         let is_sent = attempt.sent.contains(&number);
-        (is_sent && (is_alone || is_broken)).then_some(Left {
+        (is_sent && (is_alone || is_broken)).then_some(LeftRequest {
             made_as: number,
             number,
         })

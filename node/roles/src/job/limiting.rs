@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::action::Action;
 use super::event::Leg;
 use super::facts::Fact;
-use super::reason::{Counted, Loss, Reason};
+use super::reason::{Loss, Reason, WorkUnit};
 use super::running::patience;
 use super::state::{Attempt, Progress, Stage, Timer, Wait};
 use super::{JobCore, lineage};
@@ -173,12 +173,12 @@ impl Attempt {
         let parts = self.plan.parts_at(place).count();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let (done, all, what) = match &self.sent[..] {
-            [only] => (leg.parts_made(*only), count(parts), Counted::Parts),
+            [only] => (leg.parts_made(*only), count(parts), WorkUnit::Parts),
             sent => {
                 let done = sent
                     .iter()
                     .filter(|it| leg.parts_made(**it) as usize == parts);
-                (count(done.count()), count(sent.len()), Counted::Requests)
+                (count(done.count()), count(sent.len()), WorkUnit::Requests)
             }
         };
         let provider = leg.terms.provider;

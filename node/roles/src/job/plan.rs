@@ -19,7 +19,7 @@ pub const PARTS_MAX: usize = 4_096;
 
 /// What of a job is to be planned, and within what.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct PlanRequest {
     /// Which work.
     pub work: Work,
     /// What of the budget is left; none where the account's balance is the only limit.

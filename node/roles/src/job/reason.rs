@@ -67,7 +67,7 @@ pub enum Reason {
         /// What it was to run.
         all: u32,
         /// Of what.
-        what: Counted,
+        what: WorkUnit,
     },
     /// An output did not arrive.
     #[error("an output of provider {provider} did not arrive: {why}")]
@@ -113,18 +113,18 @@ pub enum Reason {
 /// Of what something is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Counted {
+pub enum WorkUnit {
     /// Parts of a request.
     Parts,
     /// Requests of a stream.
     Requests,
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for WorkUnit {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(match self {
-            Counted::Parts => "parts",
-            Counted::Requests => "requests",
+            WorkUnit::Parts => "parts",
+            WorkUnit::Requests => "requests",
         })
     }
 }
@@ -418,7 +418,7 @@ mod tests {
                     provider,
                     done: 1,
                     all: 3,
-                    what: Counted::Parts,
+                    what: WorkUnit::Parts,
                 },
                 "reclaimed",
                 "took its device back after 1 of 3 parts",

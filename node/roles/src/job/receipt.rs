@@ -10,7 +10,7 @@ use super::reason::{Objection, Speed, Term};
 use crate::lease::{Start, TELLING_RUN, USAGE_MIN};
 
 /// What a receipt is held against.
-pub(super) struct Bought<'a> {
+pub(super) struct Purchase<'a> {
     /// The market.
     pub market: MarketId,
     /// Who bought.
@@ -34,7 +34,7 @@ pub(super) struct Bought<'a> {
     pub served: BTreeSet<ContentId>,
 }
 
-impl Bought<'_> {
+impl Purchase<'_> {
     /// Whether it may be signed.
     ///
     /// # Errors

@@ -6,10 +6,10 @@ use super::comparing;
 use super::event::{Answer, FetchFault, Leg};
 use super::facts::Fact;
 use super::reason::{Objection, Reason};
-use super::state::{Asked, Errand, Judging, Progress, Purpose, Side, Stage, Tensors, Wait};
+use super::state::{Errand, Judging, OpenRequest, Progress, Purpose, Side, Stage, Tensors, Wait};
 use crate::lease;
 
-impl Asked {
+impl OpenRequest {
     /// What legs may read of it: its inputs, and what is kept of its values.
     pub(super) fn readable(&self) -> Tensors {
         let mut readable = self.inputs.clone();

@@ -12,7 +12,7 @@ use super::running::{patience, until};
 use super::state::{Attempt, Refusal, Stage, Timer, Uncertain, Wait};
 use super::{JobCore, running, start};
 use crate::clock::Micros;
-use crate::lease::{Finished, Opening, ProviderWord};
+use crate::lease::{Opening, ProviderWord, WorkResult};
 
 /// How often a provider is asked whether work that it goes on with alone is done.
 const RESUME_PERIOD: Micros = Micros::millis(100);
@@ -105,7 +105,7 @@ impl JobCore {
         let mut attempt = Attempt::resumed(past.plan.clone(), past.terms.clone());
         let mut asked = BTreeSet::new();
         for place in attempt.places() {
-            let told = start::Told {
+            let told = start::Briefing {
                 plan: &past.plan,
                 terms: past.terms.iter().collect(),
                 contacts: &[],
@@ -224,7 +224,7 @@ impl JobCore {
     }
 
     /// The result of an earlier life's leg: what it made is known by its own words alone.
-    fn on_past_finished(&mut self, leg: Leg, finished: Finished) {
+    fn on_past_finished(&mut self, leg: Leg, finished: WorkResult) {
         let outputs = finished.outputs.clone();
         self.take_finished(leg, finished);
         let provider = self.provider(leg);

@@ -11,7 +11,7 @@ use super::state::{Attempt, LegState, Progress, Stage, Timer};
 use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::{
-    self, BuyerWord, Failure, Finished, Opening, ProviderWord, Request, WINDOW_MAX,
+    self, BuyerWord, Failure, Opening, ProviderWord, Request, WINDOW_MAX, WorkResult,
 };
 
 /// A part may run for its planned time this many times over, and the allowance: a plan is made of
@@ -334,7 +334,7 @@ impl JobCore {
         }
     }
 
-    fn on_finished(&mut self, leg: Leg, finished: Finished) {
+    fn on_finished(&mut self, leg: Leg, finished: WorkResult) {
         let provider = self.attempt(leg.attempt).leg(leg.place).terms.provider;
         self.tell(JobEvent::Finished { provider });
         self.take_finished(leg, finished);
@@ -358,7 +358,7 @@ impl JobCore {
     }
 
     /// The result of a leg is here.
-    pub(super) fn take_finished(&mut self, leg: Leg, finished: Finished) {
+    pub(super) fn take_finished(&mut self, leg: Leg, finished: WorkResult) {
         self.stop_timers_of(leg);
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         assert!(state.stage < Stage::Finished, "a leg finishes once");

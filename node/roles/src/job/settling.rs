@@ -13,7 +13,7 @@ use super::action::{Action, JobEvent};
 use super::event::{Answer, CommandError, Leg};
 use super::facts::{End, Fact, attempt_id};
 use super::reason::{Objection, Reason};
-use super::receipt::Bought;
+use super::receipt::Purchase;
 use super::running::until;
 use super::state::{Attempt, Doubt, Pair, Purpose, Refusal, Side, Stage, Timer, Wait};
 use crate::clock::Micros;
@@ -59,7 +59,7 @@ impl JobCore {
                 said.extend(named.filter(|_| !is_twin).flatten());
             }
             let parts = leg.made.values().map(Vec::len).max().unwrap_or(0);
-            let bought = Bought {
+            let bought = Purchase {
                 market: self.spec.market,
                 buyer: self.spec.account,
                 job: attempt_id(self.spec.job, n),

@@ -10,7 +10,7 @@ use super::plan::{Plan, PlanInput, PlanOutput, PlanPart};
 use crate::lease::{Contact, Input, Output, Part, Request, Source, Start};
 
 /// What all are told by.
-pub(super) struct Told<'a> {
+pub(super) struct Briefing<'a> {
     pub plan: &'a Plan,
     pub terms: Vec<&'a Terms>,
     pub contacts: &'a [Contact],
@@ -19,7 +19,7 @@ pub(super) struct Told<'a> {
     pub last: bool,
 }
 
-impl Told<'_> {
+impl Briefing<'_> {
     /// What the provider at `place` is told.
     pub(super) fn start(&self, place: u32, first: &Request) -> Start {
         let terms = self.terms[place as usize];

@@ -63,12 +63,12 @@ pub(super) enum Wait {
     FetchUntaken {
         maker: Leg,
         consumer: Leg,
-        untaken: Untaken,
+        untaken: RelayedOffer,
     },
     HandOn {
         maker: Leg,
         consumer: Leg,
-        untaken: Untaken,
+        untaken: RelayedOffer,
     },
     Give {
         attempt: Option<u32>,
@@ -95,7 +95,7 @@ pub(super) enum Wait {
 
 /// A tensor that is on its way through the buyer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Untaken {
+pub(super) struct RelayedOffer {
     pub offer: crate::lease::Offer,
     pub why: String,
 }
@@ -513,7 +513,7 @@ impl Purpose {
 
 /// A request that is not with the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct OpenRequest {
     pub inputs: Tensors,
     pub id: ContentId,
     /// Values that are here and kept.

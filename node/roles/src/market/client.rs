@@ -45,7 +45,7 @@ const ASKED_MAX: usize = 256;
 
 /// Names what somebody asked of the client; chosen by who asks, and given back with the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Asked(pub u64);
+pub struct CallId(pub u64);
 
 /// Names one question that was put to one validator. None is given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -61,23 +61,23 @@ pub enum Event {
     /// Somebody asks.
     Ask {
         /// What the reply names.
-        asked: Asked,
+        asked: CallId,
         /// What.
         question: Box<Request>,
     },
     /// Somebody commands.
     Carry {
         /// What the reply names.
-        asked: Asked,
+        asked: CallId,
         /// What.
         commands: Vec<Command>,
     },
     /// Who asked does not wait any more.
-    Forget(Asked),
+    Forget(CallId),
     /// A batch is signed.
     Signed {
         /// For whom.
-        asked: Asked,
+        asked: CallId,
         /// The batch.
         batch: Box<SignedBatch>,
     },
@@ -86,7 +86,7 @@ pub enum Event {
         /// Which question.
         putting: Putting,
         /// What.
-        heard: Result<Heard, Silence>,
+        heard: Result<ValidatorAnswer, Silence>,
     },
     /// A validator that was asked for no more than that said what its clock shows.
     Time {
@@ -114,7 +114,7 @@ pub enum Event {
 
 /// What a validator answered.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct ValidatorAnswer {
     /// Its clock, where it said so.
     pub time: Option<Millis>,
     /// What.
@@ -140,14 +140,14 @@ pub enum Action {
     /// Sign a batch: [`Event::Signed`].
     Sign {
         /// For whom.
-        asked: Asked,
+        asked: CallId,
         /// The batch.
         batch: Box<Batch>,
     },
     /// Put a question to a validator: [`Event::Heard`], or nothing once it is stopped.
     Put {
         /// For whom.
-        asked: Asked,
+        asked: CallId,
         /// What the answer names.
         putting: Putting,
         /// Whom.
@@ -162,7 +162,7 @@ pub enum Action {
     /// What somebody asked came to this.
     Reply {
         /// Who asked.
-        asked: Asked,
+        asked: CallId,
         /// What it came to.
         reply: Reply,
     },
@@ -200,9 +200,9 @@ pub enum Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 enum Timer {
     /// A validator's time for a question is over.
-    Answer(Asked),
+    Answer(CallId),
     /// A question is put again.
-    Pause(Asked),
+    Pause(CallId),
     /// A watch is taken up again.
     Watch(AccountKey),
 }
@@ -243,9 +243,9 @@ pub struct MarketClient {
     validators: usize,
     preferred: usize,
     next: u64,
-    open: BTreeMap<Asked, Open>,
-    putting: BTreeMap<Putting, (Asked, Seat)>,
-    waiting: VecDeque<(Asked, Matter, Option<Box<Request>>)>,
+    open: BTreeMap<CallId, Open>,
+    putting: BTreeMap<Putting, (CallId, Seat)>,
+    waiting: VecDeque<(CallId, Matter, Option<Box<Request>>)>,
     nonces: Nonces,
     offsets: Offsets,
     /// When all validators were last asked what their clocks show.
@@ -381,7 +381,7 @@ impl MarketClient {
         actions.extend((0..self.validators).map(|place| Action::AskTime(Seat(place))));
     }
 
-    fn forget(&mut self, asked: Asked, actions: &mut Vec<Action>) {
+    fn forget(&mut self, asked: CallId, actions: &mut Vec<Action>) {
         self.waiting.retain(|(other, ..)| *other != asked);
         if let Some(open) = self.close(asked) {
             actions.extend(open.putting.map(Action::Stop));
@@ -389,7 +389,7 @@ impl MarketClient {
     }
 
     /// Nothing is awaited any more for what was asked.
-    fn close(&mut self, asked: Asked) -> Option<Open> {
+    fn close(&mut self, asked: CallId) -> Option<Open> {
         let open = self.open.remove(&asked)?;
         self.timers.stop(Timer::Answer(asked));
         self.timers.stop(Timer::Pause(asked));
@@ -399,12 +399,12 @@ impl MarketClient {
         Some(open)
     }
 
-    fn reply(&mut self, asked: Asked, reply: Reply, actions: &mut Vec<Action>) {
+    fn reply(&mut self, asked: CallId, reply: Reply, actions: &mut Vec<Action>) {
         self.close(asked).expect("a reply is to what is under way");
         actions.push(Action::Reply { asked, reply });
     }
 
-    fn sign(&mut self, asked: Asked, own: Micros, actions: &mut Vec<Action>) {
+    fn sign(&mut self, asked: CallId, own: Micros, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
         let Matter::Commands {
             commands, signed, ..
@@ -427,7 +427,13 @@ impl MarketClient {
         actions.push(Action::Sign { asked, batch });
     }
 
-    fn on_signed(&mut self, asked: Asked, batch: SignedBatch, now: Now, actions: &mut Vec<Action>) {
+    fn on_signed(
+        &mut self,
+        asked: CallId,
+        batch: SignedBatch,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(open) = self.open.get_mut(&asked) else {
             return;
         };
@@ -436,7 +442,7 @@ impl MarketClient {
     }
 
     /// Puts what is asked to the next validator.
-    fn put(&mut self, asked: Asked, now: Now, actions: &mut Vec<Action>) {
+    fn put(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
         let putting = Putting(self.next);
         self.next += 1;
         let open = self.open.get_mut(&asked).expect("it is under way");
@@ -457,7 +463,7 @@ impl MarketClient {
     fn on_heard(
         &mut self,
         putting: Putting,
-        heard: Result<Heard, Silence>,
+        heard: Result<ValidatorAnswer, Silence>,
         now: Now,
         own: Micros,
         actions: &mut Vec<Action>,
@@ -487,7 +493,7 @@ impl MarketClient {
         }
     }
 
-    fn on_silence(&mut self, asked: Asked, silence: Silence, now: Now, actions: &mut Vec<Action>) {
+    fn on_silence(&mut self, asked: CallId, silence: Silence, now: Now, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
         open.last = silence;
         // One that is full has taken nothing in; of all others nobody knows.
@@ -508,7 +514,7 @@ impl MarketClient {
         self.put(asked, now, actions);
     }
 
-    fn on_answer(&mut self, asked: Asked, answer: Answer, own: Micros, actions: &mut Vec<Action>) {
+    fn on_answer(&mut self, asked: CallId, answer: Answer, own: Micros, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
         let Matter::Commands { signed, mended, .. } = &mut open.matter else {
             let answer = Box::new(answer);

@@ -86,7 +86,7 @@ pub struct SignedOrder {
 
 /// A validator's place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seated {
+pub struct RosterSeat {
     /// Its key.
     pub account: AccountKey,
     /// Its address, ending in its peer id.
@@ -167,7 +167,7 @@ pub struct Roster {
     operator: AccountKey,
     number: u64,
     next_id: u64,
-    seats: BTreeMap<u64, Seated>,
+    seats: BTreeMap<u64, RosterSeat>,
 }
 
 impl SignedOrder {
@@ -224,12 +224,12 @@ impl Roster {
     }
 
     /// Every validator there is or was, by raft id.
-    pub fn seats(&self) -> &BTreeMap<u64, Seated> {
+    pub fn seats(&self) -> &BTreeMap<u64, RosterSeat> {
         &self.seats
     }
 
     /// The place of a key that does not leave.
-    pub fn of(&self, account: AccountKey) -> Option<(u64, &Seated)> {
+    pub fn of(&self, account: AccountKey) -> Option<(u64, &RosterSeat)> {
         let mut seats = self.seats.iter();
         let found = seats.find(|(_, seat)| seat.account == account && !seat.leaving);
         found.map(|(raft_id, seat)| (*raft_id, seat))
@@ -312,7 +312,7 @@ impl Roster {
         Ok(raft_id)
     }
 
-    fn staying_seat(&mut self, raft_id: u64) -> Result<&mut Seated, RosterRefusal> {
+    fn staying_seat(&mut self, raft_id: u64) -> Result<&mut RosterSeat, RosterRefusal> {
         match self.seats.get_mut(&raft_id) {
             None => Err(RosterRefusal::Unknown(raft_id)),
             Some(seat) if seat.leaving => Err(RosterRefusal::Removed(raft_id)),
@@ -321,7 +321,7 @@ impl Roster {
     }
 
     fn seat(&mut self, raft_id: u64, account: AccountKey, address: String) {
-        let seat = Seated {
+        let seat = RosterSeat {
             account,
             address,
             begun: false,

@@ -142,7 +142,7 @@ pub enum Answer {
     /// The validators.
     Members(Members),
     /// The raft id an order was about, once it is in the log.
-    Ordered(Result<u64, Declined>),
+    Ordered(Result<u64, OrderRefusal>),
     /// Only the leader does this.
     Elsewhere {
         /// Its raft id; 0 where nobody leads at the moment.
@@ -201,7 +201,7 @@ pub const BACKUP_FRAME_BYTES: usize = 1 << 20;
 
 /// Why an order about the validators was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Declined {
+pub enum OrderRefusal {
     /// The roster refuses it.
     #[error(transparent)]
     Refused(#[from] RosterRefusal),

@@ -8,7 +8,7 @@ use super::event::StreamId;
 use super::facts::Fact;
 use crate::clock::Micros;
 use crate::effect::Ticket;
-use crate::lease::{Contact, Failure, Offer, Part, ProviderWord, Start, Taken};
+use crate::lease::{Contact, Failure, Offer, OfferAnswer, Part, ProviderWord, Start};
 
 /// Everything a provider wants done. What is said on one stream, and what is recorded, keeps its
 /// order to the end; all else may be done at once, and is answered in any order.
@@ -18,7 +18,7 @@ pub enum Action {
     Send {
         /// The stream.
         stream: StreamId,
-        /// What. Whoever carries it out puts into [`crate::lease::Finished::shown`] what people
+        /// What. Whoever carries it out puts into [`crate::lease::WorkResult::shown`] what people
         /// are shown.
         word: ProviderWord,
     },
@@ -27,7 +27,7 @@ pub enum Action {
         /// The stream.
         stream: StreamId,
         /// Whether it is of use.
-        taken: Taken,
+        taken: OfferAnswer,
     },
     /// Close a stream, once what was said on it is sent. Not answered, nor by `Hung`.
     Hang {

@@ -11,7 +11,7 @@ use souk_market::{
 
 use super::action::{Action, Report};
 use super::event::{MarketView, NotDone, Terms};
-use super::shared::{Shared, Wait};
+use super::shared::{SharedState, Wait};
 
 /// Leases are for at least this long.
 const DURATION_MIN: Millis = Millis(1);
@@ -61,12 +61,12 @@ impl Terms {
 
 impl Shelf {
     /// The device is to be sold by these figures from now on.
-    pub(super) fn on_speed(&mut self, shared: &Shared, resources: Box<Resources>) {
+    pub(super) fn on_speed(&mut self, shared: &SharedState, resources: Box<Resources>) {
         self.due = (*resources != shared.resources).then_some(resources);
     }
 
     /// Puts the ask right, by what the log has.
-    pub(super) fn put_right(&mut self, shared: &mut Shared, view: &MarketView) {
+    pub(super) fn put_right(&mut self, shared: &mut SharedState, view: &MarketView) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Place(..) | Wait::Cancel(_));
         if shared.waits.iter().any(is_at_it) {
             return;
@@ -107,7 +107,7 @@ impl Shelf {
         }
     }
 
-    fn place(&self, shared: &mut Shared, terms: Terms, (sold, free): (u32, Units)) {
+    fn place(&self, shared: &mut SharedState, terms: Terms, (sold, free): (u32, Units)) {
         let due = self.due.as_deref().filter(|_| sold == 0);
         let resources = due.unwrap_or(&shared.resources).clone();
         let ask = terms.ask(&resources, shared.config.capacity, free);
@@ -120,7 +120,7 @@ impl Shelf {
     /// What became of an ask that was placed; whether the market is to be looked at again.
     pub(super) fn on_placed(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (terms, resources): (Terms, Box<Resources>),
         placed: Result<Acceptance, NotDone>,
     ) {
@@ -170,7 +170,7 @@ impl Shelf {
     }
 
     /// Takes the ask out of the book, since the provider stops.
-    pub(super) fn withdraw(&self, shared: &mut Shared) {
+    pub(super) fn withdraw(&self, shared: &mut SharedState) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Cancel(_));
         if let Some((order, _)) = self.placed
             && !shared.waits.iter().any(is_at_it)
@@ -180,7 +180,7 @@ impl Shelf {
     }
 }
 
-fn cancel(shared: &mut Shared, order: OrderId) {
+fn cancel(shared: &mut SharedState, order: OrderId) {
     let command = Box::new(Command::Cancel { order });
     shared.ask(Wait::Cancel(order), Action::Command(command));
 }

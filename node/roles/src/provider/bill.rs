@@ -9,7 +9,7 @@ use souk_market::{
 use souk_memory::ContentId;
 
 use super::event::{Arrival, RunResult};
-use super::shared::Shared;
+use super::shared::SharedState;
 use crate::clock::Micros;
 use crate::lease::{Part, Start, TELLING_RUN, USAGE_MIN};
 
@@ -94,7 +94,7 @@ impl Bill {
     /// What the provider signs; none where its price is beyond counting.
     pub(super) fn body(
         &self,
-        shared: &Shared,
+        shared: &SharedState,
         (lease, start): (&Lease, &Start),
         started: Millis,
     ) -> Option<ReceiptBody> {
@@ -131,7 +131,7 @@ impl Bill {
 
     /// The speed that the figures of the ask promise for this work, and the one that was delivered:
     /// 0 where the runs were too short to tell, or nothing is known of them beforehand.
-    fn speeds(&self, shared: &Shared) -> (u64, u64) {
+    fn speeds(&self, shared: &SharedState) -> (u64, u64) {
         let untold = (shared.resources.throughput.of(Dtype::F32), 0);
         let (busy, flops) = self.judged;
         // Operations a microsecond are millions a second.

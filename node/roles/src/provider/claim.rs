@@ -17,9 +17,9 @@ use super::StreamId;
 use super::action::{Action, Report};
 use super::event::NotDone;
 use super::facts::{Fact, PastLease, PastState, Work};
-use super::shared::{Follows, RETRY, Shared, Stage, Timer, Wait};
+use super::shared::{Follows, RETRY, SharedState, Stage, Timer, Wait};
 use crate::clock::Micros;
-use crate::lease::{BuyerWord, Failure, Finished, ProviderWord, cut};
+use crate::lease::{BuyerWord, Failure, ProviderWord, WorkResult, cut};
 
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_WAIT: Micros = Micros::seconds(30);
@@ -73,7 +73,7 @@ pub(super) struct Claim {
 impl Claim {
     /// What a lease whose work was done is owed.
     pub(super) fn of_work(
-        shared: &mut Shared,
+        shared: &mut SharedState,
         work: Work,
         ends_at: Millis,
         stream: Option<StreamId>,
@@ -101,7 +101,7 @@ impl Claim {
 
     /// A lease that nothing is owed for.
     pub(super) fn of_nothing(
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (lease, buyer, ends_at): (LeaseId, AccountKey, Millis),
         is_own_fault: bool,
     ) -> Claim {
@@ -122,7 +122,11 @@ impl Claim {
     }
 
     /// A lease of an earlier life; none where the log closed it then.
-    pub(super) fn of_past(shared: &mut Shared, lease: LeaseId, past: PastLease) -> Option<Claim> {
+    pub(super) fn of_past(
+        shared: &mut SharedState,
+        lease: LeaseId,
+        past: PastLease,
+    ) -> Option<Claim> {
         let mut claim = Claim {
             lease,
             buyer: past.buyer,
@@ -155,7 +159,7 @@ impl Claim {
     }
 
     /// A signature is waited for until then; after the end of the lease for a moment at most.
-    fn await_signature(&mut self, shared: &mut Shared) {
+    fn await_signature(&mut self, shared: &mut SharedState) {
         let late = Millis(shared.now.log.0.saturating_add(LATE_WAIT.0));
         let until = shared.moment(self.ends_at.max(late));
         let until = until.min(shared.now.tick.plus(SIGN_WAIT));
@@ -163,7 +167,7 @@ impl Claim {
     }
 
     /// That the work is done is on the disk.
-    pub(super) fn on_work_recorded(&mut self, shared: &mut Shared) {
+    pub(super) fn on_work_recorded(&mut self, shared: &mut SharedState) {
         if self.stage != ClaimStage::Recording {
             return;
         }
@@ -174,12 +178,12 @@ impl Claim {
     }
 
     /// The receipt with this provider's signature.
-    pub(super) fn on_signed(&mut self, shared: &mut Shared, receipt: Receipt) {
+    pub(super) fn on_signed(&mut self, shared: &mut SharedState, receipt: Receipt) {
         let Some(work) = &self.work else {
             return;
         };
         assert_eq!(receipt.body, work.body, "what is signed is what was asked");
-        let finished = Finished {
+        let finished = WorkResult {
             receipt,
             outputs: work.outputs.clone(),
             shown: Vec::new(),
@@ -197,7 +201,7 @@ impl Claim {
     }
 
     /// The buyer is back; whether there is something for it.
-    pub(super) fn on_resumed(&mut self, shared: &mut Shared, stream: StreamId) -> bool {
+    pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) -> bool {
         if self.stage < ClaimStage::Told && self.stage != ClaimStage::Recovering {
             shared.hang(&mut self.stream);
             shared.send(Some(stream), ProviderWord::Accepted);
@@ -215,7 +219,7 @@ impl Claim {
     }
 
     /// What the buyer says.
-    pub(super) fn on_word(&mut self, shared: &mut Shared, word: BuyerWord) {
+    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerWord) {
         match word {
             BuyerWord::Signed(receipt) => self.on_receipt(shared, receipt),
             BuyerWord::Refused { reason } => {
@@ -227,7 +231,7 @@ impl Claim {
         }
     }
 
-    fn on_receipt(&mut self, shared: &mut Shared, receipt: Box<Receipt>) {
+    fn on_receipt(&mut self, shared: &mut SharedState, receipt: Box<Receipt>) {
         shared.hang(&mut self.stream);
         let is_told = matches!(
             self.stage,
@@ -246,7 +250,7 @@ impl Claim {
     }
 
     /// That both have signed is on the disk.
-    pub(super) fn on_receipt_recorded(&mut self, shared: &mut Shared) {
+    pub(super) fn on_receipt_recorded(&mut self, shared: &mut SharedState) {
         if self.stage != ClaimStage::Keeping {
             return;
         }
@@ -261,7 +265,7 @@ impl Claim {
     }
 
     /// The provider stops: it settles what it would have left to the buyer.
-    pub(super) fn on_stopping(&mut self, shared: &mut Shared) {
+    pub(super) fn on_stopping(&mut self, shared: &mut SharedState) {
         if self.stage == ClaimStage::Settling && shared.timers.is_set(Timer::Settle(self.lease)) {
             shared.timers.stop(Timer::Settle(self.lease));
             shared.look_at(self.lease);
@@ -269,21 +273,21 @@ impl Claim {
     }
 
     /// The buyer's stream is over.
-    pub(super) fn on_lost(&mut self, shared: &mut Shared) {
+    pub(super) fn on_lost(&mut self, shared: &mut SharedState) {
         self.stream = None;
         if self.stage == ClaimStage::Told {
             self.note(shared, None);
         }
     }
 
-    fn unsigned(&mut self, shared: &mut Shared, reason: Option<String>) {
+    fn unsigned(&mut self, shared: &mut SharedState, reason: Option<String>) {
         if self.stage == ClaimStage::Told {
             self.note(shared, reason);
         }
     }
 
     /// The buyer's time to sign is over.
-    pub(super) fn on_unsigned(&mut self, shared: &mut Shared) {
+    pub(super) fn on_unsigned(&mut self, shared: &mut SharedState) {
         if matches!(
             self.stage,
             ClaimStage::Told | ClaimStage::Recording | ClaimStage::Signing
@@ -293,7 +297,7 @@ impl Claim {
     }
 
     /// States what was used where the buyer does not sign: it counts unless the buyer disputes it.
-    fn note(&mut self, shared: &mut Shared, reason: Option<String>) {
+    fn note(&mut self, shared: &mut SharedState, reason: Option<String>) {
         self.stage = ClaimStage::Noting;
         shared.timers.stop(Timer::Signature(self.lease));
         let lease = self.lease;
@@ -302,13 +306,13 @@ impl Claim {
     }
 
     /// Gives the lease back: nothing is owed for it.
-    pub(super) fn give_up(&mut self, shared: &mut Shared) {
+    pub(super) fn give_up(&mut self, shared: &mut SharedState) {
         self.stage = ClaimStage::GivingUp;
         self.command(shared);
     }
 
     /// What the market is told of it now.
-    fn command(&self, shared: &mut Shared) {
+    fn command(&self, shared: &mut SharedState) {
         let lease = self.lease;
         let command = match self.stage {
             ClaimStage::Noting => Command::NoteUsage {
@@ -326,7 +330,7 @@ impl Claim {
     }
 
     /// A moment to try again is here.
-    pub(super) fn on_retry(&mut self, shared: &mut Shared) {
+    pub(super) fn on_retry(&mut self, shared: &mut SharedState) {
         match self.stage {
             ClaimStage::Noting | ClaimStage::GivingUp => self.command(shared),
             ClaimStage::Settling | ClaimStage::Recovering | ClaimStage::Closing => {
@@ -339,7 +343,7 @@ impl Claim {
     /// What the market made of the command.
     pub(super) fn on_commanded(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         commanded: Result<Acceptance, NotDone>,
     ) {
         let is_awaited = matches!(
@@ -379,7 +383,7 @@ impl Claim {
     }
 
     /// How the log has the lease; none where it does not know it any more.
-    pub(super) fn on_seen(&mut self, shared: &mut Shared, lease: Option<&Lease>) {
+    pub(super) fn on_seen(&mut self, shared: &mut SharedState, lease: Option<&Lease>) {
         let (paid, reason) = match lease.map(|lease| lease.state) {
             None => (None, None),
             Some(LeaseState::Closed { paid, reason, .. }) => (Some(paid), Some(reason)),
@@ -403,7 +407,7 @@ impl Claim {
     }
 
     /// The log has the lease open.
-    fn on_open(&mut self, shared: &mut Shared, lease: Option<&Lease>) {
+    fn on_open(&mut self, shared: &mut SharedState, lease: Option<&Lease>) {
         let lease = lease.expect("it was looked at");
         match self.stage {
             ClaimStage::Recovering => {
@@ -431,14 +435,14 @@ impl Claim {
     }
 
     /// The log could not be asked.
-    pub(super) fn on_not_seen(&self, shared: &mut Shared) {
+    pub(super) fn on_not_seen(&self, shared: &mut SharedState) {
         if matches!(self.stage, ClaimStage::Recovering | ClaimStage::Settling) {
             shared.wake_in(Timer::Retry(self.lease), RETRY);
         }
     }
 
     /// What holds of it after each step.
-    pub(super) fn audit(&self, shared: &Shared) {
+    pub(super) fn audit(&self, shared: &SharedState) {
         use ClaimStage::{Closing, GivingUp, Keeping, Settling};
         assert!(shared.begun.has(self.lease), "it was begun");
         if matches!(self.stage, Keeping | Settling) {

@@ -18,10 +18,12 @@ use super::event::{Answer, Event, MarketView, StreamId};
 use super::facts::{Fact, Past, Work};
 use super::lease::{End, LeaseCore, WorkStage, is_own};
 use super::requests::without_source;
-use super::shared::{Begun, Follows, RUNNING_MAX, STREAMS_MAX, Shared, Stage, Timer, Wait};
+use super::shared::{
+    BegunLeases, Follows, RUNNING_MAX, STREAMS_MAX, SharedState, Stage, Timer, Wait,
+};
 use crate::clock::{Micros, Now};
 use crate::effect::Effect;
-use crate::lease::{Failure, Offer, Opening, ProviderWord, Start, Taken};
+use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderWord, Start};
 
 /// The market is looked at this often even if no word of a change came.
 const LOOK_PERIOD: Micros = Micros::seconds(2);
@@ -45,7 +47,7 @@ enum Use {
 /// A provider.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProviderCore {
-    shared: Shared,
+    shared: SharedState,
     shelf: Shelf,
     /// Leases at work.
     leases: BTreeMap<LeaseId, LeaseCore>,
@@ -95,9 +97,9 @@ impl ProviderCore {
     /// A provider that begins where its earlier lives left off.
     #[must_use]
     pub fn resume(config: Config, past: Past, now: Now) -> (ProviderCore, Vec<Effect<Action>>) {
-        let begun = Begun::new(past.up_to, past.leases.keys().copied());
+        let begun = BegunLeases::new(past.up_to, past.leases.keys().copied());
         let mut core = ProviderCore {
-            shared: Shared::new(config, begun, now),
+            shared: SharedState::new(config, begun, now),
             shelf: Shelf::default(),
             leases: BTreeMap::new(),
             claims: BTreeMap::new(),

@@ -8,7 +8,7 @@ use souk_memory::ContentId;
 
 use crate::clock::Micros;
 use crate::effect::Ticket;
-use crate::lease::{BuyerWord, Failure, Opening, Taken};
+use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
 
 /// A stream that a peer opened. None has the number of another, in all the life of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// Another provider answered an offer, or could not be asked.
-    Offered(Result<Taken, String>),
+    Offered(Result<OfferAnswer, String>),
     /// A lease as the log has it; none where the log does not know it, or not any more.
     LeaseSeen(Option<Box<Lease>>),
     /// What the log has of this account.

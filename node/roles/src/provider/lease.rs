@@ -22,11 +22,11 @@ use super::bill::Bill;
 use super::event::{Arrival, RunResult};
 use super::facts::Fact;
 use super::requests::Requests;
-use super::shared::{Effort, Follows, Shared, Stage, Timer, Wait};
+use super::shared::{Effort, Follows, SharedState, Stage, Timer, Wait};
 use super::turns::Rank;
 use super::{Answer, StreamId};
 use crate::clock::Micros;
-use crate::lease::{BuyerWord, Failure, Offer, ProviderWord, Request, Start, Taken};
+use crate::lease::{BuyerWord, Failure, Offer, OfferAnswer, ProviderWord, Request, Start};
 
 /// What is left of a lease when nothing more is begun: time for the buyer to fetch what there is
 /// and to sign. Some of the grace that follows is good for it too.
@@ -128,7 +128,7 @@ pub(super) fn is_own(failure: &Failure) -> bool {
 impl LeaseCore {
     /// A lease that the log has open between these two: its work begins once that is on the disk.
     pub(super) fn begin(
-        shared: &mut Shared,
+        shared: &mut SharedState,
         lease: Box<Lease>,
         start: Box<Start>,
         stream: StreamId,
@@ -191,7 +191,7 @@ impl LeaseCore {
     }
 
     /// That it begins is on the disk.
-    pub(super) fn on_began(&mut self, shared: &mut Shared) -> Option<End> {
+    pub(super) fn on_began(&mut self, shared: &mut SharedState) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Recording, "it is put down once");
         shared.send(self.stream, ProviderWord::Accepted);
         self.stage = WorkStage::Fetching;
@@ -210,7 +210,7 @@ impl LeaseCore {
     }
 
     /// What the buyer says.
-    pub(super) fn on_word(&mut self, shared: &mut Shared, word: BuyerWord) -> Option<End> {
+    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerWord) -> Option<End> {
         match word {
             BuyerWord::Go => self.on_go(shared),
             BuyerWord::Next(request) => self.on_request(shared, &request),
@@ -232,7 +232,7 @@ impl LeaseCore {
         }
     }
 
-    fn on_go(&mut self, shared: &mut Shared) -> Option<End> {
+    fn on_go(&mut self, shared: &mut SharedState) -> Option<End> {
         self.may_run = true;
         match self.stage {
             WorkStage::Ready => self.serve(shared),
@@ -241,7 +241,7 @@ impl LeaseCore {
     }
 
     /// The buyer wants nothing any more: what runs is stopped.
-    fn on_unwanted(&mut self, shared: &mut Shared) -> Option<End> {
+    fn on_unwanted(&mut self, shared: &mut SharedState) -> Option<End> {
         self.no_more = true;
         self.over.get_or_insert_with(unwanted);
         if self.stage < WorkStage::Serving {
@@ -252,7 +252,7 @@ impl LeaseCore {
     }
 
     /// One more request: what it needs is on its way from now on.
-    fn on_request(&mut self, shared: &mut Shared, request: &Request) -> Option<End> {
+    fn on_request(&mut self, shared: &mut SharedState, request: &Request) -> Option<End> {
         if self.no_more || self.over.is_some() {
             return None;
         }
@@ -293,7 +293,7 @@ impl LeaseCore {
     }
 
     /// The buyer's stream is over: what it began is finished, and nothing else is begun.
-    pub(super) fn on_lost(&mut self, shared: &mut Shared) -> Option<End> {
+    pub(super) fn on_lost(&mut self, shared: &mut SharedState) -> Option<End> {
         self.stream = None;
         if !self.may_run || self.stage < WorkStage::Serving {
             let why = "the buyer went away before the work began".to_owned();
@@ -311,14 +311,14 @@ impl LeaseCore {
     }
 
     /// The buyer is back.
-    pub(super) fn on_resumed(&mut self, shared: &mut Shared, stream: StreamId) {
+    pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) {
         shared.hang(&mut self.stream);
         shared.timers.stop(Timer::Patience(self.id()));
         shared.send(Some(stream), ProviderWord::Accepted);
         self.stream = Some(stream);
     }
 
-    fn be_patient(&self, shared: &mut Shared) {
+    fn be_patient(&self, shared: &mut SharedState) {
         let parts = self.start.parts.iter();
         let expected = parts.map(|part| part.expected.0).max().unwrap_or(0);
         let patience = Micros(expected.saturating_mul(20)).plus(Micros::seconds(5));
@@ -326,7 +326,7 @@ impl LeaseCore {
     }
 
     /// Nobody will hand on what another provider does not offer.
-    pub(super) fn on_impatient(&mut self, shared: &mut Shared) -> Option<End> {
+    pub(super) fn on_impatient(&mut self, shared: &mut SharedState) -> Option<End> {
         if self.stream.is_some() {
             return None;
         }
@@ -342,10 +342,10 @@ impl LeaseCore {
     /// Takes a tensor that another provider offers, or the buyer hands on.
     pub(super) fn on_offer(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         peer: AccountKey,
         offer: &Offer,
-    ) -> Taken {
+    ) -> OfferAnswer {
         let (taken, is_open) = self.requests.on_offer(peer, offer);
         if is_open && self.stage > WorkStage::Recording {
             let from = (offer.tensor, peer);

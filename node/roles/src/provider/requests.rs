@@ -9,7 +9,7 @@ use serde::Serialize;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 
-use crate::lease::{Failure, Offer, Part, Request, Source, Start, Taken, WINDOW_MAX};
+use crate::lease::{Failure, Offer, OfferAnswer, Part, Request, Source, Start, WINDOW_MAX};
 
 /// Who makes a tensor.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -111,22 +111,26 @@ impl Requests {
 
     /// Takes what is expected of that peer, once. The buyer may hand on what did not come, or what
     /// did and was not known to have. Whether it is to be fetched now is said too.
-    pub(super) fn on_offer(&mut self, peer: AccountKey, offer: &Offer) -> (Taken, bool) {
+    pub(super) fn on_offer(&mut self, peer: AccountKey, offer: &Offer) -> (OfferAnswer, bool) {
         let from_buyer = peer == self.buyer;
         let maker = self.makers.get(&offer.name);
         let is_expected = maker.is_some_and(|maker| {
             maker.lease == offer.from && (from_buyer || maker.provider == peer)
         });
         if !is_expected || offer.request < self.first || !self.has_place(offer.request) {
-            return (Taken::No, false);
+            return (OfferAnswer::No, false);
         }
         let slot = (offer.request, offer.name.clone());
         if self.offered.contains_key(&slot) {
-            let known = if from_buyer { Taken::Yes } else { Taken::No };
+            let known = if from_buyer {
+                OfferAnswer::Yes
+            } else {
+                OfferAnswer::No
+            };
             return (known, false);
         }
         self.offered.insert(slot, (offer.tensor, peer));
-        (Taken::Yes, self.open.contains_key(&offer.request))
+        (OfferAnswer::Yes, self.open.contains_key(&offer.request))
     }
 
     /// Whether a request is open, or may still be and is near.

@@ -14,7 +14,7 @@ use super::turns::Turns;
 use super::{StreamId, Terms};
 use crate::clock::{Micros, Now, Timers};
 use crate::effect::{Effect, Waits};
-use crate::lease::{Finished, Offer, ProviderWord};
+use crate::lease::{Offer, ProviderWord, WorkResult};
 use souk_market::AccountKey;
 
 /// Leases at work at a time. One device does one thing; the others fetch what they need.
@@ -152,15 +152,15 @@ pub(super) struct Journal {
 
 /// The leases that were ever begun.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Begun {
+pub(super) struct BegunLeases {
     up_to: LeaseId,
     later: BTreeSet<LeaseId>,
 }
 
-impl Begun {
-    pub(super) fn new(up_to: LeaseId, later: impl IntoIterator<Item = LeaseId>) -> Begun {
+impl BegunLeases {
+    pub(super) fn new(up_to: LeaseId, later: impl IntoIterator<Item = LeaseId>) -> BegunLeases {
         let later = later.into_iter().collect();
-        Begun { up_to, later }
+        BegunLeases { up_to, later }
     }
 
     pub(super) fn has(&self, lease: LeaseId) -> bool {
@@ -180,7 +180,7 @@ impl Begun {
 
 /// What leases share.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Shared {
+pub(super) struct SharedState {
     pub(super) config: Config,
     #[serde(skip)]
     pub(super) now: Now,
@@ -189,18 +189,18 @@ pub(super) struct Shared {
     pub(super) timers: Timers<Timer>,
     pub(super) turns: Turns,
     pub(super) journal: Journal,
-    pub(super) begun: Begun,
+    pub(super) begun: BegunLeases,
     /// The figures that the last ask said.
     pub(super) resources: Resources,
     /// What buyers that come back are told.
-    results: BTreeMap<LeaseId, Box<Finished>>,
+    results: BTreeMap<LeaseId, Box<WorkResult>>,
     #[serde(skip)]
     effects: Vec<Effect<Action>>,
 }
 
-impl Shared {
-    pub(super) fn new(config: Config, begun: Begun, now: Now) -> Shared {
-        Shared {
+impl SharedState {
+    pub(super) fn new(config: Config, begun: BegunLeases, now: Now) -> SharedState {
+        SharedState {
             resources: config.resources.clone(),
             config,
             now,
@@ -313,7 +313,7 @@ impl Shared {
     }
 
     /// Remembers a result for a buyer that comes back.
-    pub(super) fn remember(&mut self, finished: &Finished) {
+    pub(super) fn remember(&mut self, finished: &WorkResult) {
         let lease = finished.receipt.body.lease;
         self.results.insert(lease, Box::new(finished.clone()));
         if self.results.len() > RESULTS_MAX {
@@ -322,7 +322,7 @@ impl Shared {
     }
 
     /// The result of a lease, if its buyer asks.
-    pub(super) fn result(&self, lease: LeaseId, buyer: AccountKey) -> Option<&Finished> {
+    pub(super) fn result(&self, lease: LeaseId, buyer: AccountKey) -> Option<&WorkResult> {
         let result = self.results.get(&lease)?;
         (result.receipt.body.buyer == buyer).then_some(result)
     }

@@ -2,7 +2,7 @@
 
 use souk_market::{Acceptance, AccountKey, Command, JobId, Refusal};
 use souk_memory::ContentId;
-use souk_roles::lease::{Contact as Told, Offer, Taken};
+use souk_roles::lease::{Contact, Offer, OfferAnswer};
 
 use super::*;
 use crate::buyer::compare::{Tolerance, agree};
@@ -19,7 +19,7 @@ impl Shell {
             Action::Plan(wanted) => {
                 let planning = self.planner.plan(&wanted);
                 self.spawn(ticket, async move {
-                    Came::Planned(planning.await.map(Box::new))
+                    EffectOutcome::Planned(planning.await.map(Box::new))
                 });
             }
             Action::Buy { id, bids } => {
@@ -49,7 +49,7 @@ impl Shell {
                 self.spawn(ticket, async move {
                     // Whoever closes it is no one.
                     let _room = room.acquire_owned().await;
-                    Came::Is(fetch(&buyer, &name, id, &holders).await)
+                    EffectOutcome::Is(fetch(&buyer, &name, id, &holders).await)
                 });
             }
             Action::HandOn { to, offer } => self.spawn(ticket, hand_on(buyer, to, offer)),
@@ -60,7 +60,7 @@ impl Shell {
             } => self.spawn(ticket, async move {
                 let comparing = move || compare(&buyer, (left, right), tolerance_ppm);
                 let alike = tokio::task::spawn_blocking(comparing).await;
-                Came::Is(Answer::Compared(alike.unwrap_or(false)))
+                EffectOutcome::Is(Answer::Compared(alike.unwrap_or(false)))
             }),
             Action::Sign { receipt } => {
                 let signed = receipt.sign_as_buyer(buyer.trader.key().signing());
@@ -102,7 +102,7 @@ impl Shell {
                     Err(error) => tracing::debug!(%error, "a lease was not looked at"),
                 }
             }
-            (Ticket(u64::MAX), Came::Seen(seen))
+            (Ticket(u64::MAX), EffectOutcome::Seen(seen))
         });
     }
 
@@ -148,7 +148,7 @@ impl Shell {
         let answers = self.answers.clone();
         self.spawn(ticket, async move {
             let is_taken = answers.send(answer).await.is_ok() && kept.await.is_ok();
-            Came::Is(match is_taken {
+            EffectOutcome::Is(match is_taken {
                 true => Answer::Taken,
                 false => Answer::NotTaken,
             })
@@ -173,8 +173,8 @@ impl Shell {
     }
 }
 
-async fn buy(buyer: Buyer, gang: Command) -> Came {
-    Came::Is(match buyer.trader.submit_one(gang).await {
+async fn buy(buyer: Buyer, gang: Command) -> EffectOutcome {
+    EffectOutcome::Is(match buyer.trader.submit_one(gang).await {
         Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
         Ok(_) => Answer::Uncertain("the market answered something else".to_owned()),
         // An answer was lost and the batch sent again: what it did is in the log.
@@ -186,13 +186,13 @@ async fn buy(buyer: Buyer, gang: Command) -> Came {
     })
 }
 
-async fn carry(buyer: Buyer, command: Command) -> Came {
+async fn carry(buyer: Buyer, command: Command) -> EffectOutcome {
     let mut done = buyer.trader.submit_one(command.clone()).await;
     if let Err(TradeError::Uncertain(_)) = done {
         // What a job commands twice has the effect of once: the answer says what it was.
         done = buyer.trader.submit_one(command).await;
     }
-    Came::Is(match done {
+    EffectOutcome::Is(match done {
         Ok(accepted) => Answer::commanded(Ok(accepted)),
         Err(TradeError::Refused(refusal)) => Answer::commanded(Err(refusal)),
         Err(error) => Answer::Commanded(Err(souk_roles::job::CommandError::Unreachable(
@@ -201,30 +201,30 @@ async fn carry(buyer: Buyer, command: Command) -> Came {
     })
 }
 
-async fn look(buyer: Buyer, ids: Vec<JobId>) -> Came {
+async fn look(buyer: Buyer, ids: Vec<JobId>) -> EffectOutcome {
     let leases = buyer.broker().job_leases(buyer.account(), &ids).await;
-    Came::Is(match leases {
+    EffectOutcome::Is(match leases {
         Ok(leases) => Answer::Leases(leases),
         Err(error) => Answer::NotSeen(error.to_string()),
     })
 }
 
 /// Where providers are; the network learns it too.
-async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> Came {
+async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutcome {
     let found = match buyer.broker().find(&providers).await {
         Ok(found) => found,
-        Err(error) => return Came::Is(Answer::NotSeen(error.to_string())),
+        Err(error) => return EffectOutcome::Is(Answer::NotSeen(error.to_string())),
     };
     for provider in &providers {
         let contact = found.iter().find(|contact| contact.account == provider.0);
         let Some(contact) = contact else {
-            return Came::Is(Answer::NotFound(*provider));
+            return EffectOutcome::Is(Answer::NotFound(*provider));
         };
         if let Err(error) = buyer.network.learn(contact).await {
-            return Came::Is(Answer::NotSeen(error.to_string()));
+            return EffectOutcome::Is(Answer::NotSeen(error.to_string()));
         }
     }
-    Came::Is(Answer::Found(found.iter().map(Told::from).collect()))
+    EffectOutcome::Is(Answer::Found(found.iter().map(Contact::from).collect()))
 }
 
 async fn fetch(buyer: &Buyer, name: &str, id: ContentId, holders: &[AccountKey]) -> Answer {
@@ -244,15 +244,15 @@ async fn fetch(buyer: &Buyer, name: &str, id: ContentId, holders: &[AccountKey])
     }
 }
 
-async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> Came {
+async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> EffectOutcome {
     let name = handed.name.clone();
     let taken = offer(&buyer.network, to, handed).await;
-    Came::Is(Answer::HandedOn(match taken {
-        Ok(Taken::Yes) => {
+    EffectOutcome::Is(Answer::HandedOn(match taken {
+        Ok(OfferAnswer::Yes) => {
             tracing::info!(name, consumer = %to, "handed on by the buyer");
             Ok(())
         }
-        Ok(Taken::No) => Err("it does not wait for it".to_owned()),
+        Ok(OfferAnswer::No) => Err("it does not wait for it".to_owned()),
         Err(why) => Err(why),
     }))
 }

@@ -72,7 +72,7 @@ impl Shell {
         match said {
             Ok(word) => {
                 if let ProviderWord::Finished(finished) = &word {
-                    self.shown.insert(leg, Shown::read(&finished.shown));
+                    self.shown.insert(leg, LeaseReport::read(&finished.shown));
                 }
                 Some(Event::Said { leg, word })
             }

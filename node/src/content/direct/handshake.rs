@@ -18,7 +18,7 @@ enum Connection {
 }
 
 /// What to do after TLS went on as far as it could.
-enum Next {
+enum HandshakeStep {
     /// Go on at once.
     Again,
     /// More bytes must come first.
@@ -96,10 +96,12 @@ impl<'s> Handshake<'s> {
     pub(super) fn shake(mut self) -> io::Result<HandshakeResult> {
         loop {
             match self.advance()? {
-                Next::Again => {}
-                Next::Receive => receive(self.stream, &mut self.incoming, &mut self.waiting)?,
-                Next::Ready => break,
-                Next::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+                HandshakeStep::Again => {}
+                HandshakeStep::Receive => {
+                    receive(self.stream, &mut self.incoming, &mut self.waiting)?
+                }
+                HandshakeStep::Ready => break,
+                HandshakeStep::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
         let agreed = match self.connection {
@@ -121,7 +123,7 @@ impl<'s> Handshake<'s> {
 
     /// Goes on by one step of TLS with what has come; nothing is waited for before everything that
     /// is to be said was written.
-    fn advance(&mut self) -> io::Result<Next> {
+    fn advance(&mut self) -> io::Result<HandshakeStep> {
         let incoming = &mut self.incoming[self.waiting.clone()];
         let (outgoing, plain) = (&mut self.outgoing, &mut self.plain);
         let (discard, next) = match &mut self.connection {
@@ -134,7 +136,7 @@ impl<'s> Handshake<'s> {
         };
         self.waiting.start += discard;
         let next = next?;
-        if matches!(next, Next::Receive | Next::Ready) {
+        if matches!(next, HandshakeStep::Receive | HandshakeStep::Ready) {
             self.stream.write_all(&std::mem::take(&mut self.outgoing))?;
         }
         Ok(next)
@@ -165,12 +167,12 @@ fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Vec<u8>,
     plain: &mut Vec<u8>,
-) -> (usize, io::Result<Next>) {
+) -> (usize, io::Result<HandshakeStep>) {
     let UnbufferedStatus { mut discard, state } = status;
     let next = match state {
         Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-            let mut read = Ok(Next::Again);
+            let mut read = Ok(HandshakeStep::Again);
             while let Some(record) = traffic.next_record() {
                 match record {
                     Ok(record) => {
@@ -183,16 +185,16 @@ fn step<Data>(
             read
         }
         Ok(ConnectionState::EncodeTlsData(mut data)) => {
-            encode(outgoing, |room| data.encode(room)).map(|()| Next::Again)
+            encode(outgoing, |room| data.encode(room)).map(|()| HandshakeStep::Again)
         }
         Ok(ConnectionState::TransmitTlsData(data)) => {
             // It is written before anything is waited for.
             data.done();
-            Ok(Next::Again)
+            Ok(HandshakeStep::Again)
         }
-        Ok(ConnectionState::BlockedHandshake) => Ok(Next::Receive),
-        Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Ready),
-        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Next::Closed),
+        Ok(ConnectionState::BlockedHandshake) => Ok(HandshakeStep::Receive),
+        Ok(ConnectionState::WriteTraffic(_)) => Ok(HandshakeStep::Ready),
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(HandshakeStep::Closed),
         Ok(_) => Err(io::Error::other(
             "a state of TLS that a direct channel does not know",
         )),

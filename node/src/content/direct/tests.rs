@@ -33,11 +33,13 @@ pub(crate) fn announce(network: &Network, addresses: Vec<SocketAddr>) {
             let _: Proposal = wire::receive(&mut stream).await.unwrap();
             let reply = DirectReply::Dial(addresses);
             wire::send(&mut stream, &reply).await.unwrap();
-            if let Ok(Outcome::YourTurn) = wire::receive(&mut stream).await {
-                wire::send(&mut stream, &Outcome::Neither).await.unwrap();
+            if let Ok(DialOutcome::YourTurn) = wire::receive(&mut stream).await {
+                wire::send(&mut stream, &DialOutcome::Neither)
+                    .await
+                    .unwrap();
             }
             // Until the other end has read it.
-            let _ = wire::receive_or_end::<Outcome>(&mut stream).await;
+            let _ = wire::receive_or_end::<DialOutcome>(&mut stream).await;
         }
     });
 }
@@ -228,13 +230,13 @@ fn damaged_words_of_an_agreement_do_no_harm() {
     assert!(bytes.len() <= WORD_BYTES_MAX);
     crate::protocols::fuzzed::try_messages(10, &[proposal]);
     crate::protocols::fuzzed::try_messages::<DirectReply>(11, &[DirectReply::Full]);
-    crate::protocols::fuzzed::try_messages::<Outcome>(12, &[Outcome::Dialled]);
+    crate::protocols::fuzzed::try_messages::<DialOutcome>(12, &[DialOutcome::Dialled]);
 }
 
 #[tokio::test]
 async fn an_address_for_channels_outlives_damaged_handshakes() {
     let (_channels, _, _) = node(DirectListen::Nowhere).await;
-    let mut damage = crate::protocols::fuzzed::Damage::new(13);
+    let mut damage = crate::protocols::fuzzed::DamageSource::new(13);
     for _ in 0..40 {
         let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());
         let (mut near, far) = connected();

@@ -129,9 +129,9 @@ impl TransferQueue {
         self: &Arc<Self>,
         peer: PeerId,
         urgency: watch::Receiver<Urgency>,
-    ) -> Result<Turn, TooManyTransfers> {
+    ) -> Result<TransferTurn, TooManyTransfers> {
         let ticket = self.order().want(peer, *urgency.borrow())?;
-        let mut turn = Turn {
+        let mut turn = TransferTurn {
             queue: self.clone(),
             ticket,
             urgency,
@@ -163,13 +163,13 @@ impl TransferQueue {
 
 /// A transfer's place in the order; it is free when this is dropped.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct TransferTurn {
     queue: Arc<TransferQueue>,
     ticket: Ticket,
     urgency: watch::Receiver<Urgency>,
 }
 
-impl Turn {
+impl TransferTurn {
     /// Waits until something is so, and passes on meanwhile how urgent this has become.
     async fn wait_for(&mut self, is_so: impl Fn(&TransferOrder, Ticket) -> bool) {
         loop {
@@ -204,7 +204,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for TransferTurn {
     fn drop(&mut self) {
         let ticket = self.ticket;
         self.queue.change(|order| order.done(ticket));
@@ -215,7 +215,7 @@ impl Drop for Turn {
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) pace: Arc<Pacer>,
-    pub(super) turn: Turn,
+    pub(super) turn: TransferTurn,
 }
 
 impl Gate {

@@ -32,11 +32,11 @@ async fn bare() -> (NodeKey, Network, Contact) {
     (key, network, Contact { account, addresses })
 }
 
-fn config(channel: DirectListen) -> Config {
-    Config {
+fn config(channel: DirectListen) -> TransferConfig {
+    TransferConfig {
         bytes_max: LIMIT,
         channel,
-        ..Config::default()
+        ..TransferConfig::default()
     }
 }
 
@@ -44,7 +44,7 @@ fn dialled() -> DirectListen {
     DirectListen::At("127.0.0.1:0".parse().unwrap())
 }
 
-async fn node_with(store: Store, config: Config) -> (Tensors, Contact) {
+async fn node_with(store: Store, config: TransferConfig) -> (Tensors, Contact) {
     let (key, network, contact) = bare().await;
     let tensors = Tensors::start(network, &key, Arc::new(store), config).await;
     (tensors.unwrap(), contact)
@@ -171,7 +171,7 @@ async fn content_comes_over_the_stream_where_the_channel_is_on_and_unreachable()
 async fn what_is_awaited_comes_before_what_is_planned() {
     for channel in [DirectListen::Off, dialled()] {
         // Slow enough that all are asked for before the first is here.
-        let slow = Config {
+        let slow = TransferConfig {
             upload: Some(24 << 20),
             ..config(channel)
         };

@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use libp2p::PeerId;
 use souk_market::{AccountKey, Command, LeaseId, Price, Receipt};
-use souk_memory::transfers::Urgency as Wanted;
+use souk_memory::transfers::Urgency as TransferUrgency;
 use souk_memory::{ContentId, Tensor};
 use souk_onnx as onnx;
 use souk_onnx::custom::Custom;
-use souk_roles::lease::{Failure, Offer, Taken};
+use souk_roles::lease::{Failure, Offer, OfferAnswer};
 use souk_roles::provider::{Content, DEVICE, MarketView, NotDone, Report, Urgency};
 use souk_scheduler::execution::{Moment, Precedence, Task};
 
-use super::outcomes::{Came, Outcome, Ran, RunBegun};
+use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
-use crate::clock::{unix_ms, unix_us};
-use crate::content::transfers::Fetched;
+use crate::clock::unix_us;
+use crate::content::transfers::FetchedContent;
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::folder::key;
-use crate::folder::limits::{LimitRefusal, Limits};
+use crate::folder::limits::{LimitRefusal, ProviderLimits};
 use crate::protocols::lease;
 use crate::provider::fault;
 
@@ -113,18 +113,18 @@ impl Shell {
             // Whoever closes it is no one.
             let _room = room.acquire_owned().await;
             match bring(provider, wanted).await {
-                Ok(came) => Outcome::Came {
+                Ok(came) => EffectOutcome::Came {
                     lease,
                     request,
                     came,
                 },
-                Err(why) => Outcome::Is(Answer::NotCome(why)),
+                Err(why) => EffectOutcome::Is(Answer::NotCome(why)),
             }
         });
     }
 
     fn begin_computing(&mut self, ticket: Ticket, action: Action) {
-        let provider = self.provider.clone();
+        let (provider, clock) = (self.provider.clone(), self.clock.clone());
         match action {
             Action::Sandbox {
                 lease,
@@ -132,10 +132,10 @@ impl Shell {
                 deadline,
                 alone,
             } => self.spawn(ticket, async move {
-                let own = provider.terms.price();
-                let place = provider.executor.for_lease((price, deadline), own).await;
+                let (own, left) = (provider.terms.price(), || clock.until_log(deadline));
+                let place = provider.executor.for_lease((price, left), own).await;
                 match place {
-                    Ok(executor) => Outcome::Sandboxed {
+                    Ok(executor) => EffectOutcome::Sandboxed {
                         lease,
                         executor: if alone {
                             executor
@@ -143,7 +143,7 @@ impl Shell {
                             executor.of_stream()
                         },
                     },
-                    Err(fault) => Outcome::Is(Answer::NoSandbox(fault)),
+                    Err(fault) => EffectOutcome::Is(Answer::NoSandbox(fault)),
                 }
             }),
             Action::Prepare {
@@ -156,7 +156,7 @@ impl Shell {
                 self.spawn(ticket, async move {
                     let store = provider.tensors.store();
                     let prepared = executor.prepare(store, graph, &weights).await;
-                    Outcome::Prepared { lease, prepared }
+                    EffectOutcome::Prepared { lease, prepared }
                 });
             }
             Action::Run {
@@ -178,10 +178,10 @@ impl Shell {
                     work,
                     inputs,
                 };
-                let precedence = precedence((lease, price), deadline);
+                let precedence = precedence((lease, price), clock.until_log(deadline));
                 self.spawn(ticket, async move {
                     let ran = run(provider, executor, begun, precedence).await;
-                    Outcome::Ran {
+                    EffectOutcome::Ran {
                         lease,
                         ran: Box::new(ran),
                     }
@@ -238,8 +238,7 @@ impl Shell {
 
 /// Leases share the devices by what they pay, and end when the market ends them. None goes before
 /// another buyer's: what its own buyer says of it orders that buyer's own leases.
-fn precedence((lease, price): (LeaseId, Price), deadline: Millis) -> Precedence {
-    let left = Duration::from_millis(deadline.since(Millis(unix_ms())).0);
+fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
     Precedence {
         priority: 0,
         weight: (price.0 as f64).max(1.0),
@@ -249,23 +248,23 @@ fn precedence((lease, price): (LeaseId, Price), deadline: Millis) -> Precedence 
 }
 
 /// Tells a provider that waits for an output where it is.
-async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> Outcome {
+async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> EffectOutcome {
     let (lease, name) = (offer.from, offer.name.clone());
     let taken = lease::offer(&provider.network, to, offer).await;
-    if taken != Ok(Taken::Yes) {
+    if taken != Ok(OfferAnswer::Yes) {
         tracing::warn!(%lease, name, consumer = %to, ?taken, "not taken");
     }
-    Outcome::Is(Answer::Offered(taken))
+    EffectOutcome::Is(Answer::Offered(taken))
 }
 
-async fn look_at(provider: Arc<Provider>, lease: LeaseId) -> Outcome {
-    Outcome::Is(match provider.trader.broker().lease(lease).await {
+async fn look_at(provider: Arc<Provider>, lease: LeaseId) -> EffectOutcome {
+    EffectOutcome::Is(match provider.trader.broker().lease(lease).await {
         Ok(lease) => Answer::LeaseSeen(lease.map(Box::new)),
         Err(error) => Answer::NotSeen(error.to_string()),
     })
 }
 
-async fn look_at_market(provider: Arc<Provider>, asks: bool) -> Outcome {
+async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
     let (broker, me) = (provider.trader.broker(), provider.trader.account());
     let looking = async {
         let leases = broker.leases(me).await?;
@@ -288,7 +287,7 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> Outcome {
             due,
         })
     };
-    Outcome::Is(match looking.await {
+    EffectOutcome::Is(match looking.await {
         Ok(view) => Answer::MarketSeen(Box::new(view)),
         Err(error) => {
             tracing::warn!(%error, "the ask could not be looked after");
@@ -297,9 +296,9 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> Outcome {
     })
 }
 
-async fn carry(provider: Arc<Provider>, command: Command) -> Outcome {
+async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
     let done = provider.trader.submit_one(command).await;
-    Outcome::Is(Answer::Commanded(done.map_err(|error| match error {
+    EffectOutcome::Is(Answer::Commanded(done.map_err(|error| match error {
         TradeError::Refused(refusal) => NotDone::Refused(refusal),
         error => NotDone::Uncertain(error.to_string()),
     })))
@@ -314,15 +313,15 @@ struct Bringing {
 }
 
 /// Brings contents in their order: what is short together, then the rest one by one.
-async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<Came>, String> {
+async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedContent>, String> {
     for contact in &wanted.contacts {
         if let Err(error) = provider.network.learn(contact).await {
             tracing::debug!(%error, "where another provider of the job is stays unknown");
         }
     }
     let urgency = match wanted.urgency {
-        Urgency::Planned => Wanted::Planned,
-        Urgency::Awaited => Wanted::Awaited,
+        Urgency::Planned => TransferUrgency::Planned,
+        Urgency::Awaited => TransferUrgency::Awaited,
     };
     let peers = wanted.holders.iter();
     let peers: Vec<PeerId> = peers.filter_map(|it| key::peer_of(&it.0).ok()).collect();
@@ -354,7 +353,7 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<Came>, S
             let read = Tensor::from_blob(&fetched.bytes);
             read.map_err(|error| format!("{}: {error}", content.what))?;
         }
-        came.push(Came {
+        came.push(ArrivedContent {
             content: content.clone(),
             fetched,
             from: wanted.holders[0],
@@ -366,7 +365,7 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<Came>, S
 
 /// What contents that came together are called in a trace: by what all of them are, else by their
 /// number.
-fn title(contents: &[Content], together: &BTreeMap<ContentId, Fetched>) -> Option<String> {
+fn title(contents: &[Content], together: &BTreeMap<ContentId, FetchedContent>) -> Option<String> {
     let came = contents.iter().filter(|it| together.contains_key(&it.id));
     let kinds: BTreeSet<&str> = came.map(|content| content.what.as_str()).collect();
     let mut kinds = kinds.into_iter();
@@ -377,9 +376,9 @@ fn title(contents: &[Content], together: &BTreeMap<ContentId, Fetched>) -> Optio
 }
 
 /// Whether what graphs do is within what this provider does.
-async fn check(provider: Arc<Provider>, graphs: Vec<ContentId>) -> Outcome {
+async fn check(provider: Arc<Provider>, graphs: Vec<ContentId>) -> EffectOutcome {
     if provider.terms.limits.allows_all_operators() {
-        return Outcome::Is(Answer::Checked(Ok(())));
+        return EffectOutcome::Is(Answer::Checked(Ok(())));
     }
     let checking = tokio::task::spawn_blocking(move || {
         let limits = &provider.terms.limits;
@@ -396,11 +395,11 @@ async fn check(provider: Arc<Provider>, graphs: Vec<ContentId>) -> Outcome {
     });
     let checked = checking.await.expect("looking at a graph does not panic");
     let checked = checked.map_err(|refusal| Failure::Limit(refusal.to_string()));
-    Outcome::Is(Answer::Checked(checked))
+    EffectOutcome::Is(Answer::Checked(checked))
 }
 
 /// Whether a node, and those of its bodies, are within what this provider does.
-fn check_node(limits: &Limits, node: &onnx::NodeProto) -> Result<(), LimitRefusal> {
+fn check_node(limits: &ProviderLimits, node: &onnx::NodeProto) -> Result<(), LimitRefusal> {
     if let Some(kernel) = Custom::of(node) {
         limits.check_kernel(kernel)?;
     }
@@ -415,7 +414,7 @@ async fn run(
     executor: Arc<LeaseExecutor>,
     begun: RunBegun,
     precedence: Precedence,
-) -> Result<Ran, Failure> {
+) -> Result<FinishedRun, Failure> {
     let RunBegun {
         work,
         title,
@@ -453,7 +452,7 @@ async fn run(
         bytes += tensor.blob_length() as u64;
         outputs.push((output.name.clone(), id));
     }
-    Ok(Ran {
+    Ok(FinishedRun {
         work,
         shapes,
         promised,

@@ -10,22 +10,22 @@ use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{SpanKind, Timeline};
 
 use super::*;
-use crate::content::transfers::Fetched;
+use crate::content::transfers::FetchedContent;
 use crate::device::stated::{self, Shape};
 use crate::executor::LeaseExecutor;
 use crate::folder::key;
-use crate::protocols::lease::Moved;
-use crate::provider::job::{Judged, believed, span};
+use crate::protocols::lease::PeerTraffic;
+use crate::provider::job::{JudgedRuns, believed, span};
 use crate::provider::statistics::{self, DoneLease};
 
 /// What an effect came to.
-pub(super) enum Outcome {
+pub(super) enum EffectOutcome {
     /// What the core is told.
     Is(Answer),
     Came {
         lease: LeaseId,
         request: Option<u32>,
-        came: Vec<Came>,
+        came: Vec<ArrivedContent>,
     },
     Sandboxed {
         lease: LeaseId,
@@ -37,14 +37,14 @@ pub(super) enum Outcome {
     },
     Ran {
         lease: LeaseId,
-        ran: Box<Result<Ran, Failure>>,
+        ran: Box<Result<FinishedRun, Failure>>,
     },
 }
 
 /// A content that came.
-pub(super) struct Came {
+pub(super) struct ArrivedContent {
     pub(super) content: Content,
-    pub(super) fetched: Fetched,
+    pub(super) fetched: FetchedContent,
     /// Who was to have it.
     pub(super) from: AccountKey,
     /// What a trace shows of it.
@@ -62,7 +62,7 @@ pub(super) struct RunBegun {
 }
 
 /// A run that went well.
-pub(super) struct Ran {
+pub(super) struct FinishedRun {
     pub(super) work: Box<Part>,
     pub(super) shapes: Vec<Shape>,
     pub(super) promised: Option<Duration>,
@@ -75,15 +75,15 @@ pub(super) struct Ran {
 
 impl Shell {
     /// Keeps what people are shown; says what the core is told.
-    pub(super) fn take(&mut self, outcome: Outcome) -> Answer {
+    pub(super) fn take(&mut self, outcome: EffectOutcome) -> Answer {
         match outcome {
-            Outcome::Is(answer) => answer,
-            Outcome::Came {
+            EffectOutcome::Is(answer) => answer,
+            EffectOutcome::Came {
                 lease,
                 request,
                 came,
             } => self.on_came(lease, request, came),
-            Outcome::Sandboxed { lease, executor } => {
+            EffectOutcome::Sandboxed { lease, executor } => {
                 let slots = u32::try_from(executor.ahead()).unwrap_or(u32::MAX);
                 let executor = Arc::new(executor);
                 self.watch(lease, &executor);
@@ -92,13 +92,13 @@ impl Shell {
                 }
                 Answer::Sandboxed { slots }
             }
-            Outcome::Prepared { lease, prepared } => {
+            EffectOutcome::Prepared { lease, prepared } => {
                 if let Some(job) = self.jobs.get_mut(&lease) {
                     job.is_ready();
                 }
                 Answer::Prepared(prepared)
             }
-            Outcome::Ran { lease, ran } => Answer::Ran(self.on_ran(lease, *ran)),
+            EffectOutcome::Ran { lease, ran } => Answer::Ran(self.on_ran(lease, *ran)),
         }
     }
 
@@ -114,11 +114,16 @@ impl Shell {
         });
     }
 
-    fn on_came(&mut self, lease: LeaseId, request: Option<u32>, came: Vec<Came>) -> Answer {
+    fn on_came(
+        &mut self,
+        lease: LeaseId,
+        request: Option<u32>,
+        came: Vec<ArrivedContent>,
+    ) -> Answer {
         let label = self.provider.label.clone();
         let mut job = self.jobs.get_mut(&lease);
         let arrivals = came.into_iter().map(|came| {
-            let Came {
+            let ArrivedContent {
                 content,
                 fetched,
                 from,
@@ -126,7 +131,7 @@ impl Shell {
             } = came;
             let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
             if let Some(job) = &mut job {
-                job.came(Moved {
+                job.came(PeerTraffic {
                     from: sender.map_or(from, AccountKey),
                     what: content.what,
                     bytes: fetched.moved,
@@ -146,7 +151,11 @@ impl Shell {
         Answer::Came(arrivals.collect())
     }
 
-    fn on_ran(&mut self, lease: LeaseId, ran: Result<Ran, Failure>) -> Result<RunResult, Failure> {
+    fn on_ran(
+        &mut self,
+        lease: LeaseId,
+        ran: Result<FinishedRun, Failure>,
+    ) -> Result<RunResult, Failure> {
         let job = self.jobs.get_mut(&lease);
         let ran = match ran {
             Ok(ran) => ran,
@@ -201,7 +210,7 @@ impl Shell {
 
 impl Provider {
     /// Looks, aside, at what a lease took beyond what its kinds of work are known to.
-    fn note_pace(self: Arc<Self>, judged: Judged) {
+    fn note_pace(self: Arc<Self>, judged: JudgedRuns) {
         if !self.is_paced() || micros(judged.busy) < TELLING_RUN {
             return;
         }

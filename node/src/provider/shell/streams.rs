@@ -14,7 +14,7 @@ use super::*;
 use crate::folder::key;
 use crate::network::wire::{self, WireError};
 use crate::protocols::lease::{
-    BuyerWord, Opening, ProviderWord, Taken, WINDOW_MAX, WORD_BYTES_MAX,
+    BuyerWord, OfferAnswer, Opening, ProviderWord, WINDOW_MAX, WORD_BYTES_MAX,
 };
 
 /// What may wait to be sent on one stream: what is said of a window of requests, and the rest.
@@ -44,7 +44,7 @@ pub(in crate::provider) enum Incoming {
 /// What is sent on a stream.
 pub(in crate::provider) enum Frame {
     Word(Box<ProviderWord>),
-    Taken(Taken),
+    Taken(OfferAnswer),
 }
 
 impl Provider {
@@ -66,7 +66,7 @@ impl Provider {
             return Ok(());
         };
         if matches!(opening, Opening::Offer(_)) && !self.fault.takes() {
-            return wire::send(&mut stream, &Taken::No).await;
+            return wire::send(&mut stream, &OfferAnswer::No).await;
         }
         let id = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
         let (say, frames) = mpsc::channel(FRAMES_MAX);
@@ -157,7 +157,7 @@ impl Shell {
     pub(super) fn send(&mut self, stream: StreamId, mut word: ProviderWord) {
         if let ProviderWord::Finished(finished) = &mut word {
             let shown = self.shown.get(&finished.receipt.body.lease);
-            finished.shown = shown.map(Shown::to_bytes).unwrap_or_default();
+            finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
         }
         self.put(stream, Frame::Word(Box::new(word)));
     }

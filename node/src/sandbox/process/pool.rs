@@ -35,13 +35,13 @@ pub struct SandboxPool {
 struct PoolInner {
     recipe: Recipe,
     shared: Arc<SharedContents>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Told each time a start has ended.
     started: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct PoolState {
     /// What was started and not taken: sandboxes, and why there is none.
     ready: VecDeque<Result<Sandbox, SandboxFault>>,
     /// Starts under way.
@@ -67,7 +67,7 @@ impl SandboxPool {
     /// The sandboxes that are made by `recipe`, the first of which is there.
     #[must_use]
     pub fn new(recipe: Recipe, first: Sandbox) -> SandboxPool {
-        let state = State {
+        let state = PoolState {
             ready: VecDeque::from([Ok(first)]),
             starting: 0,
             wanted: 0,
@@ -148,13 +148,13 @@ impl SandboxPool {
 }
 
 impl PoolInner {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         // No code in here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PoolState {
     /// The next sandbox that lives, or why there is none.
     fn take(&mut self) -> Option<Result<Sandbox, SandboxFault>> {
         self.drop_ended();
@@ -224,8 +224,8 @@ impl Drop for FreedPlace {
 mod tests {
     use super::*;
 
-    fn state(wanted: usize, starting: usize) -> State {
-        State {
+    fn state(wanted: usize, starting: usize) -> PoolState {
+        PoolState {
             ready: VecDeque::new(),
             starting,
             wanted,

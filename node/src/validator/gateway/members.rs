@@ -13,7 +13,7 @@ use souk_market::AccountKey;
 use super::{Door, unavailable};
 use crate::folder::contact::Contact;
 use crate::network::OpenError;
-use crate::protocols::market::{Answer, Declined, Member, Members, Standing};
+use crate::protocols::market::{Answer, Member, Members, OrderRefusal, Standing};
 use crate::protocols::roster::{Order, Roster, SignedOrder};
 use crate::validator::exchange_machine::{BatchResult, Checked};
 use crate::validator::raft_link;
@@ -65,7 +65,7 @@ impl Door {
     }
 
     /// Whether an order would do harm as things stand.
-    async fn consider(&self, order: &Order, status: &Status) -> Result<(), Declined> {
+    async fn consider(&self, order: &Order, status: &Status) -> Result<(), OrderRefusal> {
         let group = Group::of(status);
         match order {
             Order::Admit { account, address } => self.reach(*account, address).await,
@@ -73,28 +73,30 @@ impl Door {
             Order::Remove { raft_id } if group.voters.len() > 1 => {
                 let raft_id = *raft_id;
                 let short = group.goes_on_without(raft_id);
-                short.map_err(|short| Declined::Quorum {
+                short.map_err(|short| OrderRefusal::Quorum {
                     raft_id,
                     running: short.running,
                     needed: short.needed,
                 })
             }
-            Order::Lead { raft_id } if group.leader == *raft_id => Err(Declined::Leads(*raft_id)),
-            Order::Lead { raft_id } if !group.voters.contains(raft_id) => {
-                Err(Declined::NoVoter(*raft_id))
+            Order::Lead { raft_id } if group.leader == *raft_id => {
+                Err(OrderRefusal::Leads(*raft_id))
             }
-            Order::Lead { raft_id } if !group.runs(*raft_id) => Err(Declined::Silent(*raft_id)),
+            Order::Lead { raft_id } if !group.voters.contains(raft_id) => {
+                Err(OrderRefusal::NoVoter(*raft_id))
+            }
+            Order::Lead { raft_id } if !group.runs(*raft_id) => Err(OrderRefusal::Silent(*raft_id)),
             _ => Ok(()),
         }
     }
 
     /// Whether the leader reaches a newcomer.
-    async fn reach(&self, account: AccountKey, address: &str) -> Result<(), Declined> {
+    async fn reach(&self, account: AccountKey, address: &str) -> Result<(), OrderRefusal> {
         let contact = Contact::parse(address)
             .ok()
             .filter(|c| c.account == account.0);
-        let contact = contact.ok_or_else(|| Declined::Address(address.to_owned()))?;
-        let unreached = |error: OpenError| Declined::Unreached(error.to_string());
+        let contact = contact.ok_or_else(|| OrderRefusal::Address(address.to_owned()))?;
+        let unreached = |error: OpenError| OrderRefusal::Unreached(error.to_string());
         self.network.learn(&contact).await.map_err(unreached)?;
         let peer = contact.peer().map_err(|error| unreached(error.into()))?;
         let opening = self.network.open(peer, raft_link::PROTOCOL);
@@ -114,7 +116,7 @@ impl Door {
         let handed = self.validator.transfer_leadership(to).await;
         Answer::Ordered(match handed {
             Ok(()) => Ok(raft_id),
-            Err(error) => Err(Declined::NotHandedOver {
+            Err(error) => Err(OrderRefusal::NotHandedOver {
                 raft_id,
                 cause: error.to_string(),
             }),

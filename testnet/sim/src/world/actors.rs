@@ -11,8 +11,8 @@ use souk_consensus::LogTime;
 use souk_market::{AccountKey, Credits, Genesis, MarketId, Millis, Name, SignedBatch, SigningKey};
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
-    Action, Asked, Event as ClientEvent, Heard, MarketClient, Putting, Reply, Seat, Silence,
-    WatchId,
+    Action, CallId, Event as ClientEvent, MarketClient, Putting, Reply, Seat, Silence,
+    ValidatorAnswer, WatchId,
 };
 use souk_roles::market::words::Request;
 use souk_roles::{job, provider};
@@ -108,7 +108,7 @@ pub enum ActorEvent {
     Heard {
         life: u64,
         putting: Putting,
-        heard: Box<Result<Heard, Silence>>,
+        heard: Box<Result<ValidatorAnswer, Silence>>,
     },
     /// A validator's clock, as it is then, reaches the client.
     Time { life: u64, node: usize },
@@ -228,9 +228,9 @@ impl Actor {
     }
 
     /// A name for what is asked next.
-    pub fn name(&mut self) -> Asked {
+    pub fn name(&mut self) -> CallId {
         self.asked += 1;
-        Asked(self.asked)
+        CallId(self.asked)
     }
 }
 
@@ -482,7 +482,7 @@ impl World {
         None
     }
 
-    fn on_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
+    fn on_reply(&mut self, actor: usize, asked: CallId, reply: Reply) {
         match &reply {
             Reply::Uncertain(_) => self.counts.batches_uncertain += 1,
             Reply::Unreached(_) => self.counts.questions_unreached += 1,

@@ -16,8 +16,8 @@ use crate::effect::{Effect, Ticket};
 use crate::job::plan::{NoPlan, NoPlanKind, PlanInput, PlanLeg, PlanOutput, PlanPart};
 use crate::job::*;
 use crate::lease::{
-    BuyerWord, Contact, Failure, Finished, Offer, Opening, ProviderWord, Request, Source, Start,
-    Untaken,
+    BuyerWord, Contact, Failure, Offer, Opening, ProviderWord, Request, Source, Start,
+    UntakenOffer, WorkResult,
 };
 
 /// How a provider behaves.
@@ -59,7 +59,7 @@ struct Session {
     /// What of it was said: others have that.
     offered: BTreeSet<ContentId>,
     inputs: BTreeSet<ContentId>,
-    finished: Option<Finished>,
+    finished: Option<WorkResult>,
     is_dead: bool,
     is_over: bool,
 }
@@ -694,7 +694,7 @@ impl World {
     }
 
     /// Deals the parts that are left over the cheapest legs.
-    fn plan(&mut self, wanted: &Wanted) -> Answer {
+    fn plan(&mut self, wanted: &PlanRequest) -> Answer {
         let (parts, kept) = match &wanted.work {
             Work::Rest(kept) => {
                 let kept: BTreeSet<String> = kept.iter().map(|(name, _)| name.clone()).collect();
@@ -1051,7 +1051,7 @@ impl World {
                     tensor,
                 };
                 let why = "not taken".to_owned();
-                let untaken = Untaken {
+                let untaken = UntakenOffer {
                     consumer,
                     offer,
                     why,
@@ -1105,7 +1105,7 @@ impl World {
         let receipt = Receipt::new(body).sign_as_provider(&provider_key(work.provider));
         let outputs = work.made.iter();
         let outputs = outputs.map(|(n, made)| (*n, made.iter().flatten().cloned().collect()));
-        let finished = Finished {
+        let finished = WorkResult {
             receipt,
             outputs: outputs.collect(),
             shown: Vec::new(),

@@ -4,7 +4,7 @@ use souk_market::{LeaseId, NONCE_WINDOW, SigningKey};
 
 use super::*;
 
-const ASKED: Asked = Asked(7);
+const ASKED: CallId = CallId(7);
 const OWN: Micros = Micros::seconds(1_700_000_000);
 
 struct Scene {
@@ -54,7 +54,7 @@ impl Scene {
 
     fn hear(&mut self, putting: Putting, answer: Answer) -> Vec<Action> {
         let time = None;
-        let heard = Ok(Heard { time, answer });
+        let heard = Ok(ValidatorAnswer { time, answer });
         self.apply(Event::Heard { putting, heard })
     }
 
@@ -248,7 +248,7 @@ fn all_validators_are_asked_for_their_clocks_while_something_is_asked() {
         actions.iter().filter_map(seat).collect()
     };
     let ask = |scene: &mut Scene, asked: u64| {
-        let (asked, question) = (Asked(asked), Box::new(Request::Totals));
+        let (asked, question) = (CallId(asked), Box::new(Request::Totals));
         scene.apply(Event::Ask { asked, question })
     };
     let own = Millis(OWN.0 / 1_000);

@@ -116,7 +116,7 @@ impl ProviderCore {
     }
 
     pub(super) fn on_timer(&mut self, timer: Timer) {
-        let end = |lease: Option<&mut LeaseCore>, shared: &mut Shared| {
+        let end = |lease: Option<&mut LeaseCore>, shared: &mut SharedState| {
             let lease = lease?;
             match timer {
                 Timer::Patience(_) => lease.on_impatient(shared),

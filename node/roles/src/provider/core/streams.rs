@@ -16,9 +16,9 @@ impl ProviderCore {
         }
     }
 
-    pub(super) fn on_offer(&mut self, peer: AccountKey, offer: &Offer) -> Taken {
+    pub(super) fn on_offer(&mut self, peer: AccountKey, offer: &Offer) -> OfferAnswer {
         let Some(lease) = self.leases.get_mut(&offer.to) else {
-            return Taken::No;
+            return OfferAnswer::No;
         };
         lease.on_offer(&mut self.shared, peer, offer)
     }

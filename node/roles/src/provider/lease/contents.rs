@@ -11,7 +11,7 @@ impl LeaseCore {
 
     /// Has come what a request wants: what was offered for it, and what the buyer holds, unless
     /// that comes with the contents of its part.
-    pub(super) fn bring_inputs(&mut self, shared: &mut Shared, number: u32) {
+    pub(super) fn bring_inputs(&mut self, shared: &mut SharedState, number: u32) {
         let open = &self.requests.open[&number];
         let is_first = number == self.start.first.number;
         let given = open.given.iter().filter(|_| !is_first);
@@ -26,7 +26,7 @@ impl LeaseCore {
     /// Has an input of a request come.
     pub(super) fn bring_input(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         number: u32,
         name: &str,
         (id, holder): (ContentId, AccountKey),
@@ -63,7 +63,7 @@ impl LeaseCore {
     }
 
     /// Has what the next part wants of the buyer come: with that of the first, all graphs.
-    pub(super) fn bring_contents(&mut self, shared: &mut Shared, urgency: Urgency) {
+    pub(super) fn bring_contents(&mut self, shared: &mut SharedState, urgency: Urgency) {
         while (self.here as usize) < self.start.parts.len() {
             let contents = self.contents(self.here);
             if contents.is_empty() {
@@ -108,7 +108,7 @@ impl LeaseCore {
 
     pub(super) fn on_contents(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (index, contents): (u32, &[Content]),
         arrivals: &[Arrival],
     ) -> Option<End> {
@@ -141,7 +141,7 @@ impl LeaseCore {
 
     pub(super) fn on_input(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (number, name, id): (u32, String, ContentId),
         came: Result<Arrival, Failure>,
     ) -> Option<End> {
@@ -164,7 +164,7 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    pub(super) fn check_memory(&self, shared: &Shared) -> Option<End> {
+    pub(super) fn check_memory(&self, shared: &SharedState) -> Option<End> {
         let bytes = self.bytes.saturating_add(self.requests.bytes());
         let allowed = shared.config.memory_bytes_max;
         (bytes > allowed).then(|| {

@@ -6,7 +6,7 @@ impl LeaseCore {
     /// The lease as the log has it now.
     pub(in crate::provider) fn on_seen(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         lease: &Lease,
     ) -> Option<End> {
         assert_eq!(lease.id, self.id());
@@ -20,7 +20,7 @@ impl LeaseCore {
     }
 
     /// A moment of its end is here; clocks may differ.
-    pub(in crate::provider) fn on_time(&mut self, shared: &mut Shared) -> Option<End> {
+    pub(in crate::provider) fn on_time(&mut self, shared: &mut SharedState) -> Option<End> {
         if shared.now.log >= self.ends_at {
             self.stop_runs(shared);
             return Some(match self.bill.has_run() {
@@ -36,7 +36,7 @@ impl LeaseCore {
     }
 
     /// Whether a further run would be over in time for the buyer to sign.
-    pub(super) fn is_in_time(&self, shared: &Shared) -> bool {
+    pub(super) fn is_in_time(&self, shared: &SharedState) -> bool {
         shared.now.log < self.last_begin()
     }
 
@@ -61,7 +61,7 @@ impl LeaseCore {
         )
     }
 
-    pub(super) fn set_timers(&self, shared: &mut Shared) {
+    pub(super) fn set_timers(&self, shared: &mut SharedState) {
         let ends = shared.moment(self.ends_at);
         shared.timers.set(Timer::Ends(self.id()), ends);
         let last = self.last_begin();
@@ -72,7 +72,7 @@ impl LeaseCore {
     }
 
     /// Whether the provider is to stop, and this lease with it.
-    pub(super) fn is_to_end(&self, shared: &Shared) -> bool {
+    pub(super) fn is_to_end(&self, shared: &SharedState) -> bool {
         let due = match self.lease.term {
             Term::Spot => Stage::Draining,
             // It was sold for its whole time: as long as there is any, it goes on.
@@ -82,7 +82,7 @@ impl LeaseCore {
     }
 
     /// Begins nothing more, and tells the buyer why.
-    pub(super) fn stall(&mut self, shared: &mut Shared, why: Failure) {
+    pub(super) fn stall(&mut self, shared: &mut SharedState, why: Failure) {
         if self.over.is_none() {
             self.over = Some(why.clone());
             shared.send(self.stream, ProviderWord::Stalled(why));
@@ -90,7 +90,7 @@ impl LeaseCore {
     }
 
     /// How it ended, if it did: what was promised to others is told before.
-    pub(super) fn end(&self, shared: &Shared) -> Option<End> {
+    pub(super) fn end(&self, shared: &SharedState) -> Option<End> {
         let is_offering = |effort: &Effort| matches!(effort, Effort::Offer(..));
         let parts = self.limit;
         let mut open = self.requests.open.values();
@@ -105,7 +105,7 @@ impl LeaseCore {
         })
     }
 
-    pub(super) fn stop_runs(&mut self, shared: &mut Shared) {
+    pub(super) fn stop_runs(&mut self, shared: &mut SharedState) {
         let id = self.id();
         shared.stop(|wait| matches!(wait, Wait::Work(of, Effort::Run(..)) if *of == id));
         for run in std::mem::take(&mut self.runs) {
@@ -117,7 +117,7 @@ impl LeaseCore {
     }
 
     /// A request is over: what it held is let go.
-    pub(super) fn drop_request(&mut self, shared: &mut Shared, number: u32) {
+    pub(super) fn drop_request(&mut self, shared: &mut SharedState, number: u32) {
         let Some(open) = self.requests.remove(number) else {
             return;
         };
@@ -131,7 +131,7 @@ impl LeaseCore {
     }
 
     /// Ends all that goes on for it. Its process ends before anybody is told.
-    pub(in crate::provider) fn close(&mut self, shared: &mut Shared) {
+    pub(in crate::provider) fn close(&mut self, shared: &mut SharedState) {
         let id = self.id();
         self.stop_runs(shared);
         shared.stop(|wait| matches!(wait, Wait::Work(of, _) if *of == id));
@@ -162,7 +162,7 @@ impl LeaseCore {
     }
 
     /// All of that, and what takes longer to see.
-    pub(in crate::provider) fn audit(&self, shared: &Shared) {
+    pub(in crate::provider) fn audit(&self, shared: &SharedState) {
         self.check();
         let efforts = shared.efforts(self.id());
         let running = efforts.filter(|effort| matches!(effort, Effort::Run(..)));

@@ -6,7 +6,7 @@ impl LeaseCore {
     /// What something that was done for it came to.
     pub(in crate::provider) fn on_answer(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         effort: Effort,
         answer: Answer,
     ) -> Option<End> {
@@ -54,7 +54,7 @@ impl LeaseCore {
 
     pub(super) fn on_checked(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         checked: Result<(), Failure>,
     ) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Checking, "it is asked once");
@@ -72,7 +72,7 @@ impl LeaseCore {
         None
     }
 
-    pub(super) fn on_place(&mut self, shared: &mut Shared, slots: u32) -> Option<End> {
+    pub(super) fn on_place(&mut self, shared: &mut SharedState, slots: u32) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Placing, "it is asked once");
         (self.stage, self.slots) = (WorkStage::Preparing, slots.max(1));
         self.prepare(shared);
@@ -80,7 +80,7 @@ impl LeaseCore {
     }
 
     /// Has the next part compiled.
-    pub(super) fn prepare(&mut self, shared: &mut Shared) {
+    pub(super) fn prepare(&mut self, shared: &mut SharedState) {
         assert!(!self.is_preparing && self.prepared < self.here);
         self.is_preparing = true;
         let part = &self.start.parts[self.prepared as usize];
@@ -96,7 +96,7 @@ impl LeaseCore {
 
     pub(super) fn on_prepared(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         part: u32,
         prepared: Result<(), Failure>,
     ) -> Option<End> {
@@ -116,7 +116,7 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    pub(super) fn serve(&mut self, shared: &mut Shared) -> Option<End> {
+    pub(super) fn serve(&mut self, shared: &mut SharedState) -> Option<End> {
         assert!(self.stage == WorkStage::Ready && self.may_run);
         (self.stage, self.started) = (WorkStage::Serving, shared.now.log);
         if let Some(first) = self.requests.open.get_mut(&self.start.first.number) {
@@ -126,7 +126,7 @@ impl LeaseCore {
     }
 
     /// Begins what can be begun; says how it ended, once nothing more can be.
-    pub(in crate::provider) fn pump(&mut self, shared: &mut Shared) -> Option<End> {
+    pub(in crate::provider) fn pump(&mut self, shared: &mut SharedState) -> Option<End> {
         if self.stage < WorkStage::Serving {
             return None;
         }
@@ -147,7 +147,7 @@ impl LeaseCore {
 
     /// Compiles the next of the later parts, or runs the oldest request that can be; whether there
     /// was something.
-    pub(super) fn begin_next(&mut self, shared: &mut Shared) -> bool {
+    pub(super) fn begin_next(&mut self, shared: &mut SharedState) -> bool {
         let is_wanted = self.prepared < self.limit;
         if self.prepared < self.here && !self.is_preparing && is_wanted {
             self.prepare(shared);
@@ -186,7 +186,7 @@ impl LeaseCore {
         true
     }
 
-    pub(super) fn run(&mut self, shared: &mut Shared, number: u32, index: u32) {
+    pub(super) fn run(&mut self, shared: &mut SharedState, number: u32, index: u32) {
         let part = &self.start.parts[index as usize];
         let open = self.requests.open.get_mut(&number);
         let open = open.expect("it was chosen");
@@ -216,7 +216,7 @@ impl LeaseCore {
     }
 
     /// The device has nothing to do before what the oldest request wants is here: that goes first.
-    pub(super) fn hurry(&mut self, shared: &mut Shared) {
+    pub(super) fn hurry(&mut self, shared: &mut SharedState) {
         let mut waiting = self.requests.open.iter();
         let Some((number, open)) = waiting.find(|(_, open)| !open.at_work) else {
             return;
@@ -248,7 +248,7 @@ impl LeaseCore {
 
     pub(super) fn on_ran(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (request, part): (u32, u32),
         ran: Result<RunResult, Failure>,
     ) -> Option<End> {
@@ -270,7 +270,7 @@ impl LeaseCore {
 
     pub(super) fn on_ended(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         (number, index): (u32, u32),
         ended: Result<RunResult, Failure>,
     ) -> Option<End> {
@@ -332,18 +332,18 @@ impl LeaseCore {
 
     pub(super) fn on_offered(
         &mut self,
-        shared: &mut Shared,
+        shared: &mut SharedState,
         consumer: AccountKey,
         offer: Offer,
-        taken: Result<Taken, String>,
+        taken: Result<OfferAnswer, String>,
     ) -> Option<End> {
         // Whoever does not take it has failed, not this provider: the buyer hands it on.
         let why = match taken {
-            Ok(Taken::Yes) => return self.pump(shared),
-            Ok(Taken::No) => "it does not wait for it".to_owned(),
+            Ok(OfferAnswer::Yes) => return self.pump(shared),
+            Ok(OfferAnswer::No) => "it does not wait for it".to_owned(),
             Err(why) => crate::lease::cut(why),
         };
-        let untaken = crate::lease::Untaken {
+        let untaken = crate::lease::UntakenOffer {
             consumer,
             offer,
             why,

@@ -3,7 +3,7 @@
 use souk_market::{Command, Term};
 
 use super::world::*;
-use crate::lease::{BuyerWord, Failure, Opening, Taken};
+use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
 use crate::provider::{Action, ClaimStage, Fact, StreamId};
 
 /// A lease whose result was told.
@@ -150,7 +150,7 @@ fn a_buyer_that_is_back_while_it_is_at_work_is_told_the_rest_there() {
     let back = world.open(Opening::Resume(lease.id));
     world.live(20_000);
     world.open_as(account(&key(3)), Opening::Offer(offer(&lease, 0)));
-    assert_eq!(world.replies, [Taken::Yes]);
+    assert_eq!(world.replies, [OfferAnswer::Yes]);
     world.settle();
     assert_eq!(
         world.words(back),

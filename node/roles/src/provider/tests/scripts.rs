@@ -4,7 +4,7 @@ use souk_market::Term;
 
 use super::world::*;
 use crate::effect::Effect;
-use crate::lease::{BuyerWord, Failure, Opening, Taken};
+use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
 use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, Stage, WorkStage};
 
 /// A lease that is ready for the buyer's word.
@@ -112,11 +112,11 @@ fn a_second_part_waits_for_what_another_lease_gives_and_takes_it_once() {
     world.open_as(maker, Opening::Offer(offer(&lease, 1)));
     world.open_as(maker, Opening::Offer(offer(&lease, 0)));
     world.open_as(maker, Opening::Offer(offer(&lease, 0)));
-    let no = Taken::No;
-    assert_eq!(world.replies, [no, no, Taken::Yes, no]);
+    let no = OfferAnswer::No;
+    assert_eq!(world.replies, [no, no, OfferAnswer::Yes, no]);
     // Its buyer may not know that it came.
     world.open(Opening::Offer(offer(&lease, 0)));
-    assert_eq!(world.replies.last(), Some(&Taken::Yes));
+    assert_eq!(world.replies.last(), Some(&OfferAnswer::Yes));
     world.settle();
     assert_eq!(world.words(stream).last().unwrap(), "finished");
     let body = world.finished(stream).receipt.body;
@@ -132,11 +132,14 @@ fn what_is_offered_early_is_kept_within_the_window_and_no_further() {
     for number in [1, 40, 63, 2_000_000] {
         world.open_as(maker, Opening::Offer(offer(&lease, number)));
     }
-    assert_eq!(world.replies, [Taken::Yes; 4]);
+    assert_eq!(world.replies, [OfferAnswer::Yes; 4]);
     for number in 100..200 {
         world.open_as(maker, Opening::Offer(offer(&lease, number)));
     }
-    let taken = world.replies.iter().filter(|taken| **taken == Taken::Yes);
+    let taken = world
+        .replies
+        .iter()
+        .filter(|taken| **taken == OfferAnswer::Yes);
     assert_eq!(taken.count(), 63, "one is open, and so many may be early");
     assert!(world.wanted(is_bring).is_none(), "none is open yet");
     world.say(stream, BuyerWord::Go);
@@ -265,7 +268,7 @@ fn what_was_offered_and_not_taken_is_told_before_the_result() {
     let is_offer = |action: &Action| matches!(action, Action::Offer { .. });
     world.settle_but(is_offer);
     assert_eq!(world.words(stream).last().unwrap(), "made 0.0");
-    world.answer_with(is_offer, Answer::Offered(Ok(Taken::No)));
+    world.answer_with(is_offer, Answer::Offered(Ok(OfferAnswer::No)));
     world.settle();
     assert_eq!(world.words(stream)[5..], ["untaken y", "finished"]);
 }

@@ -13,8 +13,8 @@ use souk_memory::ContentId;
 use crate::clock::{Micros, Now};
 use crate::effect::{Effect, Ticket};
 use crate::lease::{
-    BuyerWord, Failure, Finished, Input, Offer, Opening, Output, Part, ProviderWord, Request,
-    Source, Start, Taken,
+    BuyerWord, Failure, Input, Offer, OfferAnswer, Opening, Output, Part, ProviderWord, Request,
+    Source, Start, WorkResult,
 };
 use crate::provider::{
     Action, Answer, Arrival, Config, Event, Fact, MarketView, NotDone, Past, ProviderCore, Report,
@@ -40,7 +40,7 @@ pub struct World {
     /// What was said, by stream.
     pub said: BTreeMap<StreamId, Vec<ProviderWord>>,
     /// What was answered to offers.
-    pub replies: Vec<Taken>,
+    pub replies: Vec<OfferAnswer>,
     pub hung: BTreeSet<StreamId>,
     pub reports: Vec<Report>,
     /// Every command that was given.
@@ -348,7 +348,7 @@ impl World {
     fn answer(&mut self, ticket: Ticket, action: &Action, is_well: bool) -> Answer {
         let fault = || Failure::Crashed("it was played".to_owned());
         match action {
-            Action::Offer { .. } if is_well => Answer::Offered(Ok(Taken::Yes)),
+            Action::Offer { .. } if is_well => Answer::Offered(Ok(OfferAnswer::Yes)),
             Action::Offer { .. } => Answer::Offered(Err("no answer".to_owned())),
             Action::LookAt { .. } | Action::LookAtMarket { .. } if !is_well => {
                 Answer::NotSeen("nobody answers".to_owned())
@@ -514,7 +514,7 @@ impl World {
     }
 
     /// The result that was told on a stream.
-    pub fn finished(&self, stream: StreamId) -> Finished {
+    pub fn finished(&self, stream: StreamId) -> WorkResult {
         let words = self.said[&stream].iter();
         let mut told = words.filter_map(|word| match word {
             ProviderWord::Finished(finished) => Some((**finished).clone()),

@@ -114,7 +114,7 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
     let (key, network, contact) = bare().await;
     let store = Arc::new(Store::in_memory(LIMIT));
     let id = store.put(content(LONG_BYTES)).unwrap();
-    let slow = Config {
+    let slow = TransferConfig {
         upload: Some(SLOW),
         ..config(dialled())
     };
@@ -168,7 +168,7 @@ async fn what_may_be_received_in_a_second_is_kept_on_streams_and_channels() {
         let (sender, contact) = node(channel).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 1);
         let id = sender.store().put(bytes.clone()).unwrap();
-        let limited = Config {
+        let limited = TransferConfig {
             download: Some(bytes.len() as u64 / seconds),
             ..config(DirectListen::Nowhere)
         };

@@ -2,7 +2,7 @@
 
 use souk_consensus::LogTime;
 use souk_market::{AccountKey, Millis};
-use souk_roles::market::client::{Heard, Silence};
+use souk_roles::market::client::{Silence, ValidatorAnswer};
 use souk_roles::market::words::{Answer, Request};
 use souk_roles::validator::questions;
 
@@ -26,7 +26,7 @@ impl World {
     pub(crate) fn answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
         let LogTime(time) = self.nodes[waiter.node].clock(self.now);
         let time = Some(Millis(time));
-        let heard = answer.map(|answer| Heard { time, answer });
+        let heard = answer.map(|answer| ValidatorAnswer { time, answer });
         self.message(
             waiter.actor,
             ActorEvent::Heard {

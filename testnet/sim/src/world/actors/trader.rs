@@ -5,7 +5,7 @@ use souk_market::{
     Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Price, Receipt, ReceiptBody,
     SigningKey, Term, TimeInForce, Units, Wants,
 };
-use souk_roles::market::client::{Asked, Event, Reply};
+use souk_roles::market::client::{CallId, Event, Reply};
 use souk_roles::market::words::{Answer, Request};
 
 use crate::clients::{CAPACITY, resources};
@@ -37,7 +37,7 @@ impl Trader {
     }
 
     /// What it does next; it is `now` by the market's clock, as far as it knows.
-    pub fn act(&mut self, asked: Asked, account: AccountKey, now: Millis) -> Event {
+    pub fn act(&mut self, asked: CallId, account: AccountKey, now: Millis) -> Event {
         if self.random.chance(300) {
             let question = Box::new(Request::Leases(account));
             return Event::Ask { asked, question };

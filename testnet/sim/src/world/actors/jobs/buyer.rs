@@ -8,10 +8,10 @@ use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
 use souk_roles::job::{
     Action, Answer, End, Event, Fact, FetchFault, JobCore, JobEvent, JobSpec, Outcome, Past,
-    Wanted, request_id,
+    PlanRequest, request_id,
 };
 use souk_roles::lease::{BuyerWord, Contact, Opening, Request as JobRequest};
-use souk_roles::market::client::{Asked, Event as ClientEvent};
+use souk_roles::market::client::{CallId, Event as ClientEvent};
 use souk_roles::market::words::Request;
 
 use super::EffectResult;
@@ -33,7 +33,7 @@ pub enum BuyerAsked {
     Notes,
     /// A dispute without a reason.
     FalseDispute,
-    Plan(Ticket, Box<Wanted>),
+    Plan(Ticket, Box<PlanRequest>),
     Look(Ticket),
     Buy(Ticket),
     Command(Ticket),
@@ -47,7 +47,7 @@ pub struct Buyer {
     journal: Option<Journal>,
     pub disk: SimDisk,
     pub job: Option<Job>,
-    pub asked: BTreeMap<Asked, BuyerAsked>,
+    pub asked: BTreeMap<CallId, BuyerAsked>,
     followed: Vec<LeaseId>,
     unsynced: Vec<(Ticket, Vec<Fact>)>,
     /// What is safe on the disk of the job.
@@ -457,7 +457,7 @@ impl World {
     pub(super) fn plan(
         &mut self,
         actor: usize,
-        wanted: &Wanted,
+        wanted: &PlanRequest,
         listings: &[souk_market::Listing],
     ) -> Answer {
         let random = &mut self.jobs.random;

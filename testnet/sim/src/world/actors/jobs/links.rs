@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use souk_market::AccountKey;
 use souk_roles::effect::Ticket;
 use souk_roles::job::{self, Leg};
-use souk_roles::lease::{BuyerWord, Opening, ProviderWord, Taken};
+use souk_roles::lease::{BuyerWord, OfferAnswer, Opening, ProviderWord};
 use souk_roles::provider::{self, StreamId};
 
 use super::EffectResult;
@@ -120,7 +120,7 @@ impl World {
         self.frame(stream.0, false, Frame::Word(encoded(word)));
     }
 
-    pub(super) fn reply_to_offer(&mut self, stream: StreamId, taken: Taken) {
+    pub(super) fn reply_to_offer(&mut self, stream: StreamId, taken: OfferAnswer) {
         self.frame(stream.0, false, Frame::Word(encoded(&taken)));
     }
 
@@ -263,7 +263,7 @@ impl World {
             }
             (Purpose::Offer(ticket), frame) => {
                 let taken = match frame {
-                    Frame::Word(bytes) => decoded::<Taken>(&bytes),
+                    Frame::Word(bytes) => decoded::<OfferAnswer>(&bytes),
                     Frame::Break => None,
                 };
                 let done = if is_worker {
@@ -272,7 +272,7 @@ impl World {
                     ))
                 } else {
                     EffectResult::Buyer(job::Answer::HandedOn(match taken {
-                        Some(Taken::Yes) => Ok(()),
+                        Some(OfferAnswer::Yes) => Ok(()),
                         _ => Err("not taken".to_owned()),
                     }))
                 };

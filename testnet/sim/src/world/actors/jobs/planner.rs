@@ -6,7 +6,7 @@ use souk_market::{JobId, Listing};
 use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::job::plan::{
-    NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, Wanted, Work,
+    NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest, Work,
 };
 
 use super::contents::{computed, number};
@@ -104,7 +104,7 @@ impl Shape {
     /// A plan over listings, of providers that are all others.
     pub fn plan(
         &self,
-        wanted: &Wanted,
+        wanted: &PlanRequest,
         plans: &mut BTreeMap<ContentId, Vec<usize>>,
         listings: &[Listing],
         random: &mut Random,

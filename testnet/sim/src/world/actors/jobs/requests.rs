@@ -4,7 +4,7 @@ use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Price, Units};
 use souk_roles::effect::Ticket;
 use souk_roles::job;
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
-use souk_roles::market::client::{Asked, Event as ClientEvent, Reply};
+use souk_roles::market::client::{CallId, Event as ClientEvent, Reply};
 use souk_roles::market::words::{Answer as Word, Request};
 use souk_roles::provider::{self, MarketView, NotDone, Terms};
 
@@ -66,7 +66,7 @@ impl World {
     }
 
     /// The market's reply to a provider.
-    pub(crate) fn on_worker_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
+    pub(crate) fn on_worker_reply(&mut self, actor: usize, asked: CallId, reply: Reply) {
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
         };
@@ -141,7 +141,7 @@ impl World {
     }
 
     /// The market's reply to a buyer.
-    pub(crate) fn on_buyer_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
+    pub(crate) fn on_buyer_reply(&mut self, actor: usize, asked: CallId, reply: Reply) {
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
         };

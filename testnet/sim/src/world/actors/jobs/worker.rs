@@ -9,7 +9,7 @@ use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::lease::{Failure, Opening};
-use souk_roles::market::client::{Asked, Event as ClientEvent};
+use souk_roles::market::client::{CallId, Event as ClientEvent};
 use souk_roles::market::words::Request;
 use souk_roles::provider::{
     Action, Answer, Arrival, Config, Event, Fact, Past, ProviderCore, RunResult, StreamId,
@@ -58,7 +58,7 @@ pub struct Worker {
     journal: Option<Journal>,
     pub disk: SimDisk,
     pub streams: BTreeSet<StreamId>,
-    pub asked: BTreeMap<Asked, WorkerAsked>,
+    pub asked: BTreeMap<CallId, WorkerAsked>,
     /// Writes that wait for a sync, in order.
     unsynced: Vec<(Ticket, Vec<Fact>)>,
     /// Leases that were begun, by what is safe on the disk.

@@ -1,0 +1,143 @@
+//! A thread that writes facts for a task which must not wait for a disk.
+
+use std::collections::BTreeSet;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// What may wait to be written, and to be heard of: a few facts of each of some hundred leases.
+const WAITING_MAX: usize = 4_096;
+
+/// Writes that share a sync.
+const TOGETHER_MAX: usize = 256;
+
+/// Where things are put for the thread under a ticket, and where it says what became of them. It
+/// ends with this.
+#[derive(Debug)]
+pub struct FactWriter<T, W, A> {
+    writes: mpsc::Sender<(T, W)>,
+    answers: mpsc::Receiver<(T, A)>,
+    /// What was put and is not answered.
+    waiting: BTreeSet<T>,
+    thread: JoinHandle<()>,
+    ended: Option<WriterEnded>,
+}
+
+/// What was put waits for a writer that has ended: it may be on the disk, and may not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the writer of the journal has ended: {why}")]
+pub struct WriterEnded {
+    why: String,
+}
+
+/// Nothing more is taken until something is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the writer of the journal is far behind")]
+pub struct WriterBehind;
+
+impl<T, W, A> FactWriter<T, W, A>
+where
+    T: Copy + Ord + Send + 'static,
+    W: Send + 'static,
+    A: Send + 'static,
+{
+    /// Has a thread of its own write, all that waits at once.
+    pub fn start(mut write: impl FnMut(Vec<(T, W)>) -> Vec<(T, A)> + Send + 'static) -> Self {
+        let (writes, mut put) = mpsc::channel(WAITING_MAX);
+        let (tell, answers) = mpsc::channel(WAITING_MAX);
+        let thread = tokio::task::spawn_blocking(move || {
+            while let Some(first) = put.blocking_recv() {
+                let rest = std::iter::from_fn(|| put.try_recv().ok());
+                let waiting = std::iter::once(first).chain(rest).take(TOGETHER_MAX);
+                for told in write(waiting.collect()) {
+                    if tell.blocking_send(told).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        FactWriter {
+            writes,
+            answers,
+            waiting: BTreeSet::new(),
+            thread,
+            ended: None,
+        }
+    }
+
+    /// Puts something for it; that it has ended is told as the answer.
+    pub fn put(&mut self, ticket: T, what: W) -> Result<(), WriterBehind> {
+        match self.writes.try_send((ticket, what)) {
+            Err(mpsc::error::TrySendError::Full(_)) => return Err(WriterBehind),
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
+        }
+        self.waiting.insert(ticket);
+        Ok(())
+    }
+
+    /// The next answer, once there is one; everything that was put is answered once. Whoever drops
+    /// this before it ends loses none.
+    pub async fn answer(&mut self) -> (T, Result<A, WriterEnded>) {
+        if let Some((ticket, answer)) = self.answers.recv().await {
+            self.waiting.remove(&ticket);
+            return (ticket, Ok(answer));
+        }
+        let ended = match &self.ended {
+            Some(ended) => ended.clone(),
+            None => {
+                let why = match (&mut self.thread).await {
+                    Ok(()) => "it was not told to".to_owned(),
+                    Err(panic) => panic.to_string(),
+                };
+                self.ended.insert(WriterEnded { why }).clone()
+            }
+        };
+        match self.waiting.pop_first() {
+            Some(ticket) => (ticket, Err(ended)),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_waits_is_written_in_its_order() {
+        let (held, gone) = oneshot::channel::<()>();
+        let mut writer = FactWriter::start(move |waiting: Vec<(u8, u8)>| {
+            let _ = &held;
+            waiting
+        });
+        for number in 0..9 {
+            writer.put(number, number).unwrap();
+        }
+        for number in 0..9 {
+            assert_eq!(writer.answer().await, (number, Ok(number)));
+        }
+        drop(writer);
+        assert!(gone.await.is_err(), "its thread ends with it");
+    }
+
+    #[tokio::test]
+    async fn all_that_waits_for_a_writer_that_panicked_is_told_why() {
+        let mut writer = FactWriter::start(|waiting: Vec<(u8, &str)>| {
+            assert!(waiting.iter().all(|(_, word)| *word != "bad"), "a bad word");
+            waiting
+        });
+        writer.put(0, "good").unwrap();
+        assert_eq!(writer.answer().await, (0, Ok("good")));
+        writer.put(1, "bad").unwrap();
+        let (ticket, ended) = writer.answer().await;
+        let ended = ended.unwrap_err();
+        assert_eq!(ticket, 1);
+        assert!(ended.to_string().contains("a bad word"), "{ended}");
+        writer.put(2, "good").unwrap();
+        writer.put(3, "good").unwrap();
+        assert_eq!(writer.answer().await, (2, Err(ended.clone())));
+        assert_eq!(writer.answer().await, (3, Err(ended)));
+    }
+}
