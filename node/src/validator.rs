@@ -1,14 +1,16 @@
 //! The validator: one task that owns a replica and the state machine, and a thread that owns its
 //! log on disk.
 //!
-//! Everything that happens to it is one closed `Event` from one bounded channel; what the replica
-//! returns is carried out in the stated order. Callers hold a [`Validator`], which only
-//! sends events and awaits answers. The exchange is reached by closures that run in the task,
-//! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
+//! Everything that reaches it is one closed `Input` from one bounded channel; what that comes to is
+//! decided by a core ([`souk_roles::validator::core`]), and carried out in its order. Callers hold a
+//! [`Validator`], which only sends inputs and awaits answers. The exchange is asked questions of a
+//! closed list, either after a ReadIndex round (linearizable) or at once (stale, with the age of
+//! what it sees).
 
 mod admission;
 mod auditing;
 mod backup_file;
+mod callers;
 pub mod exchange_machine;
 pub mod gateway;
 mod members;
@@ -16,12 +18,10 @@ pub mod node;
 pub mod operator;
 pub mod raft_link;
 mod saving;
-pub mod steps;
 mod storage;
 mod task;
 mod verifier;
 mod views;
-mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -34,33 +34,33 @@ use bytes::Bytes;
 use souk_consensus::check::checks_of;
 use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::{
-    AppliedEntry, COMMAND_BYTES_MAX, Divergence, InstallError, NoAnswer, Proposal, ProposalRefusal,
-    StartError, Status,
+    Answer, AppliedEntry, COMMAND_BYTES_MAX, Proposal, ProposalRefusal, StartError, Status, NoAnswer,
 };
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    CommandFault, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store,
-    StoreConfig,
+    CommandFault, LogIndex, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
 };
-pub use souk_roles::validator::questions::Questioned;
+use souk_roles::validator::action::ReplicaFailure;
+pub use souk_roles::validator::event::{Consistency, ReadMoment};
+pub use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use admission::{Admission, Crowded};
+use admission::{Admission, AdmissionFull};
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
 pub use backup_file::BackupFault;
 pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
-use task::{Event, Query, ValidatorTask};
+use task::{Input, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;
 
-/// Events waiting for the task: some 0.1 s of work at full speed. More is answered "busy".
-const EVENTS_MAX: usize = 16_384;
+/// Inputs waiting for the task: some 0.1 s of work at full speed. More is answered "busy".
+const INPUTS_MAX: usize = 16_384;
 
 /// Notices a watcher may be behind before it is told how many it missed.
 const NOTICES_MAX: usize = 4_096;
@@ -149,12 +149,9 @@ pub enum ValidatorFailure {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] WalError),
-    /// A snapshot from the leader can't be restored.
+    /// The replica can't go on.
     #[error(transparent)]
-    Install(#[from] InstallError),
-    /// The state is not the group's.
-    #[error(transparent)]
-    Diverged(#[from] Divergence),
+    Replica(#[from] ReplicaFailure),
     /// It panicked: an invariant is broken.
     #[error("the validator panicked")]
     Panicked,
@@ -204,26 +201,6 @@ pub enum QueryError {
     Stopped,
 }
 
-/// How fresh an answer must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Consistency {
-    /// It reflects everything acknowledged anywhere before the query.
-    Linearizable,
-    /// Whatever this validator has; [`ReadMoment`] says how old it is.
-    Stale,
-}
-
-/// What a query sees besides the machine.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadMoment {
-    /// The last entry applied here.
-    pub applied: LogIndex,
-    /// The log's clock.
-    pub time: LogTime,
-    /// Milliseconds since this validator last heard from a leader, or is one: 0.
-    pub age_ms: u64,
-}
-
 /// What watchers are told.
 #[derive(Clone, Debug)]
 pub enum Notice {
@@ -237,18 +214,18 @@ pub enum Notice {
 const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
-pub struct Validator<M: Questioned> {
+pub struct Validator<M: AnsweringMachine> {
     admission: Admission<M>,
-    events: mpsc::Sender<Event<M>>,
+    inputs: mpsc::Sender<Input<M>>,
     notices: broadcast::Sender<Notice>,
     patience: Duration,
 }
 
-impl<M: Questioned> Clone for Validator<M> {
+impl<M: AnsweringMachine> Clone for Validator<M> {
     fn clone(&self) -> Self {
         Self {
             admission: self.admission.clone(),
-            events: self.events.clone(),
+            inputs: self.inputs.clone(),
             notices: self.notices.clone(),
             patience: self.patience,
         }
@@ -270,7 +247,7 @@ impl ValidatorEnd {
     }
 }
 
-impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
+impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Opens the folder, recovers what it holds and starts the task, within a runtime. Messages for
     /// peers go to `outbound`; what does not fit is dropped, as a network may.
     ///
@@ -281,7 +258,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         machine: M,
         outbound: mpsc::Sender<Envelope>,
     ) -> Result<(Self, ValidatorEnd), ValidatorError> {
-        let (events, inbox) = mpsc::channel(EVENTS_MAX);
+        let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
         let task = ValidatorTask::open(config, machine, inbox, notices.clone(), outbound)?;
         let (end, ended) = oneshot::channel();
@@ -289,7 +266,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         tokio::spawn(async move { end.send(task.run().await) });
         let validator = Self {
             admission: Admission::start(config.replica.id)?,
-            events,
+            inputs,
             notices,
             patience: config.patience,
         };
@@ -306,7 +283,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         commands: Vec<Bytes>,
     ) -> Result<Vec<Result<Proposal<M::Command>, CommandFault>>, ProposeError> {
         let verified = self.admission.verify(commands).await;
-        let verified = verified.map_err(|Crowded| ProposeError::Busy {
+        let verified = verified.map_err(|AdmissionFull| ProposeError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         })?;
         verified.ok_or(ProposeError::Stopped)
@@ -337,15 +314,18 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
             return Ok(Vec::new());
         }
         let (reply, answer) = oneshot::channel();
-        let event = Event::Propose { commands, reply };
-        self.events.try_send(event).map_err(|error| match error {
+        let count = commands.len();
+        let input = Input::Propose { commands, reply };
+        self.inputs.try_send(input).map_err(|error| match error {
             TrySendError::Full(_) => ProposeError::Busy {
                 retry_after_ms: RETRY_AFTER_MS,
             },
             TrySendError::Closed(_) => ProposeError::Stopped,
         })?;
+        let result = |answer: Answer| answer.result.map_err(ProposeError::from);
         match tokio::time::timeout(self.patience, answer).await {
-            Ok(Ok(results)) => Ok(results),
+            Ok(Ok(Ok(answers))) => Ok(answers.into_iter().map(result).collect()),
+            Ok(Ok(Err(refusal))) => Ok(vec![Err(refused(refusal)); count]),
             Ok(Err(_)) => Err(ProposeError::Stopped),
             Err(_) => Err(ProposeError::Timeout(self.patience)),
         }
@@ -361,8 +341,11 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
         question: M::Question,
     ) -> Result<(M::Reply, ReadMoment), QueryError> {
         let (reply, answer) = oneshot::channel();
-        let query = Query { question, reply };
-        self.ask(Event::Query { consistency, query })?;
+        self.ask(Input::Query {
+            consistency,
+            question,
+            reply,
+        })?;
         match tokio::time::timeout(self.patience, answer).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(_)) => Err(QueryError::Stopped),
@@ -376,18 +359,18 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// When the validator is not running, or too busy to say.
     pub async fn status(&self) -> Result<Status, QueryError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Event::Status { reply })?;
+        self.ask(Input::Status { reply })?;
         answer.await.map_err(|_| QueryError::Stopped)
     }
 
-    /// Events that wait for the task.
+    /// Inputs that wait for the task.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.events.max_capacity() - self.events.capacity()
+        self.inputs.max_capacity() - self.inputs.capacity()
     }
 
-    fn ask(&self, event: Event<M>) -> Result<(), QueryError> {
-        self.events.try_send(event).map_err(|error| match error {
+    fn ask(&self, input: Input<M>) -> Result<(), QueryError> {
+        self.inputs.try_send(input).map_err(|error| match error {
             TrySendError::Full(_) => QueryError::Busy {
                 retry_after_ms: RETRY_AFTER_MS,
             },
@@ -398,14 +381,14 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// Hands over what a peer sent. `from` is whom the transport authenticated. False if it was
     /// dropped because too much is waiting; the peer will send again.
     pub fn peer_message(&self, from: ReplicaId, bytes: Bytes) -> bool {
-        self.events.try_send(Event::Peer { from, bytes }).is_ok()
+        self.inputs.try_send(Input::Peer { from, bytes }).is_ok()
     }
 
     /// The network does not reach a peer: nothing more is sent to it than it takes to notice that
     /// it is back.
     pub fn unreachable(&self, peer: ReplicaId) {
         // A task that has too much to do hears of it the next time.
-        let _busy = self.events.try_send(Event::Unreachable { peer });
+        let _busy = self.inputs.try_send(Input::Unreachable { peer });
     }
 
     /// From now on, every applied entry. A watcher that falls behind is told how many it missed
@@ -418,7 +401,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// Asks the task to stop; what is queued before is still done.
     pub async fn stop(&self) {
         // A stopped task needs no asking; a full queue is emptied within a moment.
-        let _stopped = self.events.send(Event::Stop).await;
+        let _stopped = self.inputs.send(Input::Stop).await;
     }
 }
 

@@ -1,4 +1,9 @@
 //! What a validator decides.
 
+pub mod action;
+pub mod core;
+pub mod event;
 pub mod exchange;
+mod proposals;
 pub mod questions;
+pub mod steps;

@@ -23,15 +23,15 @@ const TOGETHER_MAX: usize = 48;
 const AT_HAND_MAX: usize = 2;
 
 /// What is said of commands that were asked about together, in their order.
-pub(super) type Verified<C> = Vec<Result<Proposal<C>, CommandFault>>;
+pub(super) type AdmissionResults<C> = Vec<Result<Proposal<C>, CommandFault>>;
 
 /// Too many commands wait.
-pub(super) struct Crowded;
+pub(super) struct AdmissionFull;
 
 /// Commands whose sender waits for what is said of them.
 struct Applicant<C> {
     commands: Vec<Bytes>,
-    reply: oneshot::Sender<Verified<C>>,
+    reply: oneshot::Sender<AdmissionResults<C>>,
 }
 
 /// All that wait.
@@ -100,7 +100,7 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
     pub(super) async fn verify(
         &self,
         commands: Vec<Bytes>,
-    ) -> Result<Option<Verified<M::Command>>, Crowded> {
+    ) -> Result<Option<AdmissionResults<M::Command>>, AdmissionFull> {
         let (reply, answer) = oneshot::channel();
         self.queue_up(Applicant { commands, reply })?;
         // What came with it from the network is verified with it: its tasks are to run first.
@@ -109,10 +109,10 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
         Ok(answer.await.ok())
     }
 
-    fn queue_up(&self, applicant: Applicant<M::Command>) -> Result<(), Crowded> {
+    fn queue_up(&self, applicant: Applicant<M::Command>) -> Result<(), AdmissionFull> {
         let mut queue = lock(&self.queue);
         if queue.commands >= WAITING_MAX {
-            return Err(Crowded);
+            return Err(AdmissionFull);
         }
         queue.commands += applicant.commands.len();
         queue.applicants.push(applicant);

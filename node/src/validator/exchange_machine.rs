@@ -5,7 +5,7 @@ use std::sync::Arc;
 use souk_market::{AccountKey, Event};
 use souk_roles::market::roster::Roster;
 use souk_roles::validator::exchange::{self, Watch};
-pub use souk_roles::validator::exchange::{BatchResult, Checked, StateFault};
+pub use souk_roles::validator::exchange::{BatchResult, LogCommand, StateFault};
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{ChangeError, MemberChange, Status};
-use souk_roles::validator::questions::Questioned;
+use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::oneshot;
 
-use super::task::Event;
+use super::task::Input;
 use super::{QueryError, Validator};
 
 /// How often a change under way is looked at.
@@ -27,7 +27,7 @@ pub enum MembersError {
     Timeout(Duration),
 }
 
-impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
+impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Adds a validator that was begun with `Join`: as a learner first, then, once it has caught
     /// up, as a voter. To be asked of the leader.
     ///
@@ -68,7 +68,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// # Errors
     /// When it did not come to lead in time.
     pub async fn transfer_leadership(&self, to: ReplicaId) -> Result<(), MembersError> {
-        self.ask(Event::Transfer { to })?;
+        self.ask(Input::Transfer { to })?;
         self.until(|status| status.leader == Some(to)).await
     }
 
@@ -78,7 +78,7 @@ impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
     /// When it can't be made now, or never.
     pub async fn change(&self, changes: Vec<MemberChange>) -> Result<(), MembersError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Event::Members { changes, reply })?;
+        self.ask(Input::Members { changes, reply })?;
         Ok(answer.await.map_err(|_| QueryError::Stopped)??)
     }
 

@@ -13,7 +13,7 @@ use libp2p::PeerId;
 use libp2p::swarm::{Stream, StreamProtocol};
 use souk_consensus::ReplicaId;
 use souk_consensus::wire::Envelope;
-use souk_roles::validator::questions::Questioned;
+use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::{mpsc, watch};
 
 use crate::network::Network;
@@ -40,7 +40,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 pub type Peers = Arc<HashMap<PeerId, ReplicaId>>;
 
 /// Takes messages of `peers` for `validator`.
-pub fn receive<M: Questioned<Command: Send> + Send + 'static>(
+pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
     network: &Network,
     validator: Validator<M>,
     peers: watch::Receiver<Peers>,
@@ -76,7 +76,7 @@ struct Line {
 }
 
 /// Sends what comes from `outbound` to the peers it is for, until the channel closes.
-pub async fn send<M: Questioned<Command: Send> + Send + 'static>(
+pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
     network: Network,
     validator: Validator<M>,
     mut outbound: mpsc::Receiver<Envelope>,
@@ -119,7 +119,7 @@ fn follow(
     }
 }
 
-async fn listen<M: Questioned<Command: Send> + Send + 'static>(
+async fn listen<M: AnsweringMachine<Command: Send> + Send + 'static>(
     validator: &Validator<M>,
     from: ReplicaId,
     mut stream: Stream,

@@ -12,11 +12,11 @@ use souk_consensus::snapshot::SnapshotError;
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::{FolderDisk, LogIndex, ReplicaId, Snapshot, Store, StoreConfig};
-use souk_roles::validator::questions::Questioned;
+use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::oneshot;
 
 use super::backup_file::{self, BackupFault};
-use super::task::Event;
+use super::task::Input;
 use super::{QueryError, Validator};
 
 /// Why a backup was not written.
@@ -83,14 +83,14 @@ pub enum RestoreBackupError {
     Write(#[from] WalError),
 }
 
-impl<M: Questioned<Command: Send> + Send + 'static> Validator<M> {
+impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// The state as it stands here, as the bytes of a backup, and the last entry in it.
     ///
     /// # Errors
     /// When the validator does not answer.
     pub async fn backup(&self) -> Result<(LogIndex, Bytes), QueryError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Event::Backup { reply })?;
+        self.ask(Input::Backup { reply })?;
         let snapshot = answer.await.map_err(|_| QueryError::Stopped)?;
         Ok((snapshot.index, backup_file::encode(&snapshot.bytes)))
     }

@@ -20,13 +20,13 @@ const JOBS_MAX: usize = 1;
 enum DiskJob {
     /// Make durable what a round brought.
     Persist {
-        work: Work,
-        reply: oneshot::Sender<Result<Work, WalError>>,
+        work: Box<Work>,
+        reply: oneshot::Sender<Result<Box<Work>, WalError>>,
     },
     /// Keep a snapshot and give up what it makes superfluous.
     Keep {
-        snapshot: Snapshot,
-        reply: oneshot::Sender<Result<(Snapshot, LogIndex), WalError>>,
+        snapshot: Box<Snapshot>,
+        reply: oneshot::Sender<Result<(Box<Snapshot>, LogIndex), WalError>>,
     },
 }
 
@@ -52,19 +52,15 @@ impl Storage {
     }
 
     /// Makes durable what `work` says, with one sync, and gives the work back.
-    pub(super) async fn persist(&mut self, work: Work) -> Result<Work, ValidatorFailure> {
-        let persist = &work.persist;
-        if work.parts.is_empty() && persist.snapshot.is_none() && !persist.must_sync {
-            return Ok(work);
-        }
+    pub(super) async fn persist(&mut self, work: Box<Work>) -> Result<Box<Work>, ValidatorFailure> {
         self.ask(|reply| DiskJob::Persist { work, reply }).await
     }
 
     /// Makes a snapshot durable and releases what it covers. Returns the first entry kept.
     pub(super) async fn keep(
         &mut self,
-        snapshot: Snapshot,
-    ) -> Result<(Snapshot, LogIndex), ValidatorFailure> {
+        snapshot: Box<Snapshot>,
+    ) -> Result<(Box<Snapshot>, LogIndex), ValidatorFailure> {
         self.ask(|reply| DiskJob::Keep { snapshot, reply }).await
     }
 
@@ -104,8 +100,8 @@ fn serve(mut store: Store<FolderDisk>, inbox: &Receiver<DiskJob>) {
 
 fn keep(
     store: &mut Store<FolderDisk>,
-    snapshot: Snapshot,
-) -> Result<(Snapshot, LogIndex), WalError> {
+    snapshot: Box<Snapshot>,
+) -> Result<(Box<Snapshot>, LogIndex), WalError> {
     store.save_snapshot(&snapshot)?;
     let keep_from = store.release()?;
     Ok((snapshot, keep_from))

@@ -1,63 +1,51 @@
-//! The task: events in, effects carried out in order.
+//! The validator's shell: what happens is told to its core, and what the core wants is done, in
+//! order.
 //!
 //! It runs among the network's tasks, so that a message and what follows from it cross no thread;
 //! only the disk has a thread of its own, for which it waits.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use souk_consensus::replica::{
-    ChangeError, MemberChange, Outcome, Proposal, ReadTicket, Status, Work,
-};
+use souk_consensus::replica::{ChangeError, MemberChange, Proposal, Status, Work};
 use souk_consensus::wire::Envelope;
-use souk_consensus::{Check, LogTime, Replica, ReplicaId, Snapshot, Verdict};
-use souk_roles::validator::questions::Questioned;
+use souk_consensus::{Check, ReplicaId, Snapshot, Verdict};
+use souk_market::Millis;
+use souk_roles::clock::{Micros, Now};
+use souk_roles::validator::action::{Action, News, Report};
+use souk_roles::validator::core::ValidatorCore;
+use souk_roles::validator::event::{Consistency, Event, ReadMoment};
+use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
+use super::callers::{Callers, ProposalEnd, Waiting};
 use super::storage::Storage;
 use super::verifier::Verifier;
 use super::views::Views;
-use super::waiting::{PendingProposals, Reply};
-use super::{
-    Consistency, Notice, ProposeError, ReadMoment, ValidatorConfig, ValidatorError,
-    ValidatorFailure, begin, refused,
-};
+use super::{Notice, ValidatorConfig, ValidatorError, ValidatorFailure, begin};
 
-/// Events taken in before effects are carried out: they share one sync.
-const ROUND_EVENTS_MAX: usize = 4_096;
+/// What comes in before the core is asked what to do: it shares one sync.
+const ROUND_INPUTS_MAX: usize = 4_096;
 
-/// Ticks made up for after the task was held up; more would only start needless elections.
-const LATE_TICKS_MAX: u32 = 4;
-
-/// How long a leader waits for more commands before it sends messages that only say what is
-/// committed: some round trips of a client that answers at once.
-const COMMIT_PAUSE: Duration = Duration::from_millis(2);
-
-/// What is asked of the machine, and where the answer goes.
-pub(super) struct Query<M: Questioned> {
-    pub(super) question: M::Question,
-    pub(super) reply: oneshot::Sender<(M::Reply, ReadMoment)>,
-}
-
-/// Everything that can happen to a validator.
-pub(super) enum Event<M: Questioned> {
+/// Everything that reaches a validator from outside.
+pub(super) enum Input<M: AnsweringMachine> {
     /// A peer sent something.
     Peer { from: ReplicaId, bytes: Bytes },
     /// Commands are to be replicated.
     Propose {
         commands: Vec<Proposal<M::Command>>,
-        reply: Reply,
+        reply: oneshot::Sender<ProposalEnd>,
     },
     /// The network does not reach a peer.
     Unreachable { peer: ReplicaId },
     /// The machine is to be read.
     Query {
         consistency: Consistency,
-        query: Query<M>,
+        question: M::Question,
+        reply: oneshot::Sender<(M::Reply, ReadMoment)>,
     },
     /// Someone wants to know where the replica stands.
     Status { reply: oneshot::Sender<Status> },
@@ -75,53 +63,51 @@ pub(super) enum Event<M: Questioned> {
 }
 
 /// What the task waits for.
-enum Occurrence<M: Questioned> {
+enum Occurrence<M: AnsweringMachine> {
     /// Something came, or nobody is left that could send something.
-    Event(Option<Event<M>>),
+    Input(Option<Input<M>>),
     /// A check has ended.
     Verdict(Verdict<M::Command>),
 }
 
 /// What the task owns.
-pub(super) struct ValidatorTask<M: Questioned> {
-    replica: Replica<M>,
+pub(super) struct ValidatorTask<M: AnsweringMachine> {
+    core: ValidatorCore<M>,
+    callers: Callers<M>,
     storage: Storage,
     views: Views,
     verifier: Verifier<M::Command>,
-    inbox: mpsc::Receiver<Event<M>>,
+    /// Checks of this round that are done here, beside the disk.
+    at_hand: Vec<Check>,
+    inbox: mpsc::Receiver<Input<M>>,
     notices: broadcast::Sender<Notice>,
     outbound: mpsc::Sender<Envelope>,
-    proposals: PendingProposals,
-    queries: HashMap<ReadTicket, Query<M>>,
-    tick: Duration,
-    next_tick: Instant,
-    heard_at: Instant,
+    /// When the core's time begins.
+    began: Instant,
 }
 
-impl<M: Questioned<Command: Send> + 'static> ValidatorTask<M> {
+impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
     pub(super) fn open(
         config: &ValidatorConfig,
         machine: M,
-        inbox: mpsc::Receiver<Event<M>>,
+        inbox: mpsc::Receiver<Input<M>>,
         notices: broadcast::Sender<Notice>,
         outbound: mpsc::Sender<Envelope>,
     ) -> Result<Self, ValidatorError> {
         let (store, replica) = begin(config, machine)?;
         let views = Views::open(&config.folder.join("views"))?;
-        let now = Instant::now();
+        let began = Instant::now();
         Ok(Self {
-            replica,
+            core: ValidatorCore::new(replica, micros(config.tick), now(began)),
+            callers: Callers::new(),
             storage: Storage::start(config.replica.id, store)?,
             views,
             verifier: Verifier::start::<M>(config.replica.id)?,
+            at_hand: Vec::new(),
             inbox,
             notices,
             outbound,
-            proposals: PendingProposals::default(),
-            queries: HashMap::new(),
-            tick: config.tick,
-            next_tick: now + config.tick,
-            heard_at: now,
+            began,
         })
     }
 
@@ -134,34 +120,9 @@ impl<M: Questioned<Command: Send> + 'static> ValidatorTask<M> {
 
     async fn go_on(&mut self) -> Result<(), ValidatorFailure> {
         loop {
-            let deadline = self.deadline();
-            let happened = async {
-                tokio::select! {
-                    event = self.inbox.recv() => Ok(Occurrence::Event(event)),
-                    verdict = self.verifier.next() => verdict.map(Occurrence::Verdict),
-                }
-            };
-            let running = match timeout_at(deadline, happened).await {
-                Ok(happened) => {
-                    let running = self.on_happened(happened?);
-                    // What came with it from the network shares its sync: the tasks that bring it
-                    // are to run first.
-                    tokio::task::yield_now().await;
-                    running && self.on_waiting_events()
-                }
-                Err(_) => {
-                    self.replica.tell_commit();
-                    true
-                }
-            };
-            self.on_time();
-            self.on_verdicts();
-            while let Some(work) = self.replica.take_work(now()) {
-                self.carry_out(work).await?;
-                self.on_verdicts();
-            }
-            if let Some(divergence) = self.replica.compare_checkpoints() {
-                return Err(divergence.into());
+            let running = self.take_in().await?;
+            while let Some(action) = self.core.next(now(self.began)) {
+                self.carry_out(action).await?;
             }
             if !running {
                 return Ok(());
@@ -169,10 +130,38 @@ impl<M: Questioned<Command: Send> + 'static> ValidatorTask<M> {
         }
     }
 
+    /// Waits until something happens, and tells the core that and all that came with it. False
+    /// when it is over.
+    async fn take_in(&mut self) -> Result<bool, ValidatorFailure> {
+        let happened = async {
+            tokio::select! {
+                input = self.inbox.recv() => Ok(Occurrence::Input(input)),
+                verdict = self.verifier.next() => verdict.map(Occurrence::Verdict),
+            }
+        };
+        let wakes_at = self.core.wakes_at().unwrap_or(Micros(0));
+        let deadline = self.began + Duration::from_micros(wakes_at.0);
+        let running = match timeout_at(deadline.into(), happened).await {
+            Ok(happened) => {
+                let running = self.on_happened(happened?);
+                // What came with it from the network shares its sync: the tasks that bring it are
+                // to run first.
+                tokio::task::yield_now().await;
+                running && self.take_in_waiting()
+            }
+            Err(_) => {
+                self.core.apply(now(self.began), Event::Woke);
+                true
+            }
+        };
+        self.take_in_verdicts();
+        Ok(running)
+    }
+
     /// False when it is over.
     fn on_happened(&mut self, happened: Occurrence<M>) -> bool {
         match happened {
-            Occurrence::Event(event) => event.is_some_and(|event| self.on_event(event)),
+            Occurrence::Input(input) => input.is_some_and(|input| self.on_input(input)),
             Occurrence::Verdict(verdict) => {
                 self.on_verdict(verdict);
                 true
@@ -180,31 +169,20 @@ impl<M: Questioned<Command: Send> + 'static> ValidatorTask<M> {
         }
     }
 
-    fn on_verdicts(&mut self) {
+    fn take_in_verdicts(&mut self) {
         while let Some(verdict) = self.verifier.try_next() {
             self.on_verdict(verdict);
         }
     }
 
     fn on_verdict(&mut self, verdict: Verdict<M::Command>) {
-        if let Err(forgery) = self.replica.on_verified(now(), verdict) {
-            tracing::error!(%forgery, "refused, and not acknowledged");
-        }
+        self.core.apply(now(self.began), Event::Verdict(verdict));
     }
 
-    /// Until when to wait for an event.
-    fn deadline(&self) -> Instant {
-        if self.replica.owes_commit() {
-            self.next_tick.min(Instant::now() + COMMIT_PAUSE)
-        } else {
-            self.next_tick
-        }
-    }
-
-    fn on_waiting_events(&mut self) -> bool {
-        for _ in 1..ROUND_EVENTS_MAX {
+    fn take_in_waiting(&mut self) -> bool {
+        for _ in 1..ROUND_INPUTS_MAX {
             let running = match self.inbox.try_recv() {
-                Ok(event) => self.on_event(event),
+                Ok(input) => self.on_input(input),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => false,
             };
@@ -216,133 +194,94 @@ impl<M: Questioned<Command: Send> + 'static> ValidatorTask<M> {
     }
 
     /// False when it is over.
-    fn on_event(&mut self, event: Event<M>) -> bool {
-        match event {
-            Event::Peer { from, bytes } => self.on_peer(from, bytes),
-            Event::Propose { commands, reply } => self.on_propose(commands, reply),
-            Event::Query {
-                consistency: Consistency::Stale,
-                query,
-            } => self.answer(query),
-            Event::Query {
-                consistency: Consistency::Linearizable,
-                query,
-            } => self.on_read(query),
-            // A caller that no longer waits is no error, here and below.
-            Event::Status { reply } => drop(reply.send(self.replica.status())),
-            Event::Members { changes, reply } => {
-                drop(reply.send(self.replica.change_members(&changes)));
+    fn on_input(&mut self, input: Input<M>) -> bool {
+        let event = match input {
+            Input::Peer { from, bytes } => Event::Peer { from, bytes },
+            Input::Propose { commands, reply } => Event::Propose {
+                caller: self.callers.insert(Waiting::Proposal(reply)),
+                commands,
+            },
+            Input::Query {
+                consistency,
+                question,
+                reply,
+            } => Event::Ask {
+                caller: self.callers.insert(Waiting::Question(reply)),
+                consistency,
+                question,
+            },
+            Input::Members { changes, reply } => Event::Members {
+                caller: self.callers.insert(Waiting::Members(reply)),
+                changes,
+            },
+            Input::Transfer { to } => Event::Transfer(to),
+            Input::Unreachable { peer } => Event::Unreachable(peer),
+            // A caller that no longer waits is no error.
+            Input::Status { reply } => {
+                drop(reply.send(self.core.replica().status()));
+                return true;
             }
-            Event::Transfer { to } => self.replica.transfer_leader(to),
-            Event::Backup { reply } => drop(reply.send(self.replica.snapshot())),
-            Event::Unreachable { peer } => self.replica.on_unreachable(peer),
-            Event::Stop => return false,
-        }
+            Input::Backup { reply } => {
+                drop(reply.send(self.core.replica().snapshot()));
+                return true;
+            }
+            Input::Stop => return false,
+        };
+        self.core.apply(now(self.began), event);
         true
     }
 
-    fn on_peer(&mut self, from: ReplicaId, bytes: Bytes) {
-        let stepped = self.replica.step(now(), from, bytes);
-        if let Err(error) = stepped {
-            tracing::debug!(%from, %error, "a peer's message was dropped");
-        }
-        if self.replica.leader() == Some(from) {
-            self.heard_at = Instant::now();
-        }
-    }
-
-    fn on_propose(&mut self, commands: Vec<Proposal<M::Command>>, reply: Reply) {
-        let count = commands.len();
-        match self.replica.propose_all(commands) {
-            Ok(first) => self.proposals.insert(first, count, reply),
-            Err(error) => drop(reply.send(vec![Err(refused(error)); count])),
-        }
-    }
-
-    /// A read that finds the queue full is dropped, which its caller sees as no answer.
-    fn on_read(&mut self, query: Query<M>) {
-        if let Ok(ticket) = self.replica.read() {
-            self.queries.insert(ticket, query);
-        }
-    }
-
-    fn answer(&self, query: Query<M>) {
-        let leads = self.replica.is_leader();
-        let age = if leads {
-            Duration::ZERO
-        } else {
-            self.heard_at.elapsed()
-        };
-        let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-        let (applied, time) = (self.replica.applied(), self.replica.time());
-        let seen = ReadMoment {
-            applied,
-            time,
-            age_ms,
-        };
-        let answer = self.replica.machine().answer(query.question);
-        // A caller that no longer waits is no error.
-        let _gone = query.reply.send((answer, seen));
-    }
-
-    fn on_time(&mut self) {
-        for _ in 0..LATE_TICKS_MAX {
-            if Instant::now() < self.next_tick {
-                return;
-            }
-            self.replica.tick(now());
-            self.next_tick += self.tick;
-        }
-        self.next_tick = Instant::now() + self.tick;
-    }
-
-    async fn carry_out(&mut self, mut work: Work) -> Result<(), ValidatorFailure> {
-        self.send(std::mem::take(&mut work.send_first));
-        let at_hand = self.verifier.begin(std::mem::take(&mut work.checks));
-        // The disk's thread has its work before the checks at hand begin.
-        let checked = async { Check::run_all::<M>(&at_hand) };
-        let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
-        let mut work = persisted?;
-        self.send(std::mem::take(&mut work.send_after));
-        let outcome = self.replica.persisted(work)?;
-        for verdict in verdicts {
-            self.on_verdict(verdict);
-        }
-        if let Some(snapshot) = self.on_outcome(outcome) {
-            self.keep(snapshot).await?;
+    async fn carry_out(&mut self, action: Action<M>) -> Result<(), ValidatorFailure> {
+        match action {
+            Action::Send(envelopes) => self.send(envelopes),
+            Action::Check(checks) => self.at_hand = self.verifier.begin(checks),
+            Action::Persist(work) => self.persist(work).await?,
+            Action::Respond { caller, response } => self.callers.respond(caller, response),
+            Action::Tell(news) => self.tell(*news),
+            Action::Keep(snapshot) => self.keep(snapshot).await?,
+            Action::SyncViews => self.views.sync(),
+            Action::Report(report) => show(&report),
+            Action::Stop(failure) => return Err((*failure).into()),
         }
         Ok(())
     }
 
-    /// Carries out what needs no disk; a snapshot that is to be kept is returned.
-    fn on_outcome(&mut self, outcome: Outcome) -> Option<Snapshot> {
-        self.send(outcome.send);
-        for answer in outcome.answers {
-            let result = answer.result.map_err(ProposeError::from);
-            self.proposals.on_answer(answer.ticket, result);
+    async fn persist(&mut self, work: Box<Work>) -> Result<(), ValidatorFailure> {
+        let at_hand = std::mem::take(&mut self.at_hand);
+        // The disk's thread has its work before the checks at hand begin.
+        let checked = async { Check::run_all::<M>(&at_hand) };
+        let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
+        let work = persisted?;
+        for verdict in verdicts {
+            self.on_verdict(verdict);
         }
-        for ticket in outcome.reads {
-            if let Some(query) = self.queries.remove(&ticket) {
-                self.answer(query);
-            }
-        }
-        self.views.on_checkpoints(&outcome.checkpoints);
-        if let Some(index) = outcome.installed {
-            drop(self.notices.send(Notice::Installed(index)));
-        }
-        if let Some(forgery) = outcome.forgery {
-            tracing::error!(%forgery, "refused, and not acknowledged");
-        }
-        for applied in outcome.applied {
-            drop(self.notices.send(Notice::Applied(Arc::new(applied))));
-        }
-        outcome.snapshot
+        self.take_in_verdicts();
+        self.core.apply(now(self.began), Event::Persisted(work));
+        Ok(())
     }
 
-    async fn keep(&mut self, snapshot: Snapshot) -> Result<(), ValidatorFailure> {
+    fn tell(&mut self, news: News) {
+        self.views.on_checkpoints(&news.checkpoints);
+        if let Some(index) = news.installed {
+            drop(self.notices.send(Notice::Installed(index)));
+        }
+        for applied in news.applied {
+            drop(self.notices.send(Notice::Applied(Arc::new(applied))));
+        }
+        // Where nothing was for the disk, there was nothing that the checks could be done beside.
+        for verdict in Check::run_all::<M>(&std::mem::take(&mut self.at_hand)) {
+            self.on_verdict(verdict);
+        }
+        self.take_in_verdicts();
+    }
+
+    async fn keep(&mut self, snapshot: Box<Snapshot>) -> Result<(), ValidatorFailure> {
         let (snapshot, keep_from) = self.storage.keep(snapshot).await?;
-        self.replica.compact(snapshot, keep_from);
-        self.views.sync();
+        let kept = Event::Kept {
+            snapshot,
+            keep_from,
+        };
+        self.core.apply(now(self.began), kept);
         Ok(())
     }
 
@@ -356,7 +295,23 @@ impl<M: Questioned<Command: Send> + 'static> ValidatorTask<M> {
     }
 }
 
-/// The local clock.
-fn now() -> LogTime {
-    LogTime(crate::clock::unix_ms())
+fn show(report: &Report) {
+    match report {
+        Report::Dropped { from, error } => {
+            tracing::debug!(%from, %error, "a peer's message was dropped");
+        }
+        Report::Forged(forgery) => tracing::error!(%forgery, "refused, and not acknowledged"),
+    }
+}
+
+/// This moment, to a core whose time began then.
+fn now(began: Instant) -> Now {
+    Now {
+        tick: micros(began.elapsed()),
+        log: Millis(crate::clock::unix_ms()),
+    }
+}
+
+fn micros(length: Duration) -> Micros {
+    Micros(u64::try_from(length.as_micros()).unwrap_or(u64::MAX))
 }

@@ -11,7 +11,7 @@ use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
     CommandFault, LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
 };
-use souk_roles::validator::questions::Questioned;
+use souk_roles::validator::questions::AnsweringMachine;
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 
@@ -23,7 +23,7 @@ struct Tally {
     counts: BTreeMap<Vec<u8>, u64>,
 }
 
-impl Questioned for Tally {
+impl AnsweringMachine for Tally {
     type Question = ();
     type Reply = BTreeMap<Vec<u8>, u64>;
 

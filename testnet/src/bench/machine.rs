@@ -6,7 +6,7 @@ use ed25519_dalek::Signer as _;
 use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{AccountKey, Claim, Signature};
 use souk_node::folder::key::NodeKey;
-use souk_node::validator::Questioned;
+use souk_node::validator::AnsweringMachine;
 
 use super::protocol::key;
 
@@ -78,7 +78,7 @@ impl<const SIGNED: bool> CountingMachine<SIGNED> {
     }
 }
 
-impl<const SIGNED: bool> Questioned for CountingMachine<SIGNED> {
+impl<const SIGNED: bool> AnsweringMachine for CountingMachine<SIGNED> {
     type Question = ();
     /// Commands applied, the highest number seen, and how many were skipped.
     type Reply = (u64, (u64, u64));

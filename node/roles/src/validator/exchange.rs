@@ -105,7 +105,7 @@ impl<W: Watch> ExchangeMachine<W> {
 
 /// A command of the log, read and checked.
 #[derive(Debug)]
-pub enum Checked {
+pub enum LogCommand {
     /// Its account signed it.
     Batch(VerifiedBatch),
     /// Orders to the group are few: each replica checks their signatures as it applies them, since
@@ -119,44 +119,44 @@ pub enum Checked {
 struct NoOrder(#[source] postcard::Error);
 
 /// A command's bytes, read.
-enum Read {
+enum DecodedCommand {
     Batch(SignedBatch),
     Order(SignedOrder),
 }
 
-fn read(command: &[u8]) -> Result<Read, CommandFault> {
+fn read(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
     let forged = |cause: Box<dyn std::error::Error + Send + Sync>| CommandFault { cause };
     match SignedOrder::decode(command) {
-        Some(Ok(order)) => Ok(Read::Order(order)),
+        Some(Ok(order)) => Ok(DecodedCommand::Order(order)),
         Some(Err(fault)) => Err(forged(Box::new(NoOrder(fault)))),
         None => SignedBatch::decode(command)
-            .map(Read::Batch)
+            .map(DecodedCommand::Batch)
             .map_err(|fault| forged(Box::new(fault))),
     }
 }
 
-fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<Checked, CommandFault> {
-    verified.map(Checked::Batch).map_err(|fault| CommandFault {
+fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<LogCommand, CommandFault> {
+    verified.map(LogCommand::Batch).map_err(|fault| CommandFault {
         cause: Box::new(fault),
     })
 }
 
 impl<W: Watch> StateMachine for ExchangeMachine<W> {
-    type Command = Checked;
+    type Command = LogCommand;
 
-    fn verify(command: &[u8]) -> Result<Checked, CommandFault> {
+    fn verify(command: &[u8]) -> Result<LogCommand, CommandFault> {
         match read(command)? {
-            Read::Order(order) => Ok(Checked::Order(order)),
-            Read::Batch(signed) => checked(signed.verify()),
+            DecodedCommand::Order(order) => Ok(LogCommand::Order(order)),
+            DecodedCommand::Batch(signed) => checked(signed.verify()),
         }
     }
 
-    fn verify_each(commands: &[&[u8]]) -> Vec<Result<Checked, CommandFault>> {
+    fn verify_each(commands: &[&[u8]]) -> Vec<Result<LogCommand, CommandFault>> {
         let mut batches = Vec::new();
         // What is not a batch is known already; the rest is in the order of the batches.
         let known = |command: &&[u8]| match read(command) {
-            Ok(Read::Order(order)) => Some(Ok(Checked::Order(order))),
-            Ok(Read::Batch(signed)) => {
+            Ok(DecodedCommand::Order(order)) => Some(Ok(LogCommand::Order(order))),
+            Ok(DecodedCommand::Batch(signed)) => {
                 batches.push(signed);
                 None
             }
@@ -170,10 +170,12 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
             .collect()
     }
 
-    fn apply(&mut self, _at: Position, now: LogTime, command: &Checked) -> Vec<u8> {
+    fn apply(&mut self, _at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
         let result = match command {
-            Checked::Order(order) => BatchResult::Ordered(self.roster.apply(Millis(now.0), order)),
-            Checked::Batch(batch) => self.apply_batch(now, batch),
+            LogCommand::Order(order) => {
+                BatchResult::Ordered(self.roster.apply(Millis(now.0), order))
+            }
+            LogCommand::Batch(batch) => self.apply_batch(now, batch),
         };
         postcard::to_allocvec(&result).expect("plain data in memory always encodes")
     }

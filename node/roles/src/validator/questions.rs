@@ -20,7 +20,7 @@ const QUOTES_DEPTH: usize = 32;
 
 /// A replicated machine that is asked about its state: a closed list of questions, so that what is
 /// read of a validator can be told, counted and played.
-pub trait Questioned: StateMachine {
+pub trait AnsweringMachine: StateMachine {
     /// What can be asked.
     type Question: Send + 'static;
     /// What is answered.
@@ -56,7 +56,7 @@ pub enum Reply {
     Digest(MarketId, Digest),
 }
 
-impl<W: Watch> Questioned for ExchangeMachine<W> {
+impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
     type Question = Question;
     type Reply = Reply;
 

@@ -15,9 +15,9 @@ use crate::folder::contact::Contact;
 use crate::network::OpenError;
 use crate::protocols::market::{Answer, Member, Members, OrderRefusal, Standing};
 use crate::protocols::roster::{Order, Roster, SignedOrder};
-use crate::validator::exchange_machine::{BatchResult, Checked};
+use crate::validator::exchange_machine::{BatchResult, LogCommand};
 use crate::validator::raft_link;
-use crate::validator::steps::Group;
+use souk_roles::validator::steps::Group;
 
 /// How long a newcomer may take to answer: less than whoever gave the order waits.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ impl Door {
         }
         let proposal = Proposal {
             bytes: order.encode().into(),
-            command: Checked::Order(order.clone()),
+            command: LogCommand::Order(order.clone()),
         };
         let result = match self.validator.propose(proposal).await {
             Ok(result) => result,

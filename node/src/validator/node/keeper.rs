@@ -20,9 +20,9 @@ use crate::network::Network;
 use crate::protocols::market::{Member, Standing};
 use crate::protocols::roster::{Body, Order, Roster, SignedOrder};
 use crate::validator::Validator;
-use crate::validator::exchange_machine::{Checked, ExchangeMachine};
+use crate::validator::exchange_machine::{ExchangeMachine, LogCommand};
 use crate::validator::raft_link::Peers;
-use crate::validator::steps::{Group, Step};
+use souk_roles::validator::steps::{Group, Step};
 
 /// How often the roster is looked at: an addition takes a few of these.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -145,7 +145,7 @@ impl Keeper {
         let order = SignedOrder::sign(body, self.key.signing());
         let proposal = Proposal {
             bytes: order.encode().into(),
-            command: Checked::Order(order),
+            command: LogCommand::Order(order),
         };
         if let Err(error) = self.validator.propose(proposal).await {
             tracing::debug!(%error, "not yet known to have begun");
