@@ -2,12 +2,13 @@
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::MemberChange;
+use souk_roles::validator::event::Event as CoreEvent;
 
 use super::disk::{DiskFaults, SimDisk};
 use super::faults::{Boundary, Fault};
 use super::network::Storm;
 use super::world::actors::Role;
-use super::world::{Event, World};
+use super::world::{Event, World, operations};
 
 impl World {
     /// A fault of the schedule begins.
@@ -246,10 +247,8 @@ impl World {
 
     fn transfer(&mut self, to: usize) {
         let to = self.nodes[to].id;
-        if let Some(leader) = self.leader()
-            && let Some(running) = &mut self.nodes[leader].running
-        {
-            running.replica.transfer_leader(to);
+        if let Some(leader) = self.leader() {
+            self.nodes[leader].apply(self.now, CoreEvent::Transfer(to));
             self.work(leader);
         }
     }
@@ -257,14 +256,14 @@ impl World {
     fn leader(&self) -> Option<usize> {
         let leads = |node: &usize| {
             let running = self.nodes[*node].running.as_ref();
-            running.is_some_and(|running| running.replica.is_leader())
+            running.is_some_and(|running| running.replica().is_leader())
                 && self.nodes[*node].busy_until <= self.now
         };
         let term = |node: &usize| {
             self.nodes[*node]
                 .running
                 .as_ref()
-                .map(|running| running.replica.term())
+                .map(|running| running.replica().term())
         };
         (0..self.nodes.len()).filter(leads).max_by_key(term)
     }
@@ -278,10 +277,10 @@ impl World {
                 continue;
             };
             let new = self.nodes[node].id;
-            let Some(running) = &mut self.nodes[leader].running else {
+            let Some(running) = &self.nodes[leader].running else {
                 return;
             };
-            let members = running.replica.status().members;
+            let members = running.replica().status().members;
             let voter = |id: ReplicaId| members.get_voters().contains(&id.get());
             let learner = members.get_learners().contains(&new.get());
             // A learner that lost its disk before it was a voter is removed like the others.
@@ -292,9 +291,6 @@ impl World {
             let stray = stray
                 .into_iter()
                 .find(|id| self.nodes.iter().all(|n| n.id != *id));
-            let Some(running) = &mut self.nodes[leader].running else {
-                return;
-            };
             let changes = if let Some(stray) = stray {
                 vec![MemberChange::Remove(stray)]
             } else if voter(new) && !voter(old) {
@@ -306,9 +302,9 @@ impl World {
                 vec![MemberChange::AddLearner(new)]
             };
             // Refused while another change is under way or it is behind: tried again in a second.
-            let changed = u64::from(running.replica.change_members(&changes).is_ok());
-            self.counts.member_changes += changed;
-            self.counts.member_changes_apart += changed * u64::from(self.network.is_cut());
+            let caller = operations::OPERATOR;
+            let change = CoreEvent::Members { caller, changes };
+            self.nodes[leader].apply(self.now, change);
             self.work(leader);
         }
     }

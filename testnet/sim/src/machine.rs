@@ -12,8 +12,10 @@ use souk_market::{
     AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Signature,
     SignedBatch, VerifiedBatch,
 };
+use souk_roles::market::words::{Answer, Request};
 pub use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::exchange::{ExchangeMachine, Watch};
+use souk_roles::validator::questions::{self, AnsweringMachine};
 
 /// Stands for a valid signature, so that the simulator spends its time on replication; any other
 /// signature is really checked.
@@ -195,6 +197,15 @@ impl SimExchange {
         }
         let over = sold.into_iter().find(|(_, units)| *units > capacity);
         over.map(|((provider, device), _)| MarketBreach::SoldTwice(provider, device))
+    }
+}
+
+impl AnsweringMachine for SimExchange {
+    type Question = Box<Request>;
+    type Reply = Box<Answer>;
+
+    fn answer(&self, question: Box<Request>) -> Box<Answer> {
+        Box::new(questions::answer(self.exchange(), *question))
     }
 }
 

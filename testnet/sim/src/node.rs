@@ -1,19 +1,24 @@
-//! One simulated machine: a disk, a clock, and the production replica on them, while it runs.
+//! One simulated machine: a disk, a clock, and a validator's core on them, while it runs.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use souk_consensus::check::{ForgedCommand, checks_of};
-use souk_consensus::replica::{AppliedEntry, Outcome, ProposalLimits, ReadTicket, Ticket, Work};
+use souk_consensus::replica::{AppliedEntry, ProposalLimits, Work};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
+use souk_consensus::wire::Envelope;
 use souk_consensus::{
     Check, LogIndex, LogTime, Persist, Replica, ReplicaConfig, ReplicaId, Snapshot, Store,
     StoreConfig, Verdict,
 };
+use souk_market::Millis;
+use souk_roles::clock::{Micros, Now};
+use souk_roles::validator::action::{Action, News, ReplicaFailure, Report, Response};
+use souk_roles::validator::core::ValidatorCore;
+use souk_roles::validator::event::{Caller, Event};
 
 use super::disk::SimDisk;
 use super::faults::Boundary;
@@ -30,24 +35,33 @@ const BAD_CLOCKS_PERMILLE: u64 = 150;
 const BAD_DRIFT_PPM: i64 = 50_000;
 const DRIFT_PPM: i64 = 200;
 
-/// A replica that runs.
+/// Simulated milliseconds between two ticks of a replica.
+const TICK_MS: u64 = 50;
+
+/// A validator that runs.
 pub struct Running {
-    pub replica: Replica<SimExchange>,
+    pub core: ValidatorCore<SimExchange>,
     pub store: Store<SimDisk>,
     pub views: Views<SimRows>,
     /// Every checkpoint after it was reached in this life.
     pub viewed_from: LogIndex,
     /// How often they were begun anew when they were last looked at.
     pub views_rebuilt: u64,
-    /// The operation behind each ticket of this life.
-    pub proposals: BTreeMap<Ticket, u64>,
-    pub reads: BTreeMap<ReadTicket, u64>,
     /// The index at which its history was last compared.
     pub looked_at: LogIndex,
     /// What is still to be verified.
     pub checks: Vec<Check>,
     /// Whether it will look at them.
     pub verifies_soon: bool,
+    /// When it is woken next.
+    pub wakes_at: Option<u64>,
+}
+
+impl Running {
+    /// The replica, to look at.
+    pub fn replica(&self) -> &Replica<SimExchange> {
+        self.core.replica()
+    }
 }
 
 /// What is drawn of a machine.
@@ -137,16 +151,33 @@ pub enum Round {
     Done(Box<CompletedRound>),
     /// The machine died on the way; what had left before is sent, and what it had applied may be in
     /// a snapshot that it kept.
-    Died(Vec<souk_consensus::wire::Envelope>, Vec<AppliedEntry>),
+    Died(Vec<Envelope>, Vec<AppliedEntry>),
     /// The replica stops for a reason that is no crash.
     Refused(String),
+    /// The replica stops since its state at this index is not the group's.
+    Diverged(LogIndex),
 }
 
 /// What a round brought.
 #[derive(Default)]
 pub struct CompletedRound {
-    pub sent: Vec<souk_consensus::wire::Envelope>,
-    pub outcome: Outcome,
+    pub sent: Vec<Envelope>,
+    pub responses: Vec<(Caller, Response<SimExchange>)>,
+    pub reports: Vec<Report>,
+    pub news: News,
+    /// Whether a snapshot was taken.
+    pub has_kept: bool,
+}
+
+/// How far the disk is in a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DiskStage {
+    /// Nothing of it is durable, or nothing is to be.
+    Before,
+    /// It is, and what was acknowledged leaves next.
+    Durable,
+    /// What was acknowledged has left.
+    Acknowledged,
 }
 
 impl Node {
@@ -181,6 +212,28 @@ impl Node {
         LogTime((EPOCH_MS + now).saturating_add_signed(skew_ms))
     }
 
+    /// The moment by both clocks, to its core.
+    fn moment(&self, now: u64) -> Now {
+        Now {
+            tick: Micros::millis(now + TICK_MS),
+            log: Millis(self.clock(now).0),
+        }
+    }
+
+    /// Tells its core what happened, if it runs.
+    pub fn apply(&mut self, now: u64, event: Event<SimExchange>) {
+        let moment = self.moment(now);
+        if let Some(running) = &mut self.running {
+            running.core.apply(moment, event);
+        }
+    }
+
+    /// When its core wants to be woken.
+    pub fn wakes_at(&self) -> Option<u64> {
+        let at = self.running.as_ref()?.core.wakes_at()?;
+        Some((at.0.div_ceil(1_000)).saturating_sub(TICK_MS))
+    }
+
     /// By how much its clock is ahead because it runs fast, or behind because it runs slowly.
     fn drifted_ms(&self, now: u64) -> i64 {
         let now = i64::try_from(now).expect("a simulation is short");
@@ -203,6 +256,7 @@ impl Node {
     /// waits to be taken in if there are none.
     pub fn start(
         &mut self,
+        now: u64,
         seed: u64,
         members: Option<&[ReplicaId]>,
         machine: SimExchange,
@@ -233,19 +287,19 @@ impl Node {
         if let Some(received) = store.take_received() {
             replica.resume(received);
         }
-        let (proposals, reads) = (BTreeMap::new(), BTreeMap::new());
-        let looked_at = LogIndex(0);
+        // Each has ticks of its own, wherever between those of another.
+        let mut began = self.moment(now);
+        began.tick.0 -= 1_000 * self.random.below(TICK_MS);
         self.running = Some(Running {
-            replica,
+            core: ValidatorCore::new(replica, Micros::millis(TICK_MS), began),
             store,
             views,
             viewed_from,
             views_rebuilt: 0,
-            proposals,
-            reads,
-            looked_at,
+            looked_at: LogIndex(0),
             checks: Vec::new(),
             verifies_soon: false,
+            wakes_at: None,
         });
         self.life += 1;
         Ok(())
@@ -289,22 +343,96 @@ impl Node {
         self.dies_at == Some(boundary)
     }
 
-    /// One round of effects, in the order the production shell carries them out.
+    /// One round of what its core wants done.
     pub fn round(&mut self, now: u64) -> Round {
-        let clock = self.clock(now);
-        let Some(running) = &mut self.running else {
-            return Round::Idle;
-        };
-        let Some(mut work) = running.replica.take_work(clock) else {
-            return Round::Idle;
-        };
-        running.checks.append(&mut work.checks);
-        if self.dies(Boundary::Begin) {
-            return Round::Died(Vec::new(), Vec::new());
+        let moment = self.moment(now);
+        let (mut done, mut stage) = (CompletedRound::default(), DiskStage::Before);
+        let mut is_idle = true;
+        loop {
+            let Some(running) = &mut self.running else {
+                return Round::Idle;
+            };
+            let Some(action) = running.core.next(moment) else {
+                break;
+            };
+            is_idle = false;
+            if let Some(ended) = self.carry_out(now, action, &mut stage, &mut done) {
+                return ended;
+            }
+            let running = self.running.as_ref();
+            if !running.is_some_and(|running| running.core.is_in_round()) {
+                break;
+            }
         }
-        let mut sent = std::mem::take(&mut work.send_first);
-        if self.dies(Boundary::SentFirst) {
-            return Round::Died(sent, Vec::new());
+        match is_idle {
+            true => Round::Idle,
+            false => Round::Done(Box::new(done)),
+        }
+    }
+
+    /// Does one thing; says how the round ends if it does here.
+    fn carry_out(
+        &mut self,
+        now: u64,
+        action: Action<SimExchange>,
+        stage: &mut DiskStage,
+        done: &mut CompletedRound,
+    ) -> Option<Round> {
+        match action {
+            Action::Send(mut envelopes) => {
+                done.sent.append(&mut envelopes);
+                if *stage == DiskStage::Durable {
+                    *stage = DiskStage::Acknowledged;
+                    return self.dies_after(Boundary::SentAfter, done);
+                }
+                None
+            }
+            Action::Check(mut checks) => {
+                let running = self.running.as_mut()?;
+                running.checks.append(&mut checks);
+                None
+            }
+            Action::Persist(work) => {
+                *stage = DiskStage::Durable;
+                self.make_durable(now, work, done)
+            }
+            Action::Respond { caller, response } => {
+                done.responses.push((caller, response));
+                None
+            }
+            Action::Tell(news) => self.on_news(*news, done),
+            Action::Keep(snapshot) => {
+                if !self.keep(now, snapshot) {
+                    let CompletedRound { sent, news, .. } = std::mem::take(done);
+                    return Some(Round::Died(sent, news.applied));
+                }
+                done.has_kept = true;
+                None
+            }
+            Action::SyncViews => {
+                self.rows.sync();
+                None
+            }
+            Action::Report(report) => {
+                done.reports.push(*report);
+                None
+            }
+            Action::Stop(failure) => Some(match *failure {
+                ReplicaFailure::Install(error) => Round::Refused(error.to_string()),
+                ReplicaFailure::Diverged(divergence) => Round::Diverged(divergence.index),
+            }),
+        }
+    }
+
+    /// The end of the round, if the machine dies here.
+    fn dies_after(&self, boundary: Boundary, done: &mut CompletedRound) -> Option<Round> {
+        let dies = self.dies_at == Some(boundary);
+        dies.then(|| Round::Died(std::mem::take(&mut done.sent), Vec::new()))
+    }
+
+    fn make_durable(&mut self, now: u64, work: Box<Work>, done: &mut CompletedRound) -> Option<Round> {
+        if let Some(died) = self.dies_after(Boundary::SentFirst, done) {
+            return Some(died);
         }
         if self.dies(Boundary::Unsynced) {
             // A leader's snapshot is made durable by three syncs: of its bytes, its name, the log.
@@ -315,41 +443,26 @@ impl Node {
             self.dies_at_sync(after);
         }
         if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
-            return Round::Died(sent, Vec::new());
+            return Some(Round::Died(std::mem::take(&mut done.sent), Vec::new()));
         }
-        if self.dies(Boundary::Persisted) {
-            return Round::Died(sent, Vec::new());
+        if let Some(died) = self.dies_after(Boundary::Persisted, done) {
+            return Some(died);
         }
-        sent.append(&mut work.send_after);
-        if self.dies(Boundary::SentAfter) {
-            return Round::Died(sent, Vec::new());
-        }
-        self.finish(work, sent)
+        self.apply(now, Event::Persisted(work));
+        None
     }
 
-    fn finish(&mut self, work: Work, mut sent: Vec<souk_consensus::wire::Envelope>) -> Round {
-        let Some(running) = &mut self.running else {
-            return Round::Died(sent, Vec::new());
-        };
-        let mut outcome = match running.replica.persisted(work) {
-            Ok(outcome) => outcome,
-            Err(error) => return Round::Refused(error.to_string()),
-        };
+    fn on_news(&mut self, news: News, done: &mut CompletedRound) -> Option<Round> {
         if self.dies(Boundary::Applied) {
-            return Round::Died(sent, outcome.applied);
+            return Some(Round::Died(std::mem::take(&mut done.sent), news.applied));
         }
-        sent.append(&mut outcome.send);
-        let running = self.running.as_mut().expect("it has just persisted");
-        running.viewed_from = outcome.installed.unwrap_or(running.viewed_from);
-        if let Err(error) = running.views.on_checkpoints(&outcome.checkpoints) {
-            return Round::Refused(error.to_string());
+        let running = self.running.as_mut()?;
+        running.viewed_from = news.installed.unwrap_or(running.viewed_from);
+        if let Err(error) = running.views.on_checkpoints(&news.checkpoints) {
+            return Some(Round::Refused(error.to_string()));
         }
-        if let Some(snapshot) = &outcome.snapshot
-            && !self.keep(snapshot)
-        {
-            return Round::Died(sent, outcome.applied);
-        }
-        Round::Done(Box::new(CompletedRound { sent, outcome }))
+        done.news = news;
+        None
     }
 
     /// Keeps what came of a snapshot; false if the disk failed.
@@ -379,7 +492,7 @@ impl Node {
     }
 
     /// False if it died while it wrote.
-    fn keep(&mut self, snapshot: &Snapshot) -> bool {
+    fn keep(&mut self, now: u64, snapshot: Box<Snapshot>) -> bool {
         if self.dies(Boundary::Snapshot) {
             let after = u32::try_from(self.random.below(4)).expect("a small number");
             self.dies_at_sync(after);
@@ -387,14 +500,17 @@ impl Node {
         let Some(running) = &mut self.running else {
             return false;
         };
-        if running.store.save_snapshot(snapshot).is_err() {
+        if running.store.save_snapshot(&snapshot).is_err() {
             return false;
         }
         let Ok(keep_from) = running.store.release() else {
             return false;
         };
-        running.replica.compact(snapshot.clone(), keep_from);
-        self.rows.sync();
+        let kept = Event::Kept {
+            snapshot,
+            keep_from,
+        };
+        self.apply(now, kept);
         true
     }
 

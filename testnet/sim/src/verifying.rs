@@ -2,6 +2,7 @@
 //! order, and whoever forged it is named; nobody else is.
 
 use souk_consensus::replica::Forgery;
+use souk_roles::validator::event::Event as CoreEvent;
 
 use super::checker::Violation;
 use super::node::verdict;
@@ -38,7 +39,6 @@ impl World {
         if self.nodes[node].busy_until > self.now {
             return self.at(self.nodes[node].busy_until, Event::Verify { node, life });
         }
-        let clock = self.nodes[node].clock(self.now);
         let Some(running) = &mut self.nodes[node].running else {
             return;
         };
@@ -48,11 +48,7 @@ impl World {
         for check in checks {
             self.counts.verified += check.commands.len() as u64;
             let verdict = verdict(&check, &self.decoded);
-            let running = self.nodes[node].running.as_mut();
-            let verified = running.map(|running| running.replica.on_verified(clock, verdict));
-            if let Some(Err(forgery)) = verified {
-                self.on_forgery(node, &forgery);
-            }
+            self.nodes[node].apply(self.now, CoreEvent::Verdict(verdict));
         }
         self.work(node);
     }

@@ -52,7 +52,7 @@ impl World {
         if let Some(other) = seen.iter().find(differs) {
             return Some(format!("entry {} is another", other.index));
         }
-        let (from, to) = (running.viewed_from.0, running.replica.applied().0);
+        let (from, to) = (running.viewed_from.0, running.replica().applied().0);
         let first = from / CHECKPOINT_ENTRIES * CHECKPOINT_ENTRIES + CHECKPOINT_ENTRIES;
         let mut reached = (first..=to).step_by(CHECKPOINT_ENTRIES as usize);
         let lacks = |index: &u64| {

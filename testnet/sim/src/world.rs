@@ -3,7 +3,7 @@
 
 pub(super) mod actors;
 pub(super) mod ending;
-mod operations;
+pub(super) mod operations;
 
 use std::cell::RefCell;
 use std::cmp::{Ordering, Reverse};
@@ -15,13 +15,14 @@ use souk_consensus::replica::Role;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{LogIndex, LogTime, ReplicaId};
 use souk_market::Genesis;
+use souk_roles::validator::event::Event as CoreEvent;
 
 use super::checker::{Checker, Violation};
 use super::clients::{CAPACITY, People};
 use super::faults::TimedFault;
 use super::machine::{DecodingCache, SimExchange};
 use super::network::Network;
-use super::node::{CompletedRound, Node, Round, StartFault};
+use super::node::{Node, Round, StartFault};
 use super::random::Random;
 use super::spoiling;
 use super::{Config, Counts};
@@ -29,8 +30,8 @@ use actors::jobs::Jobs;
 use actors::{ActorEvent, Actors};
 use operations::Operations;
 
-/// Simulated milliseconds between two ticks of a replica.
-const TICK_MS: u64 = 50;
+/// How long after each half second it is looked whether all is at rest.
+const REST_MS: u64 = 50;
 
 /// Simulated milliseconds between two looks at everything.
 const LOOK_MS: u64 = 1_000;
@@ -47,7 +48,7 @@ const UNNOTICED_MS: u64 = 5_000;
 
 /// Something that is going to happen.
 pub(super) enum Event {
-    Tick {
+    Wake {
         node: usize,
         life: u64,
     },
@@ -200,11 +201,11 @@ impl World {
         self.run_until(until, |_| false);
         self.heal();
         self.run_until(until + SETTLE_MS, |world| {
-            world.now % 500 < TICK_MS && world.is_at_rest() && !world.has_proposals()
+            world.now % 500 < REST_MS && world.is_at_rest() && !world.has_proposals()
         });
         if self.is_at_rest() {
             self.run_until(until + CLOSE_MS, |world| {
-                world.now % 500 < TICK_MS
+                world.now % 500 < REST_MS
                     && world.is_at_rest()
                     && !world.has_proposals()
                     && !world.has_jobs()
@@ -231,7 +232,7 @@ impl World {
             }
             self.now = time;
             self.counts.events += 1;
-            let look = matches!(event, Event::Tick { .. });
+            let look = matches!(event, Event::Wake { .. });
             self.on_event(event);
             if let Some(breach) = self.jobs.breach.take() {
                 let (actor, reason) = (breach.actor, breach.reason);
@@ -245,7 +246,7 @@ impl World {
 
     fn on_event(&mut self, event: Event) {
         match event {
-            Event::Tick { node, life } => self.on_tick(node, life),
+            Event::Wake { node, life } => self.on_wake(node, life),
             Event::Deliver { from, to, bytes } => self.on_deliver(from, to, bytes),
             Event::Start { node } => self.start(node),
             Event::Fault { number } => self.begin_fault(number),
@@ -280,12 +281,10 @@ impl World {
         let machine = self.machine();
         let seed = self.config.seed;
         let founders = founder.then_some(&members[..]);
-        match self.nodes[node].start(seed, founders, machine, &self.decoded) {
+        match self.nodes[node].start(self.now, seed, founders, machine, &self.decoded) {
             Ok(()) => {
                 self.counts.starts += 1;
-                let life = self.nodes[node].life;
-                let phase = self.nodes[node].random().below(TICK_MS);
-                self.at(self.now + phase, Event::Tick { node, life });
+                self.wake_later(node);
                 self.check_views(node);
             }
             Err(fault) => self.on_start_fault(node, fault),
@@ -321,19 +320,43 @@ impl World {
         }
     }
 
-    fn on_tick(&mut self, node: usize, life: u64) {
-        if self.nodes[node].life != life || self.nodes[node].running.is_none() {
+    /// A validator's core is woken, if it still wants to be.
+    fn on_wake(&mut self, node: usize, life: u64) {
+        let machine = &mut self.nodes[node];
+        if machine.life != life {
             return;
         }
-        if self.nodes[node].busy_until > self.now {
-            return self.at(self.nodes[node].busy_until, Event::Tick { node, life });
+        let Some(running) = &mut machine.running else {
+            return;
+        };
+        if running.wakes_at != Some(self.now) {
+            return;
         }
-        let clock = self.nodes[node].clock(self.now);
-        if let Some(running) = &mut self.nodes[node].running {
-            running.replica.tick(clock);
+        if machine.busy_until > self.now {
+            let time = machine.busy_until;
+            running.wakes_at = Some(time);
+            return self.at(time, Event::Wake { node, life });
         }
-        self.at(self.now + TICK_MS, Event::Tick { node, life });
+        running.wakes_at = None;
+        if machine.wakes_at().is_some_and(|at| at > self.now) {
+            return self.wake_later(node);
+        }
+        machine.apply(self.now, CoreEvent::Woke);
         self.work(node);
+    }
+
+    /// A validator's core is woken when it wants to be.
+    fn wake_later(&mut self, node: usize) {
+        let machine = &mut self.nodes[node];
+        let (wanted, life) = (machine.wakes_at(), machine.life);
+        let (Some(at), Some(running)) = (wanted, &mut machine.running) else {
+            return;
+        };
+        let at = at.max(self.now);
+        if running.wakes_at.is_none_or(|before| before > at) {
+            running.wakes_at = Some(at);
+            self.at(at, Event::Wake { node, life });
+        }
     }
 
     fn on_deliver(&mut self, from: ReplicaId, to: usize, bytes: Bytes) {
@@ -346,25 +369,23 @@ impl World {
         } else {
             bytes
         };
-        let clock = self.nodes[to].clock(self.now);
-        if let Some(running) = &mut self.nodes[to].running {
-            let stepped = running.replica.step(clock, from, bytes);
+        if self.nodes[to].running.is_some() {
             self.counts.messages += 1;
-            self.counts.messages_dropped += u64::from(stepped.is_err());
+            self.nodes[to].apply(self.now, CoreEvent::Peer { from, bytes });
             self.work(to);
         }
     }
 
-    /// Carries out what a replica wants, round by round.
+    /// Carries out what a validator's core wants, round by round.
     pub(super) fn work(&mut self, node: usize) {
         loop {
             let from = self.nodes[node].id;
             match self.nodes[node].round(self.now) {
                 Round::Idle => break,
-                Round::Done(done) => {
-                    let CompletedRound { sent, outcome } = *done;
+                Round::Done(mut done) => {
+                    let sent = std::mem::take(&mut done.sent);
                     self.send(node, from, sent);
-                    self.on_outcome(node, outcome);
+                    self.on_round(node, *done);
                 }
                 Round::Died(sent, applied) => {
                     let latest = self.latest_time();
@@ -379,9 +400,16 @@ impl World {
                     self.nodes[node].crash();
                     return self.on_refusal(node, reason);
                 }
+                Round::Diverged(LogIndex(index)) => {
+                    let replica = from.get();
+                    self.checker
+                        .report(Violation::StatesDiffer { index, replica });
+                    return;
+                }
             }
         }
         self.verify_later(node);
+        self.wake_later(node);
         self.look_at(node);
         self.lose_misdirected(node);
     }
@@ -423,23 +451,17 @@ impl World {
     fn look_at(&mut self, node: usize) {
         let Node { id, running, .. } = &mut self.nodes[node];
         let Some(running) = running else { return };
-        if running.replica.is_leader() {
-            self.checker.on_leader(running.replica.term(), *id);
+        let replica = running.core.replica();
+        if replica.is_leader() {
+            self.checker.on_leader(replica.term(), *id);
         }
-        let index = running.replica.applied();
+        let index = replica.applied();
         if index > LogIndex(1) && index != running.looked_at {
             running.looked_at = index;
-            self.checker
-                .on_history(*id, index, running.replica.history());
+            self.checker.on_history(*id, index, replica.history());
         }
-        if let Some(breach) = running.replica.machine().breach() {
+        if let Some(breach) = replica.machine().breach() {
             self.checker.on_breach(*id, breach);
-        }
-        if let Some(divergence) = running.replica.compare_checkpoints() {
-            let replica = id.get();
-            let index = divergence.index.0;
-            self.checker
-                .report(Violation::StatesDiffer { index, replica });
         }
     }
 
@@ -450,7 +472,7 @@ impl World {
             let machine = node
                 .running
                 .as_ref()
-                .map(|running| running.replica.machine());
+                .map(|running| running.replica().machine());
             let breach = machine.and_then(|machine| machine.check_leases(u64::from(CAPACITY)));
             if let Some(breach) = breach {
                 self.checker.on_breach(node.id, &breach);
@@ -495,14 +517,14 @@ impl World {
     /// later, though whoever handed it in may have vanished.
     fn has_proposals(&self) -> bool {
         let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
-        let mut statuses = running.map(|running| running.replica.status());
+        let mut statuses = running.map(|running| running.replica().status());
         statuses.any(|status| status.proposals > 0)
     }
 
     /// Whether every machine runs, follows one leader and has applied the same.
     pub(super) fn is_at_rest(&self) -> bool {
         let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
-        let statuses: Vec<_> = running.map(|running| running.replica.status()).collect();
+        let statuses: Vec<_> = running.map(|running| running.replica().status()).collect();
         let Some(first) = statuses.first() else {
             return false;
         };

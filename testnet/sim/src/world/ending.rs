@@ -19,7 +19,7 @@ pub fn compare_logs(world: &mut World) {
     let honest = world.nodes.iter().filter(|node| !node.forges);
     let running = honest.filter_map(|node| node.running.as_ref());
     // What is not verified may still be cut off.
-    let logs = running.map(|running| (running.replica.log(), running.replica.verified()));
+    let logs = running.map(|running| (running.replica().log(), running.replica().verified()));
     let logs: Vec<(&Log, LogIndex)> = logs.collect();
     let mut found = None;
     for (place, (one, to)) in logs.iter().enumerate() {
@@ -88,7 +88,7 @@ fn check_escrow(world: &mut World) {
 /// Whatever somebody handed in was applied, or given up with the life that took it in.
 fn find_proposals(world: &mut World) {
     let running = world.nodes.iter().filter_map(|node| node.running.as_ref());
-    let statuses = running.map(|running| running.replica.status());
+    let statuses = running.map(|running| running.replica().status());
     let left = statuses.filter(|status| status.proposals > 0);
     let left = left.map(|status| (status.id.get(), status.proposals as u64));
     if let Some((replica, commands)) = left.min() {
@@ -105,8 +105,8 @@ fn compare_states(world: &mut World) {
         let Some(running) = &node.running else {
             continue;
         };
-        if !wholes::same(running.replica.machine().exchange(), shadow.exchange()) {
-            differs = Some((running.replica.applied().0, node.id.get()));
+        if !wholes::same(running.replica().machine().exchange(), shadow.exchange()) {
+            differs = Some((running.replica().applied().0, node.id.get()));
         }
     }
     if let Some((index, replica)) = differs {
@@ -141,7 +141,7 @@ fn describe(world: &World) -> String {
         let state = match &node.running {
             None => "off".to_owned(),
             Some(running) => {
-                let status = running.replica.status();
+                let status = running.replica().status();
                 format!(
                     "{:?} term {} commit {} applied {} last {} voters {:?} learners {:?}",
                     status.role,

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use souk_consensus::replica::{Outcome, Proposal};
+use souk_consensus::replica::Proposal;
 use souk_consensus::{History, LogIndex};
 use souk_roles::market::client::Silence;
-use souk_roles::market::words::Request;
+use souk_roles::market::words::{Answer, Request};
+use souk_roles::validator::action::{News, Report, Response};
+use souk_roles::validator::event::{Caller, Consistency, Event as CoreEvent};
 
 use crate::RUSH_MAX;
-use crate::machine::Decoding;
+use crate::machine::{BatchResult, Decoding, SimExchange};
+use crate::node::CompletedRound;
 use crate::world::actors::Waiter;
 use crate::world::{Event, World};
 
@@ -19,6 +22,9 @@ const PATIENCE_MS: u64 = 3_000;
 
 /// Clients waiting at once; more people stay at home.
 const WAITING_MAX: usize = 400;
+
+/// Who changes the members.
+pub(crate) const OPERATOR: Caller = Caller(u64::MAX);
 
 /// What one client waits for.
 enum Operation {
@@ -40,6 +46,13 @@ pub struct Operations {
 }
 
 impl Operations {
+    /// A name for what is asked next.
+    fn name(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -152,8 +165,7 @@ impl World {
     }
 
     fn open(&mut self, operation: Operation) -> u64 {
-        let number = self.operations.next;
-        self.operations.next += 1;
+        let number = self.operations.name();
         self.operations
             .waiting
             .insert(number, (operation, self.checker.begin()));
@@ -173,40 +185,36 @@ impl World {
     fn hand_in(&mut self, number: u64, node: usize) -> bool {
         self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
         let busy = self.nodes[node].busy_until > self.now;
-        let forges = self.nodes[node].forges;
-        let Some(running) = self.nodes[node].running.as_mut().filter(|_| !busy) else {
+        if busy || self.nodes[node].running.is_none() {
             return false;
-        };
+        }
         let Some((operation, _)) = self.operations.waiting.get(&number) else {
             return false;
         };
-        match operation {
-            Operation::Write { command, .. } if !forges && !command.authentic => {
+        let caller = Caller(number);
+        let event = match operation {
+            Operation::Write { command, .. } if !self.nodes[node].forges && !command.authentic => {
                 self.operations.waiting.remove(&number);
                 self.counts.turned_away += 1;
                 return false;
             }
-            Operation::Write { bytes, command, .. } => match running.replica.propose(Proposal {
-                bytes: bytes.clone(),
-                command: command.clone(),
-            }) {
-                Ok(ticket) => {
-                    running.proposals.insert(ticket, number);
-                }
-                Err(_) => self.counts.busy += 1,
+            Operation::Write { bytes, command, .. } => CoreEvent::Propose {
+                caller,
+                commands: vec![Proposal {
+                    bytes: bytes.clone(),
+                    command: command.clone(),
+                }],
             },
             Operation::Asked(_) => unreachable!("an actor's question is handed in once"),
-            Operation::Read => match running.replica.read() {
-                Ok(ticket) => drop(running.reads.insert(ticket, number)),
-                Err(_) => self.counts.busy += 1,
-            },
-        }
+            Operation::Read => read(caller, Box::new(Request::Totals)),
+        };
+        self.nodes[node].apply(self.now, event);
         true
     }
 
     /// Gives an actor's question to a validator.
     pub(crate) fn hand_in_for(&mut self, waiter: Waiter) {
-        let (node, forged) = (waiter.node, Silence::Unavailable);
+        let node = waiter.node;
         let batch = match &*waiter.question {
             Request::Submit(batch) => Some(Bytes::from(batch.encode())),
             _ => None,
@@ -215,112 +223,163 @@ impl World {
             let command = self.decoded.borrow_mut().get(&bytes);
             Proposal { bytes, command }
         });
-        if command
-            .as_ref()
-            .is_some_and(|proposal| !proposal.command.authentic)
-        {
-            return self.answer(&waiter, Err(forged));
+        if command.as_ref().is_some_and(|it| !it.command.authentic) {
+            return self.answer(&waiter, Err(Silence::Unavailable));
         }
-        if self.actors.list[waiter.actor].life != waiter.life {
-            // Who asked died while it was on its way: a batch takes effect, and nobody waits.
-            if let (Some(running), Some(proposal)) = (&mut self.nodes[node].running, command) {
-                self.counts.busy += u64::from(running.replica.propose(proposal).is_err());
-                self.work(node);
-            }
+        // Where who asked died while it was on its way, a batch takes effect, and nobody waits.
+        let is_alive = self.actors.list[waiter.actor].life == waiter.life;
+        if !is_alive && command.is_none() {
             return;
         }
-        let number = self.open(Operation::Asked(waiter));
-        let Some(running) = self.nodes[node].running.as_mut() else {
-            return;
+        let question = waiter.question.clone();
+        let number = match is_alive {
+            true => self.open(Operation::Asked(waiter)),
+            false => self.operations.name(),
         };
-        let taken = match command {
-            Some(proposal) => {
-                let ticket = running.replica.propose(proposal).ok();
-                ticket.map(|ticket| {
-                    running.proposals.insert(ticket, number);
-                })
-            }
-            None => {
-                let ticket = running.replica.read().ok();
-                ticket.map(|ticket| {
-                    running.reads.insert(ticket, number);
-                })
-            }
+        let caller = Caller(number);
+        let event = match command {
+            Some(command) => CoreEvent::Propose {
+                caller,
+                commands: vec![command],
+            },
+            None => read(caller, question),
         };
-        if taken.is_none()
-            && let Some((Operation::Asked(waiter), _)) = self.operations.waiting.remove(&number)
-        {
-            self.counts.busy += 1;
-            return self.answer(&waiter, Err(Silence::Busy));
-        }
+        self.nodes[node].apply(self.now, event);
         self.work(node);
     }
 
     /// What a round brought for clients and for the checks.
-    pub(crate) fn on_outcome(&mut self, node: usize, outcome: Outcome) {
-        let id = self.nodes[node].id;
-        let latest = self.latest_time();
-        for applied in &outcome.applied {
-            self.checker.on_applied(applied, latest);
-        }
-        if let Some(forgery) = &outcome.forgery {
-            self.on_forgery(node, forgery);
-        }
-        let Some(running) = &mut self.nodes[node].running else {
-            return;
-        };
-        let reached = running.replica.applied();
-        for checkpoint in &outcome.checkpoints {
-            let here = checkpoint.index == reached;
-            let whole = here.then(|| running.replica.machine().exchange());
-            self.checker.on_checkpoint(id, checkpoint, whole);
-            self.counts.checkpoints += 1;
-        }
-        self.counts.snapshots_installed += u64::from(outcome.installed.is_some());
-        self.counts.snapshots_taken += u64::from(outcome.snapshot.is_some());
-        let mut ended = Vec::new();
-        for answer in outcome.answers {
-            if let (Some(number), Ok(result)) =
-                (running.proposals.remove(&answer.ticket), answer.result)
-            {
-                ended.push((number, answer.index, result));
+    pub(crate) fn on_round(&mut self, node: usize, done: CompletedRound) {
+        let CompletedRound {
+            responses,
+            reports,
+            news,
+            has_kept,
+            ..
+        } = done;
+        self.counts.snapshots_taken += u64::from(has_kept);
+        self.on_news(node, &news);
+        for report in reports {
+            match report {
+                Report::Dropped { .. } => self.counts.messages_dropped += 1,
+                Report::Forged(forgery) => self.on_forgery(node, &forgery),
             }
         }
-        for ticket in outcome.reads {
-            if let Some(number) = running.reads.remove(&ticket) {
-                ended.push((number, reached, Vec::new()));
-            }
+        for (caller, response) in responses {
+            self.on_response(caller, response);
         }
-        for (number, index, result) in ended {
-            self.complete(number, index, &result);
-        }
-        if !outcome.checkpoints.is_empty() {
+        if !news.checkpoints.is_empty() {
             self.check_views(node);
         }
         self.tell_watchers(node);
     }
 
-    fn complete(&mut self, number: u64, index: LogIndex, result: &[u8]) {
+    fn on_news(&mut self, node: usize, news: &News) {
+        let id = self.nodes[node].id;
+        let latest = self.latest_time();
+        for applied in &news.applied {
+            self.checker.on_applied(applied, latest);
+        }
+        let Some(running) = &self.nodes[node].running else {
+            return;
+        };
+        let reached = running.replica().applied();
+        for checkpoint in &news.checkpoints {
+            let here = checkpoint.index == reached;
+            let whole = here.then(|| running.replica().machine().exchange());
+            self.checker.on_checkpoint(id, checkpoint, whole);
+            self.counts.checkpoints += 1;
+        }
+        self.counts.snapshots_installed += u64::from(news.installed.is_some());
+    }
+
+    fn on_response(&mut self, caller: Caller, response: Response<SimExchange>) {
+        let Caller(number) = caller;
+        match response {
+            Response::Proposed(answers) => {
+                for answer in answers {
+                    // What a snapshot answered is asked again.
+                    if let Ok(result) = answer.result {
+                        self.on_written(number, answer.index, &result);
+                    }
+                }
+            }
+            Response::Answered { reply, moment } => {
+                self.on_read_done(number, moment.applied, *reply)
+            }
+            Response::Refused(_) => {
+                self.counts.busy += 1;
+                self.on_busy(number);
+            }
+            Response::Members(changed) => {
+                let changed = u64::from(changed.is_ok());
+                self.counts.member_changes += changed;
+                self.counts.member_changes_apart += changed * u64::from(self.network.is_cut());
+            }
+        }
+    }
+
+    /// An actor hears at once that a validator is full; other people try again in a while.
+    fn on_busy(&mut self, number: u64) {
+        if let Some((Operation::Asked(_), _)) = self.operations.waiting.get(&number)
+            && let Some((Operation::Asked(waiter), _)) = self.operations.waiting.remove(&number)
+        {
+            self.answer(&waiter, Err(Silence::Busy));
+        }
+    }
+
+    /// A batch was applied.
+    fn on_written(&mut self, number: u64, index: LogIndex, result: &[u8]) {
+        let Some((operation, wanted)) = self.operations.waiting.remove(&number) else {
+            return;
+        };
+        let leaf = match operation {
+            Operation::Write { person, bytes, .. } => {
+                self.counts.acknowledged += 1;
+                self.people.read(person, result);
+                History::leaf(&bytes, result)
+            }
+            Operation::Asked(waiter) => {
+                self.counts.questions += 1;
+                let Request::Submit(batch) = &*waiter.question else {
+                    unreachable!("only batches are written");
+                };
+                let leaf = History::leaf(&batch.encode(), result);
+                let answer = match postcard::from_bytes(result) {
+                    Ok(BatchResult::Applied(results)) => Answer::Applied(results),
+                    _ => Answer::Unavailable("no result of a batch".to_owned()),
+                };
+                self.answer(&waiter, Ok(answer));
+                leaf
+            }
+            Operation::Read => unreachable!("a read is not written"),
+        };
+        self.checker.on_acknowledged(number, leaf);
+        self.checker.on_completed(number, wanted, index);
+    }
+
+    /// A question was answered from what a replica had come to.
+    fn on_read_done(&mut self, number: u64, index: LogIndex, answer: Answer) {
         let Some((operation, wanted)) = self.operations.waiting.remove(&number) else {
             return;
         };
         match operation {
-            Operation::Write { person, bytes, .. } => {
-                self.counts.acknowledged += 1;
-                self.people.read(person, result);
-                self.checker
-                    .on_acknowledged(number, History::leaf(&bytes, result));
-            }
             Operation::Read => self.counts.reads += 1,
             Operation::Asked(waiter) => {
                 self.counts.questions += 1;
-                if let Request::Submit(batch) = &*waiter.question {
-                    let leaf = History::leaf(&batch.encode(), result);
-                    self.checker.on_acknowledged(number, leaf);
-                }
-                self.on_asked(&waiter, result);
+                self.answer(&waiter, Ok(answer));
             }
+            Operation::Write { .. } => unreachable!("a batch is no question"),
         }
         self.checker.on_completed(number, wanted, index);
+    }
+}
+
+/// A question whose answer holds all that was acknowledged before it.
+fn read(caller: Caller, question: Box<Request>) -> CoreEvent<SimExchange> {
+    CoreEvent::Ask {
+        caller,
+        consistency: Consistency::Linearizable,
+        question,
     }
 }

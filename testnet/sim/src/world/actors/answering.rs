@@ -3,11 +3,9 @@
 use souk_consensus::LogTime;
 use souk_market::{AccountKey, Millis};
 use souk_roles::market::client::{Silence, ValidatorAnswer};
-use souk_roles::market::words::{Answer, Request};
-use souk_roles::validator::questions;
+use souk_roles::market::words::Answer;
 
 use super::{ActorEvent, Waiter, Watcher};
-use crate::machine::BatchResult;
 use crate::world::World;
 
 impl World {
@@ -37,21 +35,6 @@ impl World {
         );
     }
 
-    /// A validator's replica has come so far that an actor's question has its answer.
-    pub(crate) fn on_asked(&mut self, waiter: &Waiter, result: &[u8]) {
-        let Some(running) = &self.nodes[waiter.node].running else {
-            return;
-        };
-        let answer = match &*waiter.question {
-            Request::Submit(_) => match postcard::from_bytes(result) {
-                Ok(BatchResult::Applied(results)) => Answer::Applied(results),
-                _ => Answer::Unavailable("no result of a batch".to_owned()),
-            },
-            read => questions::answer(running.replica.machine().exchange(), read.clone()),
-        };
-        self.answer(waiter, Ok(answer));
-    }
-
     pub(super) fn on_watch(&mut self, node: usize, watcher: Watcher) {
         let goes_on = self.nodes[node].running.is_some();
         let (actor, life, watch) = (watcher.actor, watcher.life, watcher.watch);
@@ -74,7 +57,7 @@ impl World {
     pub(crate) fn tell_watchers(&mut self, node: usize) {
         let life = self.nodes[node].life;
         let events = match &self.nodes[node].running {
-            Some(running) => running.replica.machine().take_events(),
+            Some(running) => running.replica().machine().take_events(),
             None => Vec::new(),
         };
         let mut told = Vec::new();
