@@ -2,8 +2,8 @@
 //! log on disk.
 //!
 //! Everything that reaches it is one closed `Input` from one bounded channel; what that comes to is
-//! decided by a core ([`souk_roles::validator::core`]), and carried out in its order. Callers hold a
-//! [`Validator`], which only sends inputs and awaits answers. The exchange is asked questions of a
+//! decided by a core ([`souk_roles::validator::core`]), and carried out in its order. Callers hold
+//! a [`Validator`], which only sends inputs and awaits answers. The exchange is asked questions of a
 //! closed list, either after a ReadIndex round (linearizable) or at once (stale, with the age of
 //! what it sees).
 
@@ -34,7 +34,8 @@ use bytes::Bytes;
 use souk_consensus::check::checks_of;
 use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::{
-    Answer, AppliedEntry, COMMAND_BYTES_MAX, Proposal, ProposalRefusal, StartError, Status, NoAnswer,
+    Answer, AppliedEntry, COMMAND_BYTES_MAX, NoAnswer, Proposal, ProposalRefusal, StartError,
+    Status,
 };
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;

@@ -4,6 +4,7 @@ pub mod action;
 pub mod core;
 pub mod event;
 pub mod exchange;
+pub mod members;
 mod proposals;
 pub mod questions;
 pub mod steps;

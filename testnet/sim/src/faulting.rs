@@ -1,8 +1,8 @@
 //! Faults begin and end, and machines with a lost disk are replaced as an operator would do it.
 
 use souk_consensus::ReplicaId;
-use souk_consensus::replica::MemberChange;
 use souk_roles::validator::event::Event as CoreEvent;
+use souk_roles::validator::steps::{Group, Step};
 
 use super::disk::{DiskFaults, SimDisk};
 use super::faults::{Boundary, Fault};
@@ -268,45 +268,36 @@ impl World {
         (0..self.nodes.len()).filter(leads).max_by_key(term)
     }
 
-    /// What an operator does about a machine that must be replaced: learner, then voter in the old
-    /// one's place, jointly.
+    /// The leader takes the next step towards the members that there are machines for: a newcomer
+    /// learns, then votes, then the one in whose place it came leaves.
     pub(super) fn drive_members(&mut self) {
         let Some(leader) = self.leader() else { return };
-        for node in 0..self.nodes.len() {
-            let Some(old) = self.nodes[node].replaces else {
-                continue;
-            };
-            let new = self.nodes[node].id;
-            let Some(running) = &self.nodes[leader].running else {
-                return;
-            };
-            let members = running.replica().status().members;
-            let voter = |id: ReplicaId| members.get_voters().contains(&id.get());
-            let learner = members.get_learners().contains(&new.get());
-            // A learner that lost its disk before it was a voter is removed like the others.
-            let stray = members
-                .get_learners()
-                .iter()
-                .filter_map(|id| ReplicaId::new(*id));
-            let stray = stray
-                .into_iter()
-                .find(|id| self.nodes.iter().all(|n| n.id != *id));
-            let changes = if let Some(stray) = stray {
-                vec![MemberChange::Remove(stray)]
-            } else if voter(new) && !voter(old) {
-                self.nodes[node].replaces = None;
-                continue;
-            } else if learner {
-                vec![MemberChange::Promote(new), MemberChange::Remove(old)]
-            } else {
-                vec![MemberChange::AddLearner(new)]
-            };
-            // Refused while another change is under way or it is behind: tried again in a second.
-            let caller = operations::OPERATOR;
-            let change = CoreEvent::Members { caller, changes };
-            self.nodes[leader].apply(self.now, change);
-            self.work(leader);
+        let Some(running) = &self.nodes[leader].running else {
+            return;
+        };
+        let group = Group::of(&running.replica().status());
+        for node in &mut self.nodes {
+            let has_left = |old: ReplicaId| !group.voters.contains(&old.get());
+            if group.voters.contains(&node.id.get()) && node.replaces.is_some_and(has_left) {
+                node.replaces = None;
+            }
         }
+        let wanted = self.nodes.iter().map(|node| node.id.get()).collect();
+        let begun = self.nodes.iter().filter(|node| node.running.is_some());
+        let begun = begun.map(|node| node.id.get()).collect();
+        let Some(step) = group.next_step(&wanted, &begun) else {
+            return;
+        };
+        let event = match step {
+            Step::HandOver(to) => CoreEvent::Transfer(to),
+            Step::Change(change) => CoreEvent::Members {
+                caller: operations::OPERATOR,
+                changes: vec![change],
+            },
+        };
+        // Refused while another change is under way or it is behind: tried again in a second.
+        self.nodes[leader].apply(self.now, event);
+        self.work(leader);
     }
 }
 

@@ -231,7 +231,7 @@ impl Node {
     /// When its core wants to be woken.
     pub fn wakes_at(&self) -> Option<u64> {
         let at = self.running.as_ref()?.core.wakes_at()?;
-        Some((at.0.div_ceil(1_000)).saturating_sub(TICK_MS))
+        Some(at.0.div_ceil(1_000).saturating_sub(TICK_MS))
     }
 
     /// By how much its clock is ahead because it runs fast, or behind because it runs slowly.
@@ -430,7 +430,12 @@ impl Node {
         dies.then(|| Round::Died(std::mem::take(&mut done.sent), Vec::new()))
     }
 
-    fn make_durable(&mut self, now: u64, work: Box<Work>, done: &mut CompletedRound) -> Option<Round> {
+    fn make_durable(
+        &mut self,
+        now: u64,
+        work: Box<Work>,
+        done: &mut CompletedRound,
+    ) -> Option<Round> {
         if let Some(died) = self.dies_after(Boundary::SentFirst, done) {
             return Some(died);
         }

@@ -1,8 +1,8 @@
 //! What a validator wants done.
 
 use souk_consensus::replica::{
-    Answer, AppliedEntry, ChangeError, Divergence, Forgery, InstallError, ProposalRefusal, StepError,
-    Work,
+    Answer, AppliedEntry, ChangeError, Divergence, Forgery, InstallError, ProposalRefusal,
+    StepError, Work,
 };
 use souk_consensus::wire::Envelope;
 use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, Snapshot};

@@ -136,9 +136,11 @@ fn read(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
 }
 
 fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<LogCommand, CommandFault> {
-    verified.map(LogCommand::Batch).map_err(|fault| CommandFault {
-        cause: Box::new(fault),
-    })
+    verified
+        .map(LogCommand::Batch)
+        .map_err(|fault| CommandFault {
+            cause: Box::new(fault),
+        })
 }
 
 impl<W: Watch> StateMachine for ExchangeMachine<W> {

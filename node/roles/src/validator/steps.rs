@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_consensus::replica::{PeerProgress, Status};
+use souk_consensus::ReplicaId;
+use souk_consensus::replica::{MemberChange, PeerProgress, Status};
 
 /// Entries a learner may lack and still get its vote: it has caught up, whatever comes meanwhile.
 const BEHIND_MAX: u64 = 64;
@@ -27,14 +28,10 @@ pub struct Group {
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A newcomer is to receive the log.
-    AddLearner(u64),
-    /// A learner is to get its vote.
-    Promote(u64),
-    /// A member is to leave.
-    Remove(u64),
+    /// The members change: a newcomer learns, then votes; who is to leave does.
+    Change(MemberChange),
     /// The leader is to leave: another leads first.
-    HandOver(u64),
+    HandOver(ReplicaId),
 }
 
 /// Too few voters would be left.
@@ -86,21 +83,21 @@ impl Group {
         }
         let unwanted = |ids: &BTreeSet<u64>| ids.difference(wanted).next().copied();
         if let Some(learner) = unwanted(&self.learners) {
-            return Some(Step::Remove(learner));
+            return Some(Step::Change(MemberChange::Remove(replica(learner))));
         }
         let outside = |id: &&u64| !self.voters.contains(id) && !self.learners.contains(id);
         if let Some(newcomer) = wanted.iter().find(outside) {
-            return Some(Step::AddLearner(*newcomer));
+            return Some(Step::Change(MemberChange::AddLearner(replica(*newcomer))));
         }
         let able = |id: &&u64| begun.contains(id) && self.caught_up(**id);
         if let Some(learner) = self.learners.iter().find(able) {
-            return Some(Step::Promote(*learner));
+            return Some(Step::Change(MemberChange::Promote(replica(*learner))));
         }
         let leaver = unwanted(&self.voters)?;
         self.goes_on_without(leaver).ok()?;
         match leaver == self.leader {
-            true => self.successor(wanted).map(Step::HandOver),
-            false => Some(Step::Remove(leaver)),
+            true => self.successor(wanted).map(replica).map(Step::HandOver),
+            false => Some(Step::Change(MemberChange::Remove(replica(leaver)))),
         }
     }
 
@@ -118,6 +115,10 @@ impl Group {
         let reached = |id: &&u64| self.others.get(id).map(|(reached, _)| *reached);
         self.voters.iter().filter(able).max_by_key(reached).copied()
     }
+}
+
+fn replica(id: u64) -> ReplicaId {
+    ReplicaId::new(id).expect("raft has no member 0")
 }
 
 #[cfg(test)]
@@ -158,7 +159,10 @@ mod tests {
     fn a_newcomer_learns_before_it_votes() {
         let mut group = group(&[1, 2, 3], &[], &BOTH);
         let (mut begun, wanted) = (wanted(&[1, 2, 3]), wanted(&[1, 2, 3, 4]));
-        assert_eq!(group.next_step(&wanted, &begun), Some(Step::AddLearner(4)));
+        assert_eq!(
+            group.next_step(&wanted, &begun),
+            Some(Step::Change(MemberChange::AddLearner(replica(4))))
+        );
         group.learners.insert(4);
         group.others.insert(4, (0, true));
         assert_eq!(group.next_step(&wanted, &begun), None, "it has nothing yet");
@@ -177,7 +181,10 @@ mod tests {
             "its log does not say it began"
         );
         begun.insert(4);
-        assert_eq!(group.next_step(&wanted, &begun), Some(Step::Promote(4)));
+        assert_eq!(
+            group.next_step(&wanted, &begun),
+            Some(Step::Change(MemberChange::Promote(replica(4))))
+        );
     }
 
     #[test]
@@ -192,13 +199,13 @@ mod tests {
         let mut group = group(&[1, 2, 3], &[], &BOTH);
         assert_eq!(
             group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
-            Some(Step::HandOver(2))
+            Some(Step::HandOver(replica(2)))
         );
         group.leader = 2;
         group.others = [(1, (1_000, true)), (3, (990, true))].into();
         assert_eq!(
             group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
-            Some(Step::Remove(1))
+            Some(Step::Change(MemberChange::Remove(replica(1))))
         );
     }
 
@@ -214,7 +221,7 @@ mod tests {
         assert_eq!(group.goes_on_without(3), Ok(()));
         assert_eq!(
             group.next_step(&wanted(&[1, 2]), &wanted(&[1, 2])),
-            Some(Step::Remove(3))
+            Some(Step::Change(MemberChange::Remove(replica(3))))
         );
     }
 
@@ -223,7 +230,7 @@ mod tests {
         let group = group(&[1, 2, 3], &[4], &BOTH);
         assert_eq!(
             group.next_step(&wanted(&[1, 2, 3]), &wanted(&[1, 2, 3])),
-            Some(Step::Remove(4))
+            Some(Step::Change(MemberChange::Remove(replica(4))))
         );
     }
 }

@@ -1,23 +1,22 @@
 //! Who the validators are, and orders that change it.
 //!
-//! Whether an order may be given is decided by every replica alike, from what the log holds.
-//! Whether it would do harm just now (a newcomer that nobody reaches, too few left that run) only
-//! the leader can tell, so it looks before it puts an order into the log.
+//! What becomes of an order is decided in [`souk_roles::validator::members`]; whether a newcomer is
+//! reached is tried here, before its order goes into the log.
 
 use std::time::Duration;
 
 use souk_consensus::ReplicaId;
-use souk_consensus::replica::{Proposal, Role, Status};
-use souk_market::AccountKey;
+use souk_consensus::replica::{Proposal, Status};
+use souk_market::{AccountKey, Millis};
+use souk_roles::validator::members::{self, OrderEntry};
 
 use super::{Door, unavailable};
 use crate::folder::contact::Contact;
 use crate::network::OpenError;
-use crate::protocols::market::{Answer, Member, Members, OrderRefusal, Standing};
+use crate::protocols::market::{Answer, OrderRefusal};
 use crate::protocols::roster::{Order, Roster, SignedOrder};
 use crate::validator::exchange_machine::{BatchResult, LogCommand};
 use crate::validator::raft_link;
-use souk_roles::validator::steps::Group;
 
 /// How long a newcomer may take to answer: less than whoever gave the order waits.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -26,28 +25,24 @@ impl Door {
     /// Who the validators are, as this one sees it.
     pub(super) async fn members(&self) -> Answer {
         match self.look().await {
-            Some((roster, status)) => Answer::Members(members_of(&roster, &status)),
+            Some((roster, status)) => Answer::Members(members::members_of(&roster, &status)),
             None => unavailable(),
         }
     }
 
     /// Carries an order out, if this validator leads.
     pub(super) async fn order(&self, order: SignedOrder) -> Answer {
-        if let Err(refusal) = order.verify() {
-            return Answer::Ordered(Err(refusal.into()));
-        }
         let Some((roster, status)) = self.look().await else {
             return unavailable();
         };
-        if status.role != Role::Leader {
-            let leader = status.leader.map_or(0, ReplicaId::get);
-            return Answer::Elsewhere { leader };
-        }
-        // What a stranger signs is refused by the roster; nobody is dialled for it.
-        if order.body.signer == roster.operator()
-            && let Err(declined) = self.consider(&order.body.order, &status).await
-        {
-            return Answer::Ordered(Err(declined));
+        match members::enter(&order, &roster, &status) {
+            OrderEntry::Answer(answer) => return *answer,
+            OrderEntry::Reach { account, address } => {
+                if let Err(declined) = self.reach(account, &address).await {
+                    return Answer::Ordered(Err(declined));
+                }
+            }
+            OrderEntry::Propose => {}
         }
         let proposal = Proposal {
             bytes: order.encode().into(),
@@ -61,32 +56,6 @@ impl Door {
             Ok(BatchResult::Ordered(Ok(raft_id))) => self.after(&order.body.order, raft_id).await,
             Ok(BatchResult::Ordered(Err(refusal))) => Answer::Ordered(Err(refusal.into())),
             _ => Answer::Unavailable("the result does not decode".to_owned()),
-        }
-    }
-
-    /// Whether an order would do harm as things stand.
-    async fn consider(&self, order: &Order, status: &Status) -> Result<(), OrderRefusal> {
-        let group = Group::of(status);
-        match order {
-            Order::Admit { account, address } => self.reach(*account, address).await,
-            // That the last one stays is a rule of the roster, and the better reason.
-            Order::Remove { raft_id } if group.voters.len() > 1 => {
-                let raft_id = *raft_id;
-                let short = group.goes_on_without(raft_id);
-                short.map_err(|short| OrderRefusal::Quorum {
-                    raft_id,
-                    running: short.running,
-                    needed: short.needed,
-                })
-            }
-            Order::Lead { raft_id } if group.leader == *raft_id => {
-                Err(OrderRefusal::Leads(*raft_id))
-            }
-            Order::Lead { raft_id } if !group.voters.contains(raft_id) => {
-                Err(OrderRefusal::NoVoter(*raft_id))
-            }
-            Order::Lead { raft_id } if !group.runs(*raft_id) => Err(OrderRefusal::Silent(*raft_id)),
-            _ => Ok(()),
         }
     }
 
@@ -130,45 +99,9 @@ impl Door {
 
     /// Whether a backup may be given to whoever signed this.
     pub(super) async fn admits_backup(&self, order: &SignedOrder, now_ms: u64) -> bool {
-        let Some((roster, status)) = self.look().await else {
-            return false;
-        };
-        let (body, me) = (&order.body, status.id.get());
-        let own = roster.seats().get(&me).map(|seat| seat.account);
-        let may = body.signer == roster.operator() || Some(body.signer) == own;
-        let mine = body.order == Order::Backup { raft_id: me };
-        order.verify().is_ok() && may && mine && body.expires.0 > now_ms
-    }
-}
-
-fn members_of(roster: &Roster, status: &Status) -> Members {
-    let group = Group::of(status);
-    let leads = status.role == Role::Leader;
-    let standing = |id: &u64, leaving: bool| match (group.voters.contains(id), leaving) {
-        (true, true) => Standing::Leaving,
-        (true, false) => Standing::Voter,
-        (false, _) if group.learners.contains(id) => Standing::Learner,
-        (false, true) => Standing::Removed,
-        (false, false) => Standing::Waiting,
-    };
-    let reached = |id: &u64| match *id == group.leader {
-        true => Some(status.last.0),
-        false => group.others.get(id).map(|(reached, _)| *reached),
-    };
-    let seats = roster.seats().iter();
-    let validators = seats.map(|(id, seat)| Member {
-        raft_id: *id,
-        account: seat.account,
-        address: seat.address.clone(),
-        standing: standing(id, seat.leaving),
-        begun: seat.begun,
-        reached: reached(id).filter(|_| leads),
-        running: leads.then(|| group.runs(*id)),
-    });
-    Members {
-        answered_by: status.id.get(),
-        leader: status.leader.map_or(0, ReplicaId::get),
-        operator: roster.operator(),
-        validators: validators.collect(),
+        let looked = self.look().await;
+        looked.is_some_and(|(roster, status)| {
+            members::may_have_backup(order, &roster, status.id, Millis(now_ms))
+        })
     }
 }

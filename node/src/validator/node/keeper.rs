@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_consensus::ReplicaId;
-use souk_consensus::replica::{MemberChange, Proposal, Role, Status};
+use souk_consensus::replica::{Proposal, Role, Status};
 use souk_market::{AccountKey, MarketId, Millis};
+use souk_roles::validator::steps::{Group, Step};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -22,7 +23,6 @@ use crate::protocols::roster::{Body, Order, Roster, SignedOrder};
 use crate::validator::Validator;
 use crate::validator::exchange_machine::{ExchangeMachine, LogCommand};
 use crate::validator::raft_link::Peers;
-use souk_roles::validator::steps::{Group, Step};
 
 /// How often the roster is looked at: an addition takes a few of these.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -160,14 +160,11 @@ impl Keeper {
         let Some(step) = Group::of(status).next_step(&wanted, &begun) else {
             return;
         };
-        let replica = |id: u64| ReplicaId::new(id).expect("raft has no member 0");
         let change = match step {
-            Step::AddLearner(id) => MemberChange::AddLearner(replica(id)),
-            Step::Promote(id) => MemberChange::Promote(replica(id)),
-            Step::Remove(id) => MemberChange::Remove(replica(id)),
-            Step::HandOver(id) => {
-                tracing::info!(to = id, "this validator leaves: another leads first");
-                if let Err(error) = self.validator.transfer_leadership(replica(id)).await {
+            Step::Change(change) => change,
+            Step::HandOver(to) => {
+                tracing::info!(%to, "this validator leaves: another leads first");
+                if let Err(error) = self.validator.transfer_leadership(to).await {
                     tracing::warn!(%error, "leadership was not handed over");
                 }
                 return;
