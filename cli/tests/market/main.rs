@@ -8,6 +8,7 @@ mod drivers;
 mod engines;
 mod faults;
 mod founding;
+mod gate;
 mod hand;
 mod jobs;
 mod kernels;

@@ -176,6 +176,13 @@ impl Seller {
         child.try_wait().expect("it can be asked").is_none()
     }
 
+    /// Waits until it says that it is to stop.
+    pub fn until_it_stops(&self) {
+        let said = |log: String| log.contains("stopping: ");
+        let log = || std::fs::read_to_string(self.log());
+        until("it says that it stops", || log().is_ok_and(said));
+    }
+
     /// Asks it to stop; its exit code.
     pub fn terminate(&mut self) -> i32 {
         self.signal("-TERM");

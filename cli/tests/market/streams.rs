@@ -14,6 +14,7 @@ use souk_onnx::{
 };
 
 use crate::common::{IMAGES, Market, SOUK, digits, floats, images, kill, souk};
+use crate::gate::Gate;
 use crate::hand::Hand;
 
 /// Writes so many requests, no two alike, and returns their folder.
@@ -850,6 +851,7 @@ impl Means {
 fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
     const COUNT: usize = 140;
     const WINDOW: usize = 4;
+    const HELD_AT: usize = 8;
     let market = Market::up();
     let slow = json!({ "emulated": { "profile": "sifive-p550" } });
     let limits = json!({ "notice_seconds": NOTICE_SECONDS });
@@ -869,12 +871,15 @@ fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
     let mut arguments = means.submit(&out);
     arguments.extend(["--window", &window, "--spot", "--prefer", "cheapest"]);
     arguments.extend(["--device", "P550", "--max-providers", "1", "--wait", "30"]);
+    // It is in its middle when the rival comes, and far from its end when the notice is over.
+    let gate = Gate::at(&market, HELD_AT);
     let (done, lost) = std::thread::scope(|scope| {
         let job = scope.spawn(|| market.souk(&arguments).done());
         market.until(|| market.folder().join("out/002/y.npy").exists());
         let mut leases = rival.leases_of(first).into_iter();
         let lease = leases.find(Lease::is_running).expect("it runs");
         rival.displace(&lease, &[second]);
+        gate.open();
         (job.join().expect("the stream is done"), lease.id)
     });
 
