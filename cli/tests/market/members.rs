@@ -20,7 +20,7 @@ impl Drop for Loaded<'_> {
 fn load(market: &Market, done: &AtomicBool) -> usize {
     let mut jobs = 0;
     while !done.load(Ordering::Relaxed) {
-        let job = market.submit_digits(&format!("load-{jobs}"), &["--wait", "60"]);
+        let job = market.submit_few(&format!("load-{jobs}"), &["--wait", "60"]);
         assert_eq!(job.code, 0, "{} {}", job.stdout, job.stderr);
         jobs += 1;
     }
@@ -72,15 +72,14 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
         assert_ne!(after["leader"].as_u64(), Some(leader));
         assert_eq!(with(&after, "voter").len(), 4);
 
-        let to = with(&after, "voter")
-            .into_iter()
-            .find(|id| after["leader"] != *id);
-        let to = to.unwrap();
-        let handed = market
-            .souk(&["validator", "transfer", &to.to_string()])
-            .done();
-        assert_eq!(handed["leader"], to);
-        assert_eq!(list(&market)["leader"], to);
+        // On a busy machine one that runs may not have been heard of, or be elected meanwhile.
+        market.until(|| {
+            let leader = list(&market)["leader"].clone();
+            let to = with(&after, "voter").into_iter().find(|id| leader != *id);
+            let to = to.expect("four vote");
+            let handed = market.souk(&["validator", "transfer", &to.to_string()]);
+            handed.code == 0 && handed.done()["leader"] == to && list(&market)["leader"] == to
+        });
 
         drop(loaded);
         let jobs = jobs.join().unwrap();
