@@ -3,8 +3,8 @@
 //!
 //! Everything that reaches it is one closed `Input` from one bounded channel; what that comes to is
 //! decided by a core ([`souk_roles::validator::core`]), and carried out in its order. Callers hold
-//! a [`Validator`], which only sends inputs and awaits answers. The exchange is asked questions of a
-//! closed list, either after a ReadIndex round (linearizable) or at once (stale, with the age of
+//! a [`Validator`], which only sends inputs and awaits answers. The exchange is asked questions of
+//! a closed list, either after a ReadIndex round (linearizable) or at once (stale, with the age of
 //! what it sees).
 
 mod admission;

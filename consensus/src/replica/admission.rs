@@ -5,7 +5,7 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
 use super::Replica;
 use crate::batch::{Batch, BatchError, Head};
-use crate::ids::{LogIndex, LogTime, ReplicaId};
+use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::machine::StateMachine;
 use crate::manifest::ManifestError;
 use crate::snapshot::SnapshotError;
@@ -93,6 +93,8 @@ pub enum StepError {
     Conflict {
         /// Who sent it.
         from: ReplicaId,
+        /// In which term it speaks.
+        term: Term,
         /// The entry.
         index: LogIndex,
     },
@@ -179,7 +181,8 @@ impl<M: StateMachine> Replica<M> {
             let here = log.term(index).unwrap_or(0);
             if index <= log.committed && here != 0 && here != term {
                 let index = LogIndex(index);
-                return Err(StepError::Conflict { from, index });
+                let term = Term(message.term);
+                return Err(StepError::Conflict { from, term, index });
             }
             self.admit_entry(from, entry)?;
             before = (index, term);

@@ -84,6 +84,13 @@ pub enum Violation {
         /// What it said.
         reason: String,
     },
+    /// A replica does not know any more what it told others, or contradicts it.
+    PledgeBroken {
+        /// The replica.
+        replica: u64,
+        /// What it told.
+        reason: String,
+    },
     /// A replica panicked.
     Panicked {
         /// The replica.
@@ -182,6 +189,7 @@ impl Violation {
             Self::NotLinearizable { .. } => "not_linearizable",
             Self::Market { .. } => "market",
             Self::RefusesItself { .. } => "refuses_itself",
+            Self::PledgeBroken { .. } => "pledge_broken",
             Self::Panicked { .. } => "panicked",
             Self::NoProgress { .. } => "no_progress",
             Self::TimeRanAway { .. } => "time_ran_away",

@@ -90,7 +90,7 @@ pub struct Counts {
     pub jobs_resumed: u64,
     /// Requests answered.
     pub answers: u64,
-    /// Of them, by liars whom nobody compared or who lied alike.
+    /// Of them wrong, by liars whom nobody compared.
     pub answers_wrong: u64,
     /// Pairs of results compared.
     pub compared: u64,

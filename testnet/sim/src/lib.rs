@@ -14,6 +14,7 @@ mod machine;
 mod network;
 mod node;
 mod payments;
+mod pledges;
 pub mod random;
 mod rows;
 mod shrinking;

@@ -15,6 +15,7 @@ use souk_market::LeaseId;
 use super::checker::Checker;
 use super::clients::People;
 use super::machine::{DecodingCache, MarketBreach};
+use super::pledges::{Pledge, Pledges};
 use super::random::Random;
 use super::*;
 
@@ -169,4 +170,19 @@ fn a_client_that_is_told_what_is_not_so_is_noticed() {
     let breach = MarketBreach::ClosedTwice(LeaseId(1));
     let market = found(|checker| checker.on_breach(id(1), &breach));
     assert_eq!(market, Some("market"));
+}
+
+#[test]
+fn a_replica_that_breaks_its_word_is_noticed() {
+    let pledge = |term, last, vote| Pledge { term, last, vote };
+    let mut pledges = Pledges::default();
+    for (term, last, vote) in [(2, 7, 0), (3, 0, 2), (3, 8, 0), (3, 5, 2), (2, 0, 1)] {
+        assert_eq!(pledges.on_told(id(1), pledge(term, last, vote)), None);
+    }
+    let knows = |term, last| pledges.on_start(id(1), Term(term), LogIndex(last));
+    assert_eq!((knows(3, 8), knows(4, 0)), (None, None));
+    assert!(knows(3, 7).is_some(), "an entry that it acknowledged");
+    assert!(knows(2, 9).is_some(), "the term in which it voted");
+    assert_eq!(pledges.on_start(id(2), Term(0), LogIndex(0)), None);
+    assert!(pledges.on_told(id(1), pledge(3, 0, 4)).is_some(), "a vote");
 }

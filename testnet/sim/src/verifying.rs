@@ -1,11 +1,14 @@
 //! Verification in simulated time: what others took in is checked a while after it came, in any
 //! order, and whoever forged it is named; nobody else is.
 
+use bytes::Bytes;
 use souk_consensus::replica::Forgery;
+use souk_consensus::{ReplicaId, Term};
 use souk_roles::validator::event::Event as CoreEvent;
 
 use super::checker::Violation;
-use super::node::verdict;
+use super::node::{Node, verdict};
+use super::pledges::Pledge;
 use super::world::{Event, World};
 
 /// The most simulated milliseconds a check takes, mostly.
@@ -67,6 +70,53 @@ impl World {
             let reason = forgery.to_string();
             self.checker
                 .report(Violation::WronglyAccused { replica, reason });
+        }
+    }
+
+    /// A replica takes what it is sent for the contrary of what is committed. No honest leader of
+    /// its term, or of a later one, sends that.
+    pub(super) fn on_contradiction(&mut self, node: usize, from: ReplicaId, term: Term) {
+        let Some(running) = &self.nodes[node].running else {
+            return;
+        };
+        let is_old = term < running.replica().term();
+        let sender = self.nodes.iter().find(|it| it.id == from);
+        if !is_old && sender.is_some_and(|it| !it.forged) {
+            let replica = self.nodes[node].id.get();
+            let reason = format!("{from} sends others than the committed entries");
+            self.checker
+                .report(Violation::WronglyAccused { replica, reason });
+        }
+    }
+
+    /// A message leaves a replica.
+    pub(super) fn take_pledge(&mut self, id: ReplicaId, bytes: &Bytes) {
+        let told = Pledge::of(bytes);
+        let broken = told.and_then(|told| self.pledges.on_told(id, told));
+        self.report_broken(id, broken);
+    }
+
+    /// A replica that starts from a disk that nobody harmed knows what it told others.
+    pub(super) fn check_pledge(&mut self, node: usize) {
+        let Node {
+            id,
+            running,
+            harmed,
+            ..
+        } = &self.nodes[node];
+        let Some(running) = running.as_ref().filter(|_| !harmed) else {
+            return;
+        };
+        let (term, last) = (running.replica().term(), running.replica().log().last());
+        let broken = self.pledges.on_start(*id, term, last);
+        self.report_broken(*id, broken);
+    }
+
+    fn report_broken(&mut self, id: ReplicaId, broken: Option<String>) {
+        if let Some(reason) = broken {
+            let replica = id.get();
+            self.checker
+                .report(Violation::PledgeBroken { replica, reason });
         }
     }
 }

@@ -23,6 +23,7 @@ use super::faults::TimedFault;
 use super::machine::{DecodingCache, SimExchange};
 use super::network::Network;
 use super::node::{Node, Round, StartFault};
+use super::pledges::Pledges;
 use super::random::Random;
 use super::spoiling;
 use super::{Config, Counts};
@@ -120,6 +121,7 @@ pub struct World {
     queue: BinaryHeap<QueuedEvent>,
     pub(super) nodes: Vec<Node>,
     pub(super) network: Network,
+    pub(super) pledges: Pledges,
     pub(super) random: Random,
     pub(super) people: People,
     pub(super) actors: Actors,
@@ -153,6 +155,7 @@ impl World {
                 .map(|number| Node::new(id(number), seed))
                 .collect(),
             network: Network::new(Random::new(seed, "network"), nodes),
+            pledges: Pledges::default(),
             random: Random::new(seed, "world"),
             people,
             actors,
@@ -285,6 +288,7 @@ impl World {
             Ok(()) => {
                 self.counts.starts += 1;
                 self.wake_later(node);
+                self.check_pledge(node);
                 self.check_views(node);
             }
             Err(fault) => self.on_start_fault(node, fault),
@@ -434,6 +438,7 @@ impl World {
     fn send(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
         let slow = self.nodes[node].sync_ms;
         for envelope in envelopes {
+            self.take_pledge(from, &envelope.bytes);
             let Some(to) = self.nodes.iter().position(|other| other.id == envelope.to) else {
                 continue;
             };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use souk_consensus::replica::Proposal;
+use souk_consensus::replica::{Proposal, StepError};
 use souk_consensus::{History, LogIndex};
 use souk_roles::market::client::Silence;
 use souk_roles::market::words::{Answer, Request};
@@ -261,7 +261,12 @@ impl World {
         self.on_news(node, &news);
         for report in reports {
             match report {
-                Report::Dropped { .. } => self.counts.messages_dropped += 1,
+                Report::Dropped { from, error } => {
+                    self.counts.messages_dropped += 1;
+                    if let StepError::Conflict { term, .. } = error {
+                        self.on_contradiction(node, from, term);
+                    }
+                }
                 Report::Forged(forgery) => self.on_forgery(node, &forgery),
             }
         }

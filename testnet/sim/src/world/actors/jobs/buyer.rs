@@ -411,7 +411,10 @@ impl World {
                 }
                 self.done_soon(actor, 1, 10, ticket, soon(Answer::Kept));
             }
-            Action::Record(facts) => self.record_for_buyer(actor, ticket, facts),
+            Action::Record(facts) => {
+                self.check_kept(actor, &facts);
+                self.record_for_buyer(actor, ticket, facts);
+            }
             Action::Give { request, outputs } => self.take_answer(actor, ticket, request, outputs),
             Action::Stop(of) => {
                 if let Role::Buyer(buyer) = &mut self.actors.list[actor].role {

@@ -2,12 +2,12 @@
 
 use souk_market::{AccountKey, CloseReason, Command, JobId, LeaseId, LeaseState};
 use souk_memory::ContentId;
-use souk_roles::job::{Action, End, Outcome, attempt_id};
+use souk_roles::job::{Action, End, Fact, Outcome, attempt_id, request_id};
 use souk_roles::lease::{BuyerWord, Opening, ProviderWord};
-use souk_roles::provider;
+use souk_roles::provider::{self, Report};
 
+use super::planner::GIVEN;
 use super::tricks::Trick;
-use super::worker::Vice;
 use crate::checker::Violation;
 use crate::world::World;
 use crate::world::actors::Role;
@@ -127,6 +127,9 @@ impl World {
             provider::Action::Bring { lease, .. } | provider::Action::Prepare { lease, .. } => {
                 !worker.began.contains(lease)
             }
+            provider::Action::Tell(Report::Settled(receipt)) => {
+                !worker.safe_signed.contains(&receipt.body.lease)
+            }
             _ => false,
         };
         if wrong {
@@ -154,7 +157,7 @@ impl World {
         }
     }
 
-    /// C1: an answer is what the model gives, but for liars whom nobody compares, or who lie alike.
+    /// C1: an answer is what the model gives, but for liars whom nobody compares.
     pub(super) fn check_answer(
         &mut self,
         actor: usize,
@@ -185,20 +188,39 @@ impl World {
             self.breach_of_job(actor, format!("request {request} is answered by {names:?}"));
         } else if missing {
             self.breach_of_job(actor, format!("the answer to {request} is not here"));
-        } else if wrong && compared && !self.lie_alike() {
+        } else if wrong && compared {
             self.breach_of_job(actor, format!("the answer to {request} is wrong"));
         } else {
             self.counts.answers_wrong += u64::from(wrong);
         }
     }
 
-    /// Whether two liars may have said the same, since all lie alike here.
-    fn lie_alike(&self) -> bool {
-        let lies = |role: &Role| matches!(role, Role::Worker(worker) if worker.vice == Vice::Lies);
-        self.actors.list.iter().filter(|it| lies(&it.role)).count() > 1
+    /// C1 of what the next attempt reads: of what is run twice, only what the model gives is kept.
+    pub(super) fn check_kept(&mut self, actor: usize, facts: &[Fact]) {
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        let Some(job) = buyer.job.as_ref().filter(|it| it.spec.limits.copies > 1) else {
+            return;
+        };
+        let wrong = facts.iter().find_map(|fact| {
+            let Fact::Kept { request, name, id } = fact else {
+                return None;
+            };
+            let asked = |(given, _): &(ContentId, u64)| {
+                request_id(&[(GIVEN.to_owned(), *given)]) == *request
+            };
+            let number = job.given.iter().position(asked)?;
+            let truth = job.truth(number as u32)?;
+            let is_right = self.jobs.contents.value(*id) == truth.get(name).copied();
+            (!is_right).then(|| format!("{name} of request {number} is kept and wrong"))
+        });
+        if let Some(what) = wrong {
+            self.breach_of_job(actor, what);
+        }
     }
 
-    /// M2: what a job cost and holds is within its budget. J1: what is told done is done.
+    /// J1: what is told done is done.
     pub(super) fn check_outcome(&mut self, actor: usize, outcome: &Outcome) {
         self.check_paid(actor, outcome);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
@@ -209,7 +231,16 @@ impl World {
             let what = format!("done with {} of {}", job.answered(), job.requests());
             return self.breach_of_job(actor, what);
         }
-        let (spec, last) = (job.spec.clone(), job.lives * 20 + 20);
+        self.check_budget(actor);
+    }
+
+    /// M2: what a job cost and holds is within its budget, at its end and whenever it has bought.
+    pub(super) fn check_budget(&mut self, actor: usize) {
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        let Some(job) = &buyer.job else { return };
+        let (spec, last) = (&job.spec, job.lives * 20 + 20);
         let Some(budget) = spec.limits.budget else {
             return;
         };

@@ -148,6 +148,9 @@ impl World {
         let Some(what) = buyer.asked.remove(&asked) else {
             return;
         };
+        if matches!(what, BuyerAsked::Buy(_) | BuyerAsked::Look(_)) {
+            self.check_budget(actor);
+        }
         let (ticket, answer) = match (what, reply) {
             (BuyerAsked::Lease, Reply::Answer(word)) => {
                 if let Word::Lease(Some(lease)) = *word {

@@ -388,6 +388,8 @@ impl World {
             return Vec::new();
         };
         let noise = worker.noise;
+        // No two liars say the same.
+        let lie = if lies { actor as u64 + 1 } else { 0 };
         let value = |id| self.jobs.contents.value(id);
         let values: BTreeMap<String, u64> = inputs
             .iter()
@@ -395,7 +397,7 @@ impl World {
             .collect();
         let mut outputs = Vec::new();
         for output in &work.outputs {
-            let value = computed(work.graph, &values, &output.name) ^ u64::from(lies);
+            let value = computed(work.graph, &values, &output.name) ^ lie;
             let id = self.jobs.contents.make(value, noise);
             self.jobs.contents.hold(account, id);
             outputs.push((output.name.clone(), id));
