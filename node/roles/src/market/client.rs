@@ -525,6 +525,14 @@ impl MarketClient {
             return self.reply(asked, Reply::NotTaken(answer), actions);
         };
         match results.first() {
+            // The same bytes may have been taken in before: what came of them is in the log alone.
+            // Signed anew they would be carried out twice.
+            Some(Err(
+                Refusal::NonceUsed { .. } | Refusal::NonceOld { .. } | Refusal::BatchExpired { .. },
+            )) if open.repeated => {
+                let last = open.last;
+                self.reply(asked, Reply::Uncertain(last), actions);
+            }
             // This clock was ahead once, or that of another process of this account is. Of those
             // within the window any may be used: the next is to be above the highest.
             Some(Err(Refusal::NonceOld { oldest, .. })) if *signed < SIGNED_MAX => {
@@ -535,11 +543,6 @@ impl MarketClient {
                 *mended = true;
                 self.offsets.learn(*now, Millis(own.0 / 1_000));
                 self.sign(asked, own, actions);
-            }
-            // The same bytes were taken in before: what came of them is in the log alone.
-            Some(Err(Refusal::NonceUsed { .. })) if open.repeated => {
-                let last = open.last;
-                self.reply(asked, Reply::Uncertain(last), actions);
             }
             _ => self.reply(asked, Reply::Carried(results), actions),
         }

@@ -142,6 +142,22 @@ fn a_nonce_that_a_repeated_batch_finds_used_says_nothing() {
     assert!(matches!(refused, Reply::Carried(results) if results.len() == 1));
 }
 
+/// Where commands of the same account came between, the window has gone on; where the clock was
+/// behind, the batch is over. Signed anew it would be carried out twice: a gang bought twice.
+#[test]
+fn a_repeated_batch_that_is_old_or_over_is_not_signed_anew() {
+    let mut scene = Scene::new();
+    let (nonce, oldest) = (Nonce(1), Nonce(1_000_000));
+    let (expires, now) = (Millis(1), Millis(2));
+    let old = Refusal::NonceOld { nonce, oldest };
+    for refusal in [old, Refusal::BatchExpired { expires, now }] {
+        let (first, ..) = scene.carry();
+        let (second, ..) = put(scene.silent(first));
+        let uncertain = reply(scene.applied(second, refusal));
+        assert!(matches!(uncertain, Reply::Uncertain(Silence::Broken)));
+    }
+}
+
 #[test]
 fn what_was_signed_below_the_window_is_signed_above_it_four_times() {
     let mut scene = Scene::new();
