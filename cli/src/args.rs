@@ -35,7 +35,7 @@ pub use trade::{Lease, Order};
 #[command(
     after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 no plan fits, \
 5 network, 6 job failed,\n7 a signature or result does not hold, 8 wrong state of a folder, \
-130 interrupted. SOUK_LOG=info shows more."
+9 budget, 10 deadline,\n130 interrupted. SOUK_LOG=info shows more."
 )]
 pub struct Args {
     /// The folder of the testnet or node.

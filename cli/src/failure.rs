@@ -14,9 +14,11 @@ use crate::show;
 pub enum Kind {
     /// Something souk does not expect: a fault of souk or of the machine.
     Unexpected,
+    /// The arguments do not parse.
+    Usage,
     /// A file, a model, an input or an option is not usable.
     Input,
-    /// No plan fits: an operator no device runs, a budget too small, nobody eligible.
+    /// No plan fits: an operator no device runs, nobody eligible.
     NoPlan,
     /// Peers or ports cannot be reached or used.
     Network,
@@ -26,21 +28,28 @@ pub enum Kind {
     Verification,
     /// A folder or a testnet is not in the state the command needs.
     State,
+    /// The budget allows no more.
+    Budget,
+    /// The deadline allows no more.
+    Deadline,
     /// The user stopped it.
     Interrupted,
 }
 
 impl Kind {
-    /// The process's exit code. 2 is clap's, for arguments that do not parse.
+    /// The process's exit code.
     pub fn code(self) -> u8 {
         match self {
             Kind::Unexpected => 1,
+            Kind::Usage => 2,
             Kind::Input => 3,
             Kind::NoPlan => 4,
             Kind::Network => 5,
             Kind::Job => 6,
             Kind::Verification => 7,
             Kind::State => 8,
+            Kind::Budget => 9,
+            Kind::Deadline => 10,
             Kind::Interrupted => crate::stop::INTERRUPTED,
         }
     }
@@ -56,6 +65,8 @@ impl Kind {
             Kind::Job,
             Kind::Verification,
             Kind::State,
+            Kind::Budget,
+            Kind::Deadline,
         ];
         let found = kinds
             .into_iter()

@@ -10,12 +10,14 @@ mod folder;
 mod show;
 mod stop;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use args::{Args, Output};
+use failure::{Failure, Kind};
 
 fn main() -> ExitCode {
     // Before anything else starts a thread: the rules around a job stand for threads to come.
@@ -26,11 +28,15 @@ fn main() -> ExitCode {
     {
         return souk_node::sandbox::inside::main();
     }
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return unparsed(&error),
+    };
     let filter = EnvFilter::try_from_env("SOUK_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         // It would say so on the same stderr and panic: a node outlives its full disk.
         .log_internal_errors(false)
         .init();
@@ -54,6 +60,24 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(json),
     }
+}
+
+/// What clap says of arguments that do not parse, or that ask for help; as JSON where that is
+/// asked for.
+fn unparsed(error: &clap::Error) -> ExitCode {
+    let is_json = |argument: std::ffi::OsString| argument == "--json" || argument == "json";
+    if !error.use_stderr() || !std::env::args_os().any(is_json) {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    let (cause, rest) = text.split_once("\n\n").unwrap_or((text.as_str(), ""));
+    let cause = cause.trim_start_matches("error: ");
+    Failure::new(
+        Kind::Usage,
+        cause,
+        rest.split_whitespace().collect::<Vec<_>>().join(" "),
+    )
+    .report(true)
 }
 
 /// How much freed memory is worth keeping: more than the frames of a few busy connections.

@@ -102,7 +102,7 @@ fn what_no_provider_offers_is_named() {
         assert!(refused.stdout.contains(word), "{}", refused.stdout);
     }
     let late = plan(&market, &["--deadline", "0.0000001"]);
-    assert_eq!(late.code, 4);
+    assert_eq!(late.code, 10);
     assert!(late.stdout.contains("deadline"), "{}", late.stdout);
 }
 

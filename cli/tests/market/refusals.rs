@@ -91,13 +91,13 @@ fn every_bad_input_is_named() {
 
     assert_refused!(
         refused(&market, &model, &[images], &["--budget", "0.000001"]),
-        4,
+        9,
         "0.000001",
         "cheapest"
     );
     assert_refused!(
         refused(&market, &model, &[images], &["--budget", "0.001"]),
-        4,
+        9,
         "0.001"
     );
     assert_refused!(

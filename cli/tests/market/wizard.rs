@@ -106,9 +106,9 @@ fn limits_that_leave_jobs_nothing_are_refused() {
         let refused = souk(&folder, &[&init[..], &[option, "0"]].concat());
         assert_eq!(refused.code, 2, "{}", refused.stdout);
         assert!(
-            refused.stderr.contains("0 is not in 1.."),
+            refused.stdout.contains("0 is not in 1.."),
             "{}",
-            refused.stderr
+            refused.stdout
         );
         assert!(!folder.exists(), "nothing is written");
     }

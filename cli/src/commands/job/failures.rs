@@ -4,6 +4,7 @@ use souk_node::buyer::{
     End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
 };
 use souk_node::scheduler::graph::ImportError;
+use souk_node::scheduler::planning::PlanError;
 
 use crate::failure::{Failure, Kind};
 use crate::folder::unreachable_market;
@@ -53,12 +54,12 @@ pub fn from_quote(error: QuoteError) -> Failure {
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::Budget { .. } => Failure::new(
-            Kind::NoPlan,
+            Kind::Budget,
             error,
             "raise --budget, or try --prefer cheapest",
         ),
         QuoteError::Escrow { .. } => Failure::new(
-            Kind::NoPlan,
+            Kind::Budget,
             error,
             "raise --budget: only what is used is paid, but a lease holds what it could use",
         ),
@@ -66,6 +67,11 @@ pub fn from_quote(error: QuoteError) -> Failure {
             let hint = "give it more time with --wait, or a higher --priority";
             Failure::new(Kind::NoPlan, error, hint)
         }
+        QuoteError::Plan(PlanError::Deadline { .. }) => Failure::new(
+            Kind::Deadline,
+            error,
+            "give it more time with --deadline, or try --prefer fastest",
+        ),
         QuoteError::Plan(_) => {
             let hint = "loosen the limits; `souk book` shows what is on offer";
             Failure::new(Kind::NoPlan, error, hint)
@@ -124,10 +130,18 @@ fn from_reason(reason: &Reason) -> Failure {
             Kind::Network,
             "is the market up? `souk testnet up` starts the one in --dir",
         ),
-        Reason::NoPlan(_) | Reason::Unsold(_) | Reason::Escrow { .. } => (
-            Kind::NoPlan,
-            "the book or the budget left allows no more; loosen a limit",
+        Reason::NoPlan(NoPlan {
+            kind: NoPlanKind::Budget,
+            ..
+        })
+        | Reason::Escrow { .. } => (Kind::Budget, "raise --budget, or try --prefer cheapest"),
+        Reason::Late(_) => (
+            Kind::Deadline,
+            "what was computed is kept: `souk job resume` goes on with it",
         ),
+        Reason::NoPlan(_) | Reason::Unsold(_) => {
+            (Kind::NoPlan, "the book allows no more; loosen a limit")
+        }
         Reason::Receipt { .. } | Reason::Outvoted { .. } | Reason::Disagreement { .. } => (
             Kind::Verification,
             "nothing was signed for it, and its usage is disputed",
