@@ -50,11 +50,24 @@ impl JobCore {
                 return true;
             }
         }
-        if !is_there || is_busy || self.pursuit(errand).phase != Phase::Idle {
+        let is_idle = is_there && !is_busy && self.pursuit(errand).phase == Phase::Idle;
+        if !is_idle || self.is_buying() {
             return false;
         }
         self.prepare(errand);
         true
+    }
+
+    /// Whether an errand is about to buy: the other one waits until its leases have their number,
+    /// and what they hold is seen.
+    fn is_buying(&self) -> bool {
+        let mut waits = self.waits.iter();
+        waits.any(|wait| {
+            matches!(
+                wait,
+                Wait::Look(_) | Wait::Plan(_) | Wait::Buy(_) | Wait::Adopt(_) | Wait::Skip(_)
+            )
+        })
     }
 
     /// Whether something that a third run reads is not here yet.
