@@ -58,11 +58,9 @@ impl JobCore {
         true
     }
 
-    /// Whether an errand is about to buy: the other one waits until its leases have their number,
-    /// and what they hold is seen.
+    /// Whether an errand is about to buy: the other one waits for its number and what it holds.
     fn is_buying(&self) -> bool {
-        let mut waits = self.waits.iter();
-        waits.any(|wait| {
+        self.waits.iter().any(|wait| {
             matches!(
                 wait,
                 Wait::Look(_) | Wait::Plan(_) | Wait::Buy(_) | Wait::Adopt(_) | Wait::Skip(_)
