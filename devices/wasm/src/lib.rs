@@ -11,6 +11,8 @@
 //! ONNX, number of dimensions, address of the sizes (64 bits each), address of the values
 //! (little-endian in C order). A table at address 0 says that the inputs are refused.
 
+#![cfg(feature = "engine")]
+
 mod engine;
 mod table;
 
