@@ -85,12 +85,10 @@ impl Cluster {
     /// Waits until every node serves.
     ///
     /// # Errors
-    /// The first that does not; the others go on.
+    /// The first that does not, at once: others may wait for it. They go on.
     pub async fn ready(&mut self) -> Result<(), StartError> {
-        for node in self.running.values_mut() {
-            node.ready().await?;
-        }
-        Ok(())
+        let all = self.running.values_mut().map(Node::ready);
+        futures::future::try_join_all(all).await.map(drop)
     }
 
     /// Names of the nodes that run, with their process ids.

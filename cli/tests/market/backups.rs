@@ -14,7 +14,7 @@ fn failure(ran: &Ran, code: i32) -> String {
 
 #[test]
 fn a_backup_gives_a_newcomer_its_state_and_it_joins() {
-    let market = Market::up();
+    let market = Market::replicated();
     market.submit_digits("before", &[]).done();
     let file = market.path("market.backup");
     let taken = souk(
@@ -36,7 +36,7 @@ fn a_backup_gives_a_newcomer_its_state_and_it_joins() {
 
 #[test]
 fn a_market_begins_again_from_a_backup() {
-    let market = Market::up();
+    let market = Market::replicated();
     market.submit_digits("before", &[]).done();
     let file = market.path("market.backup");
     market.souk(&["validator", "backup", &file]).done();
@@ -57,7 +57,7 @@ fn a_market_begins_again_from_a_backup() {
 
 #[test]
 fn a_damaged_backup_is_refused_with_file_and_byte() {
-    let market = Market::up();
+    let market = Market::replicated();
     let file = market.path("market.backup");
     market.souk(&["validator", "backup", &file]).done();
     let newcomer = Newcomer::init(&market, "newcomer-4");
@@ -83,7 +83,7 @@ fn a_damaged_backup_is_refused_with_file_and_byte() {
 
 #[test]
 fn a_validator_on_damaged_data_says_what_and_what_to_do() {
-    let market = Market::up();
+    let market = Market::replicated();
     market.submit_digits("before", &[]).done();
     market.souk(&["testnet", "down"]).done();
     let home = market.path("net/validator-1");

@@ -40,12 +40,23 @@ impl Ran {
 }
 
 impl Market {
-    /// Starts a market of three validators and four providers.
+    /// Starts a market of one validator and four providers: what is tried here is seldom how the
+    /// log is replicated, and each process more takes its time from all others.
     pub fn up() -> Market {
+        Market::of("1")
+    }
+
+    /// Starts a market of three validators and four providers.
+    pub fn replicated() -> Market {
+        Market::of("3")
+    }
+
+    fn of(validators: &str) -> Market {
         let market = Market {
             home: tempfile::tempdir().expect("a temporary folder"),
         };
-        market.souk(&["testnet", "up", "--detach"]).done();
+        let up = ["testnet", "up", "--detach", "--validators", validators];
+        market.souk(&up).done();
         market
     }
 

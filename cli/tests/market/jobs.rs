@@ -136,7 +136,7 @@ fn weights_a_provider_holds_are_not_sent_again() {
 
 #[test]
 fn killing_the_leader_stops_no_job_and_it_catches_up() {
-    let market = Market::up();
+    let market = Market::replicated();
     let status = market.souk(&["testnet", "status"]).done();
     let leader = status["validators"][0]["leader"].as_u64().unwrap();
     let victims = market.processes(&format!("validator-{leader} "));

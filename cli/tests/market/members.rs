@@ -41,7 +41,7 @@ fn take_away(market: &Market, id: u64) {
 
 #[test]
 fn three_grow_to_five_under_load_and_the_leader_leaves() {
-    let market = Market::up();
+    let market = Market::replicated();
     let done = AtomicBool::new(false);
     let jobs = std::thread::scope(|scope| {
         let jobs = scope.spawn(|| load(&market, &done));
@@ -91,7 +91,7 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
 
 #[test]
 fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
-    let market = Market::up();
+    let market = Market::replicated();
     market.submit_digits("before", &[]).done();
     let mut fourth = Newcomer::run(&market, "newcomer-4");
     fourth.add(&market);
@@ -123,7 +123,7 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
 
 #[test]
 fn a_market_outlives_all_its_founders() {
-    let market = Market::up();
+    let market = Market::replicated();
     let fourth = Newcomer::run(&market, "newcomer-4");
     fourth.add(&market);
     // Whoever meets the validators keeps who they are: a command at once, a provider every 5 s.
@@ -158,7 +158,7 @@ fn a_market_outlives_all_its_founders() {
 
 #[test]
 fn a_wiped_founder_is_refused_although_all_start_at_once() {
-    let market = Market::up();
+    let market = Market::replicated();
     market.submit_digits("before", &[]).done();
     agree(&market, &[1, 2, 3]);
     market.souk(&["testnet", "down"]).done();
@@ -173,7 +173,7 @@ fn a_wiped_founder_is_refused_although_all_start_at_once() {
 
 #[test]
 fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
-    let market = Market::up();
+    let market = Market::replicated();
     let leader = list(&market)["leader"].as_u64().unwrap();
     let dead = leader % 3 + 1;
     let alive = 6 - leader - dead;
@@ -216,7 +216,7 @@ fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
 
 #[test]
 fn only_the_operator_orders_and_the_last_validator_stays() {
-    let market = Market::up();
+    let market = Market::replicated();
     let stranger = market.path("net/buyer/key");
     let refused = market.souk(&["validator", "remove", "1", "--operator-key", &stranger]);
     assert_eq!(refused.code, 8, "{}", refused.stdout);
@@ -250,7 +250,7 @@ fn only_the_operator_orders_and_the_last_validator_stays() {
 
 #[test]
 fn without_a_majority_a_stale_answer_with_its_age_is_to_be_had_when_asked_for() {
-    let market = Market::up();
+    let market = Market::replicated();
     let fresh = market.souk(&["balance", "--stale"]).done();
     assert_eq!(fresh["balanced"], true);
     let applied = fresh["stale"]["applied"].as_u64().unwrap();

@@ -241,7 +241,7 @@ fn a_process_that_dies_while_it_waits_costs_no_lease() {
     }
     let again = market.submit_digits("again", &ONE).done();
     assert_eq!(planned_by_receipt(&market, &again), name);
-    assert!(log_of(&market, &name).contains("waited for a lease has ended by itself"));
+    market.until(|| log_of(&market, &name).contains("waited for a lease has ended by itself"));
     market.until(|| {
         let sandboxes = market.sandboxes_of(&name);
         !sandboxes.is_empty() && sandboxes.iter().all(|id| !waiting.contains(id))
