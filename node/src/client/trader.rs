@@ -21,8 +21,12 @@ pub enum TradeError {
     /// The market was not reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// They may have been carried out or may not, and will not be later: the log says which.
-    #[error("no validator said what became of it: look before you command it again ({0})")]
+    /// They may have been carried out or may not, and may yet be until the batch expires, a minute
+    /// after it was signed: the log says which.
+    #[error(
+        "no validator said what became of it, and it may still be done within a minute: look \
+         before you command it again ({0})"
+    )]
     Uncertain(BrokerError),
     /// A new account's first credits are not there, and nobody said why.
     #[error(
