@@ -28,8 +28,9 @@ use crate::device::group::{Between, crew};
 use crate::device::linked::{self, Unusable};
 use crate::folder::config::{Isolation, ProviderFile};
 use crate::protocols::lease::Failure;
-use crate::sandbox::SandboxPool;
-use crate::sandbox::{Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy};
+use crate::sandbox::{
+    Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy, SandboxPool,
+};
 
 /// What was found of the rules when the provider started.
 const ISOLATION_FILE: &str = "isolation.json";
@@ -116,7 +117,7 @@ impl OpenedDevices {
         let seen = DeviceCosts::open(home);
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
-        let apart = file.isolation == Isolation::Process;
+        let apart = file.isolation != Isolation::None;
         let library = linked::settle(home, file, &program).await?;
         // Where jobs are run apart, no foreign code is in the node's own process.
         device::choose_library(library.as_deref().filter(|_| !apart))?;
@@ -159,6 +160,13 @@ impl OpenedDevices {
         recipe.profiles.get_or_insert_with(|| profiles.clone());
         for missing in &first.policy().missing {
             tracing::warn!(%missing, "a rule around jobs is missing");
+        }
+        if let Some(gap) = first
+            .policy()
+            .gap()
+            .filter(|_| file.isolation == Isolation::Process)
+        {
+            return Err(SandboxFault::Wall(gap.clone()).into());
         }
         keep(home, file.isolation, first.policy().clone());
         Ok(OpenedDevices {
@@ -405,6 +413,7 @@ fn run_failed(fault: SandboxFault) -> Failure {
         SandboxFault::Refused(reason) => Failure::Run(reason),
         SandboxFault::Store(_) | SandboxFault::Memory(_) => Failure::Run(fault.to_string()),
         SandboxFault::NotHere { .. }
+        | SandboxFault::Wall(_)
         | SandboxFault::Start(_)
         | SandboxFault::Device(_)
         | SandboxFault::Ended(_)

@@ -215,6 +215,11 @@ pub fn from_provider(error: ProviderError) -> Failure {
             error,
             "`souk provider init --no-isolation` writes that",
         ),
+        ProviderError::Sandbox(SandboxFault::Wall(_)) => Failure::new(
+            Kind::State,
+            error,
+            "`souk provider status` shows what stands and what is missing",
+        ),
         ProviderError::Sandbox(_) => Failure::new(
             Kind::Input,
             error,

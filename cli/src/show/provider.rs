@@ -156,7 +156,7 @@ pub fn print_links(links: &[LinkRecord]) {
 fn print_isolation(kept: &IsolationFile) {
     match kept.isolation {
         Isolation::None => say("jobs run in the provider's own process, in no sandbox"),
-        Isolation::Process => {
+        Isolation::Process | Isolation::Partial => {
             say("each job runs in a process of its own:");
             kept.policy
                 .enforced

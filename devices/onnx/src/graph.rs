@@ -36,7 +36,7 @@ impl Graph {
     /// # Errors
     /// [`CompileError`]: what is malformed or missing, by name.
     pub fn bind(subgraph: &Subgraph) -> Result<Self, CompileError> {
-        let mut model = onnx::decode(subgraph.model.clone())?;
+        let mut model = subgraph.decoded()?;
         let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
         let graph = model.graph.get_or_insert_default();
         let mut weights = BTreeMap::new();

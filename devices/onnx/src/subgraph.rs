@@ -7,7 +7,10 @@ use bytes::Bytes;
 use souk_memory::{ContentId, DType};
 use thiserror::Error;
 
-use crate::{DecodeError, NodeProto, TensorDataError};
+use crate::{
+    AttributeProto, DecodeError, GraphProto, ModelProto, NodeProto, SparseTensorProto,
+    TensorDataError, TensorProto, decode, location,
+};
 
 /// An ONNX model, and those of its weights that lie outside it.
 #[derive(Clone, Debug, Default)]
@@ -137,6 +140,80 @@ pub enum CompileError {
     },
 }
 
+impl Subgraph {
+    /// The model. Values lie outside it only where an initializer of its graph names them by
+    /// content: an engine that is given any other place would look for it among this machine's
+    /// files.
+    ///
+    /// # Errors
+    /// [`CompileError::Decode`], and [`CompileError::WeightPlace`] for values elsewhere.
+    pub fn decoded(&self) -> Result<ModelProto, CompileError> {
+        let model = decode(self.model.clone())?;
+        if let Some(graph) = &model.graph {
+            let named = |tensor: &&TensorProto| match location(tensor) {
+                Some(place) => weight_id(place).is_none(),
+                None => false,
+            };
+            none_outside(graph.initializer.iter().filter(named))?;
+            none_outside(graph.sparse_initializer.iter().flat_map(both))?;
+            nodes_closed(&graph.node)?;
+        }
+        for function in &model.functions {
+            nodes_closed(&function.node)?;
+            attributes_closed(&function.attribute_proto)?;
+        }
+        for training in &model.training_info {
+            let graphs = training.initialization.iter().chain(&training.algorithm);
+            graphs.into_iter().try_for_each(graph_closed)?;
+        }
+        Ok(model)
+    }
+}
+
+fn graph_closed(graph: &GraphProto) -> Result<(), CompileError> {
+    none_outside(&graph.initializer)?;
+    none_outside(graph.sparse_initializer.iter().flat_map(both))?;
+    nodes_closed(&graph.node)
+}
+
+fn nodes_closed(nodes: &[NodeProto]) -> Result<(), CompileError> {
+    nodes
+        .iter()
+        .try_for_each(|node| attributes_closed(&node.attribute))
+}
+
+fn attributes_closed(attributes: &[AttributeProto]) -> Result<(), CompileError> {
+    attributes.iter().try_for_each(|attribute| {
+        none_outside(attribute.t.iter().chain(&attribute.tensors))?;
+        let sparse = attribute
+            .sparse_tensor
+            .iter()
+            .chain(&attribute.sparse_tensors);
+        none_outside(sparse.flat_map(both))?;
+        let mut graphs = attribute.g.iter().chain(&attribute.graphs);
+        graphs.try_for_each(graph_closed)
+    })
+}
+
+/// The two tensors of a sparse one.
+fn both(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
+    sparse.values.iter().chain(&sparse.indices)
+}
+
+fn none_outside<'a>(
+    tensors: impl IntoIterator<Item = &'a TensorProto>,
+) -> Result<(), CompileError> {
+    let outside =
+        |tensor: &TensorProto| location(tensor).is_some() || !tensor.external_data.is_empty();
+    match tensors.into_iter().find(|tensor| outside(tensor)) {
+        None => Ok(()),
+        Some(tensor) => Err(CompileError::WeightPlace {
+            name: tensor.name().to_owned(),
+            location: tensor.external("location").unwrap_or("").to_owned(),
+        }),
+    }
+}
+
 impl Port {
     /// The shape with `?` for sizes that may vary, such as `[?, 3]`.
     #[must_use]
@@ -202,5 +279,114 @@ pub fn node_name(node: &NodeProto) -> String {
     match node.name() {
         "" => node.output.first().cloned().unwrap_or_default(),
         name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataLocation, FunctionProto, StringStringEntryProto, encode};
+
+    /// A tensor whose values are said to be in a file of whoever opens it.
+    fn from_file(location: &str) -> TensorProto {
+        TensorProto {
+            name: Some("w".to_owned()),
+            data_location: Some(DataLocation::External as i32),
+            external_data: vec![StringStringEntryProto::new("location", location.to_owned())],
+            ..TensorProto::default()
+        }
+    }
+
+    fn holding(tensor: TensorProto) -> AttributeProto {
+        AttributeProto {
+            name: Some("value".to_owned()),
+            t: Some(tensor),
+            ..AttributeProto::default()
+        }
+    }
+
+    fn constant(tensor: TensorProto) -> NodeProto {
+        NodeProto {
+            attribute: vec![holding(tensor)],
+            ..NodeProto::of("Constant", &[], "y")
+        }
+    }
+
+    fn decoded(graph: GraphProto, functions: Vec<FunctionProto>) -> Result<(), CompileError> {
+        let model = ModelProto {
+            graph: Some(graph),
+            functions,
+            ..ModelProto::default()
+        };
+        let subgraph = Subgraph {
+            model: encode(&model),
+            ..Subgraph::default()
+        };
+        subgraph.decoded().map(drop)
+    }
+
+    #[test]
+    fn a_model_names_no_file_wherever_it_hides_it() {
+        let file = || from_file("../../home/provider/key");
+        let body = |graph: GraphProto| GraphProto {
+            node: vec![NodeProto {
+                attribute: vec![AttributeProto {
+                    g: Some(graph),
+                    ..AttributeProto::default()
+                }],
+                ..NodeProto::of("If", &["c"], "y")
+            }],
+            ..GraphProto::default()
+        };
+        let with_node = |node: NodeProto| GraphProto {
+            node: vec![node],
+            ..GraphProto::default()
+        };
+        let with_initializer = |tensor: TensorProto| GraphProto {
+            initializer: vec![tensor],
+            ..GraphProto::default()
+        };
+        let sparse = SparseTensorProto {
+            values: Some(file()),
+            ..SparseTensorProto::default()
+        };
+        let hidden = [
+            with_initializer(file()),
+            with_node(constant(file())),
+            body(with_initializer(file())),
+            body(with_node(constant(file()))),
+            GraphProto {
+                sparse_initializer: vec![sparse],
+                ..GraphProto::default()
+            },
+        ];
+        for graph in hidden {
+            let refused = decoded(graph.clone(), Vec::new()).unwrap_err();
+            assert!(
+                matches!(refused, CompileError::WeightPlace { .. }),
+                "{graph:?}: {refused}"
+            );
+        }
+        let function = FunctionProto {
+            node: vec![constant(file())],
+            ..FunctionProto::default()
+        };
+        assert!(decoded(GraphProto::default(), vec![function]).is_err());
+    }
+
+    #[test]
+    fn values_are_named_by_content_in_the_graphs_own_initializers_alone() {
+        let id = ContentId::of(b"values");
+        let content = || from_file(&format!("blake3:{id}"));
+        let graph = GraphProto {
+            initializer: vec![content()],
+            ..GraphProto::default()
+        };
+        assert_eq!(decoded(graph, Vec::new()), Ok(()));
+        let graph = GraphProto {
+            node: vec![constant(content())],
+            ..GraphProto::default()
+        };
+        assert!(decoded(graph, Vec::new()).is_err());
     }
 }

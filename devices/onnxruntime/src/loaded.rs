@@ -37,7 +37,7 @@ impl LoadedModel {
     }
 
     fn new(subgraph: &Subgraph, stays: fn(&Tensor) -> bool) -> Result<Self, CompileError> {
-        let mut model = onnx::decode(subgraph.model.clone())?;
+        let mut model = subgraph.decoded()?;
         let mut beside = Vec::new();
         let graph = model.graph.iter_mut();
         for initializer in graph.flat_map(|graph| &mut graph.initializer) {

@@ -99,7 +99,7 @@ pub fn try_out(program: &Path, path: &Path) -> Result<LibraryReport, String> {
 
 /// The same, if a sandbox can use it: one of a CPU opens it before its rules.
 fn fit(file: &ProviderFile, reached: LibraryReport) -> Result<Vec<String>, String> {
-    let before_walls = file.isolation == Isolation::Process && has_cpu(&file.device);
+    let before_walls = file.isolation != Isolation::None && has_cpu(&file.device);
     match reached.threads {
         threads @ 1.. if before_walls => Err(format!(
             "{} starts {threads} threads of its own, which no sandbox would hold",

@@ -122,9 +122,11 @@ pub enum DirectChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Each lease in a process of its own, under the kernel's rules.
+    /// Each lease in a process of its own, behind all the walls that there are.
     #[default]
     Process,
+    /// The same behind those walls that this system has.
+    Partial,
     /// In the provider's own process: for buyers one trusts, on a machine of one's own.
     None,
 }
@@ -134,7 +136,7 @@ impl Isolation {
     #[must_use]
     pub fn here() -> Isolation {
         if cfg!(target_os = "linux") {
-            Isolation::Process
+            Isolation::Partial
         } else {
             Isolation::None
         }

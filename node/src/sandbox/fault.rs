@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 
 use souk_memory::StoreError;
 
-use super::SILENCE_MAX;
+use super::{MissingRule, SILENCE_MAX};
 
 /// What a program of Rust prints when it is refused memory.
 #[cfg(target_os = "linux")]
@@ -30,6 +30,12 @@ const SIGNALS: [(i32, &str); 8] = [
 /// Why a sandbox did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxFault {
+    /// A wall around jobs does not stand, and nobody said that it need not.
+    #[error(
+        "on this system jobs are not kept in as they should be, {0} is missing: write isolation = \
+         \"partial\" in provider.toml to sell behind the walls that there are, to buyers you trust"
+    )]
+    Wall(MissingRule),
     /// This system has no rules to put around it.
     #[error(
         "jobs are kept in processes of their own on Linux alone, and this is {system}: write \

@@ -98,7 +98,8 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     // Before there is another thread, and before anything of a job is here.
-    let policy = SandboxPolicy::enforce(confinement(&open.device), open.memory_bytes);
+    let (kind, library) = (confinement(&open.device), open.library.as_deref());
+    let policy = SandboxPolicy::enforce(kind, open.memory_bytes, library);
     match begin(channel, &open, policy) {
         Some((inside, orders)) => inside.work(&orders),
         None => ExitCode::FAILURE,

@@ -20,23 +20,38 @@ pub struct MissingRule {
     pub rule: String,
     /// Why it is not.
     pub reason: String,
+    /// Whether it is a wall: without it a job could reach what is not its own. Else it is one
+    /// limit of several.
+    #[serde(default)]
+    pub wall: bool,
 }
 
 impl SandboxPolicy {
+    /// The first wall that does not stand.
+    #[must_use]
+    pub fn gap(&self) -> Option<&MissingRule> {
+        self.missing.iter().find(|missing| missing.wall)
+    }
+
+    /// Notes a limit, and whether it stands.
     #[cfg(target_os = "linux")]
     pub(super) fn note(&mut self, rule: &str, raised: Result<(), String>) {
-        match raised {
-            Ok(()) => self.enforced.push(rule.to_owned()),
-            Err(reason) => self.leave_out(rule, &reason),
-        }
+        self.tell(rule, raised, false);
+    }
+
+    /// Notes a wall, and whether it stands.
+    #[cfg(target_os = "linux")]
+    pub(super) fn wall(&mut self, rule: &str, raised: Result<(), String>) {
+        self.tell(rule, raised, true);
     }
 
     #[cfg(target_os = "linux")]
-    pub(super) fn leave_out(&mut self, rule: &str, reason: &str) {
-        self.missing.push(MissingRule {
-            rule: rule.to_owned(),
-            reason: reason.to_owned(),
-        });
+    fn tell(&mut self, rule: &str, raised: Result<(), String>, wall: bool) {
+        let rule = rule.to_owned();
+        match raised {
+            Ok(()) => self.enforced.push(rule),
+            Err(reason) => self.missing.push(MissingRule { rule, reason, wall }),
+        }
     }
 }
 

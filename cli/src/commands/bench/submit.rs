@@ -19,7 +19,7 @@ pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
         jobs: args.jobs,
         isolation: match args.no_isolation {
             true => Isolation::None,
-            false => Isolation::Process,
+            false => Isolation::here(),
         },
     };
     let measured = submissions::run(&binary()?, scratch.path(), shape).await;

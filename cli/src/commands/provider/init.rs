@@ -410,6 +410,7 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         },
         isolation = match file.isolation {
             Isolation::Process => "process",
+            Isolation::Partial => "partial",
             Isolation::None => "none",
         },
         leases = limits.leases,

@@ -388,8 +388,10 @@ async fn check(provider: Arc<Provider>, graphs: Vec<ContentId>) -> EffectOutcome
                 return Ok(());
             };
             let model = onnx::decode(model).ok();
-            let graph = model.and_then(|model| model.graph);
-            let mut nodes = graph.iter().flat_map(|graph| &graph.node);
+            let functions = model.iter().flat_map(|model| &model.functions);
+            let bodies = functions.flat_map(|function| &function.node);
+            let graphs = model.iter().flat_map(|model| &model.graph);
+            let mut nodes = graphs.flat_map(|graph| &graph.node).chain(bodies);
             nodes.try_for_each(|node| check_node(limits, node))
         })
     });
