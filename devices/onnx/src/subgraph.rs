@@ -314,6 +314,7 @@ mod tests {
 
     fn decoded(graph: GraphProto, functions: Vec<FunctionProto>) -> Result<(), CompileError> {
         let model = ModelProto {
+            ir_version: Some(8),
             graph: Some(graph),
             functions,
             ..ModelProto::default()
