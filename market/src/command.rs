@@ -84,6 +84,12 @@ pub enum Command {
         /// The new price.
         price: Price,
     },
+    /// The buyer says that the work of its lease has begun: from now on the provider may state what
+    /// is used, and silence accepts that. Once said it is so; saying it again changes nothing.
+    StartWork {
+        /// Which lease.
+        lease: LeaseId,
+    },
     /// The provider states what a lease has used so far. Unless the buyer disputes it in time it
     /// counts as accepted.
     NoteUsage {
@@ -99,8 +105,8 @@ pub enum Command {
         /// The usage it accepts: that of the open note.
         usage: DeviceMicros,
     },
-    /// The buyer disputes the open note: the lease closes on what was accepted before.
-    DisputeNote {
+    /// The buyer refuses the work, noted or not: the lease closes on what was accepted before.
+    Dispute {
         /// Which lease.
         lease: LeaseId,
     },
@@ -220,6 +226,8 @@ pub enum Acceptance {
         /// What of it rests in the book.
         resting: Units,
     },
+    /// The work has begun.
+    Started,
     /// The note stands until it is accepted, disputed or its deadline passes.
     Noted {
         /// When it counts as accepted.

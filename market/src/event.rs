@@ -78,6 +78,15 @@ pub enum Event {
     },
     /// A bid and an ask met and a lease began.
     Traded(Trade),
+    /// A buyer said that the work of its lease has begun.
+    WorkStarted {
+        /// Which.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+    },
     /// A note was filed or answered.
     Note {
         /// On which lease.
@@ -209,6 +218,9 @@ impl Event {
             Self::Traded(Trade {
                 buyer, provider, ..
             })
+            | Self::WorkStarted {
+                buyer, provider, ..
+            }
             | Self::Note {
                 buyer, provider, ..
             }

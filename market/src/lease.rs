@@ -54,6 +54,8 @@ pub struct Lease {
     pub term: Term,
     /// The notice before a reclaim or a displacement.
     pub notice: Millis,
+    /// Whether its buyer said that the work has begun: before that nothing is noted.
+    pub work_started: bool,
     /// Usage the buyer accepted, by word or by silence.
     pub accepted: DeviceMicros,
     /// Notes in a row that were accepted by silence.
@@ -178,7 +180,7 @@ pub enum CloseReason {
     Reclaimed,
     /// A higher bid displaced it.
     Displaced,
-    /// The buyer disputed a note.
+    /// The buyer refused the work.
     Disputed,
     /// The buyer answered no note for too long.
     BuyerSilent,

@@ -212,6 +212,12 @@ refusals! {
     /// More usage than the lease can have had.
     "usage_over" UsageOver { claimed: DeviceMicros, possible: DeviceMicros }
         => "{claimed} device-us are claimed, at most {possible} were possible";
+    /// The lease waits for another one's end.
+    "lease_waits" LeaseWaits { lease: LeaseId, until: Millis }
+        => "lease {lease} waits for the device, until {until} ms at the latest";
+    /// The buyer has not said that the work began.
+    "work_unstarted" WorkUnstarted { lease: LeaseId }
+        => "the buyer of lease {lease} has not said that the work began, so no usage is noted";
     /// Not more usage than was accepted.
     "usage_stale" UsageStale { claimed: DeviceMicros, accepted: DeviceMicros }
         => "{claimed} device-us are claimed, {accepted} are accepted already";

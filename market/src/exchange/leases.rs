@@ -91,6 +91,7 @@ impl Exchange {
             deadline: opening.start.after(terms.duration),
             term: terms.term,
             notice: ask_terms.notice,
+            work_started: false,
             accepted: DeviceMicros(0),
             silent_notes: 0,
             note: None,

@@ -1,4 +1,7 @@
 //! Usage notes: what a provider says a lease has used, and what its buyer answers or leaves unsaid.
+//!
+//! Silence pays only for work whose beginning the buyer has signed: who sold and did nothing, or was
+//! never heard of, has no note.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -11,6 +14,28 @@ use super::leases::{must_be_buyer, must_be_provider};
 use super::{Context, Exchange, Timer};
 
 impl Exchange {
+    pub(super) fn on_start_work(
+        &mut self,
+        context: &mut Context<'_>,
+        id: LeaseId,
+    ) -> Result<Acceptance, Refusal> {
+        let lease = self.open_lease(id)?;
+        must_be_buyer(lease, context)?;
+        if let LeaseState::Waiting { until, .. } = lease.state {
+            return Err(Refusal::LeaseWaits { lease: id, until });
+        }
+        if !lease.work_started {
+            let (buyer, provider) = (lease.buyer, lease.provider);
+            self.lease_mut(id).work_started = true;
+            context.events.push(Event::WorkStarted {
+                lease: id,
+                buyer,
+                provider,
+            });
+        }
+        Ok(Acceptance::Started)
+    }
+
     pub(super) fn on_note(
         &mut self,
         context: &mut Context<'_>,
@@ -19,6 +44,9 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let lease = self.open_lease(id)?;
         must_be_provider(lease, context)?;
+        if !lease.work_started {
+            return Err(Refusal::WorkUnstarted { lease: id });
+        }
         if let Some(Note { accepted_at, .. }) = lease.note {
             return Err(Refusal::NoteOpen {
                 lease: id,
@@ -67,7 +95,9 @@ impl Exchange {
         id: LeaseId,
         usage: DeviceMicros,
     ) -> Result<Acceptance, Refusal> {
-        let (_, note) = self.noted_lease(context, id)?;
+        let lease = self.open_lease(id)?;
+        must_be_buyer(lease, context)?;
+        let note = lease.note.ok_or(Refusal::NoteNone { lease: id })?;
         if note.usage != usage {
             return Err(Refusal::NoteDiffers {
                 noted: note.usage,
@@ -103,7 +133,8 @@ impl Exchange {
         context: &mut Context<'_>,
         id: LeaseId,
     ) -> Result<Acceptance, Refusal> {
-        let (lease, _) = self.noted_lease(context, id)?;
+        let lease = self.open_lease(id)?;
+        must_be_buyer(lease, context)?;
         let provider = lease.parties.provider;
         assert!(provider != context.slot, "nobody trades with itself");
         self.ledger.get_mut(provider).reputation.on_disputed();
@@ -153,13 +184,5 @@ impl Exchange {
             usage,
             state,
         });
-    }
-
-    /// A lease with a note that its buyer, who speaks, may answer.
-    fn noted_lease(&self, context: &Context<'_>, id: LeaseId) -> Result<(&Lease, Note), Refusal> {
-        let lease = self.open_lease(id)?;
-        must_be_buyer(lease, context)?;
-        let note = lease.note.ok_or(Refusal::NoteNone { lease: id })?;
-        Ok((lease, note))
     }
 }

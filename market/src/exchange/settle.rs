@@ -57,7 +57,7 @@ impl Exchange {
         let due = ReceiptBody::due(lease.price, usage);
         let amount = due.map_or(escrow, |due| due.min(escrow));
         assert!(amount <= escrow, "never more is paid than was held");
-        if reason == CloseReason::Deadline && usage.0 == 0 {
+        if reason == CloseReason::Deadline && lease.work_started && usage.0 == 0 {
             self.ledger.get_mut(provider).reputation.on_idle();
         }
         self.close(id, reason, Payment { amount, usage }, events)

@@ -83,9 +83,30 @@ impl Naive {
         });
     }
 
+    pub fn start_work(&mut self, who: usize, id: LeaseId) -> Done {
+        let rent = self.open_rent(id)?;
+        self.must_buy(who, &rent)?;
+        if let LeaseState::Waiting { until, .. } = rent.state {
+            return Err(Refusal::LeaseWaits { lease: id, until });
+        }
+        self.rent_mut(id.0).started = true;
+        if !rent.started {
+            let (lease, buyer, provider) = self.parties(id.0);
+            self.events.push(Event::WorkStarted {
+                lease,
+                buyer,
+                provider,
+            });
+        }
+        Ok(Acceptance::Started)
+    }
+
     pub fn note(&mut self, who: usize, id: LeaseId, usage: u64) -> Done {
         let rent = self.open_rent(id)?;
         self.must_provide(who, &rent)?;
+        if !rent.started {
+            return Err(Refusal::WorkUnstarted { lease: id });
+        }
         if let Some((_, at)) = rent.note {
             return Err(Refusal::NoteOpen {
                 lease: id,
@@ -153,7 +174,6 @@ impl Naive {
     pub fn dispute(&mut self, who: usize, id: LeaseId) -> Done {
         let rent = self.open_rent(id)?;
         self.must_buy(who, &rent)?;
-        rent.note.ok_or(Refusal::NoteNone { lease: id })?;
         self.fall(rent.provider, 16);
         self.fall(who, 16);
         Ok(self.close_accepted(id.0, CloseReason::Disputed))
@@ -276,7 +296,7 @@ impl Naive {
 
     fn close_accepted(&mut self, id: u64, reason: CloseReason) -> Acceptance {
         let rent = self.rent(id).clone();
-        if reason == CloseReason::Deadline && rent.accepted == 0 {
+        if reason == CloseReason::Deadline && rent.started && rent.accepted == 0 {
             self.fall(rent.provider, 8);
         }
         let amount = due(rent.price, rent.accepted).min(rent.escrow);

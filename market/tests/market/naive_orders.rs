@@ -560,6 +560,7 @@ impl Naive {
             start,
             deadline,
             term: bid.term,
+            started: false,
             accepted: 0,
             silent: 0,
             note: None,

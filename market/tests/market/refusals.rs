@@ -206,6 +206,7 @@ fn buyer_accepts_only_the_usage_it_has_seen() {
     let mut town = Town::new();
     town.place(10, sell(ask(1, 300)));
     let lease = town.place(12, buy(bid(500))).1[0].lease;
+    town.run(12, Command::StartWork { lease }).unwrap();
     town.wait(2_000);
     town.run(
         10,

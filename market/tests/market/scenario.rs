@@ -148,6 +148,7 @@ impl Stage {
                     price,
                 }
             }
+            "start" => Command::StartWork { lease: lease() },
             "note" => Command::NoteUsage {
                 lease: lease(),
                 usage: used(words),
@@ -156,7 +157,7 @@ impl Stage {
                 lease: lease(),
                 usage: used(words),
             },
-            "dispute" => Command::DisputeNote { lease: lease() },
+            "dispute" => Command::Dispute { lease: lease() },
             "end" => Command::EndLease { lease: lease() },
             "give-up" => Command::GiveUp { lease: lease() },
             "reclaim" => Command::Reclaim { lease: lease() },
@@ -300,6 +301,7 @@ impl Stage {
                      to {deadline}, escrow {escrow}"
                 )
             }
+            Event::WorkStarted { lease, .. } => format!("the work of lease {lease} has begun"),
             Event::Note {
                 lease,
                 usage,

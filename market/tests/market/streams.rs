@@ -299,7 +299,7 @@ impl Stream {
         let used = rent.map_or(0, |rent| naive.now.saturating_sub(rent.start) * 1_000);
         let amount = Credits(self.dice.below(60));
         let request = RequestId(naive.requests_made.saturating_sub(self.dice.below(5)));
-        let rolled = self.dice.below(67);
+        let rolled = self.dice.below(74);
         // Without a lease there is little to say of leases.
         let idle = rent.is_none() && rolled > 41 && !self.dice.one_in(8);
         match if idle { self.dice.below(34) } else { rolled } {
@@ -318,7 +318,7 @@ impl Stream {
                     price: Price(5 * self.dice.below(7)),
                 }
             }
-            42..=43 => {
+            42..=43 | 71..=73 => {
                 let most = used * self.dice.pick(&[1, 1, 2]);
                 Command::NoteUsage {
                     lease,
@@ -329,7 +329,8 @@ impl Stream {
                 lease,
                 usage: DeviceMicros(noted),
             },
-            45 => Command::DisputeNote { lease },
+            45 if self.dice.one_in(2) => Command::Dispute { lease },
+            45 | 67..=70 => Command::StartWork { lease },
             46 => match self.receipt(exchange, lease) {
                 Some(receipt) => Command::Settle(Box::new(receipt)),
                 None => Command::EndLease { lease },

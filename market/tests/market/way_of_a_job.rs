@@ -11,7 +11,9 @@ fn leased() -> (Town, LeaseId) {
     let mut town = Town::new();
     town.place(PROVIDER, sell(ask(1, 300)));
     let (_, trades) = town.place(BUYER, buy(bid(500)));
-    (town, trades[0].lease)
+    let lease = trades[0].lease;
+    town.run(BUYER, Command::StartWork { lease }).unwrap();
+    (town, lease)
 }
 
 const FULL: u64 = 1_000_000_000;
@@ -227,6 +229,7 @@ fn silent_buyer_loses_the_lease_after_three_notes() {
     };
     let (_, trades) = town.place(BUYER, buy(long));
     let lease = trades[0].lease;
+    town.run(BUYER, Command::StartWork { lease }).unwrap();
     for round in 1..=3 {
         assert!(matches!(town.state(lease), LeaseState::Active));
         town.wait(60_000);
@@ -263,7 +266,7 @@ fn disputed_note_is_not_paid_and_closes_the_lease() {
         },
     )
     .unwrap();
-    town.run(BUYER, Command::DisputeNote { lease }).unwrap();
+    town.run(BUYER, Command::Dispute { lease }).unwrap();
     assert_eq!(town.purse(BUYER), (FULL - 300, 0));
     town.place(PROVIDER, sell(ask(1, 300)));
 }
@@ -544,6 +547,7 @@ fn an_answer_ends_the_silence() {
     };
     let (_, trades) = town.place(BUYER, buy(long));
     let lease = trades[0].lease;
+    town.run(BUYER, Command::StartWork { lease }).unwrap();
     for round in 1..=6 {
         town.wait(60_000);
         let usage = DeviceMicros(round * 30_000_000);
@@ -570,6 +574,7 @@ fn a_note_adds_at_most_five_minutes() {
         ..bid(500)
     };
     let lease = town.place(BUYER, buy(long)).1[0].lease;
+    town.run(BUYER, Command::StartWork { lease }).unwrap();
     town.wait(1_000_000);
     let (claimed, possible) = (DeviceMicros(300_000_001), DeviceMicros(300_000_000));
     let refused = town.run(

@@ -55,8 +55,8 @@ pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 
 use state::{
-    Attempt, Errand, Judging, OpenRequest, Pair, Phase, Pursuit, Question, Refusal, Stage, Timer,
-    Uncertain, Wait,
+    Attempt, Errand, Judging, OpenRequest, Pair, Phase, Pursuit, Question, Stage, Timer, Uncertain,
+    Wait,
 };
 
 /// Effects whose answers are awaited at a time: of each thing of a plan two runs may be fetched to
@@ -88,7 +88,6 @@ pub struct JobCore {
     paid: Vec<AccountKey>,
     pairs: BTreeMap<u32, Pair>,
     next_pair: u32,
-    refusals: BTreeMap<LeaseId, Refusal>,
     followed: Vec<LeaseId>,
     uncertain: BTreeMap<u32, Uncertain>,
     /// What an earlier life did, until it is looked after.
@@ -193,7 +192,6 @@ impl JobCore {
             paid: Vec::new(),
             pairs: BTreeMap::new(),
             next_pair: 0,
-            refusals: BTreeMap::new(),
             followed: Vec::new(),
             uncertain: BTreeMap::new(),
             past: None,
@@ -314,8 +312,10 @@ impl JobCore {
             Wait::RecordRight(n) => self.on_right(n),
             Wait::Sign { lease, leg } => self.on_signed(lease, leg, answer),
             Wait::Settle { lease, leg } => self.on_settled(lease, leg, answer),
-            Wait::RecordRefused(lease) => self.tell_refused(lease),
-            Wait::Dispute(lease) | Wait::EndLease(lease) => self.on_commanded(lease, answer),
+            Wait::RecordRefused { leg, lease, why } => self.tell_refused(leg, lease, why),
+            Wait::Dispute(lease) | Wait::EndLease(lease) | Wait::StartWork(lease) => {
+                self.on_commanded(lease, answer);
+            }
             Wait::LookPast => self.on_past_seen(answer),
             Wait::LookLast => self.on_last_seen(answer),
             Wait::RecordOver => self.close(),
@@ -325,12 +325,13 @@ impl JobCore {
     fn on_not_written(&mut self, wait: &Wait, why: String) {
         match wait {
             Wait::RecordOver => self.close(),
-            Wait::RecordRefused(lease) => {
-                let lease = *lease;
+            Wait::RecordRefused { leg, lease, .. } => {
+                let (leg, lease) = (*leg, *lease);
                 self.end(End::Failed(Reason::Journal(why)));
-                // Silence would pay for it: it is disputed although no journal says so, and nothing
+                // Silence might pay for it: it is disputed although no journal says so, and nothing
                 // is said that none says.
-                self.leave_refused(lease);
+                self.effect(Action::Hang { leg });
+                self.dispute(lease);
             }
             _ => self.end(End::Failed(Reason::Journal(why))),
         }
@@ -346,10 +347,10 @@ impl JobCore {
             Timer::SendUntil(n) => self.on_send_over(n),
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
+            Timer::Start(leg) => self.start_work(leg),
             Timer::Patience { leg, part, .. } => self.on_slow(leg, part),
             Timer::Wrap(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
-            Timer::Quiet(lease) => self.on_quiet(lease),
             Timer::Decide(leg) => self.decide(leg),
             Timer::LookLast => self.look_last(),
         }
@@ -460,14 +461,14 @@ impl JobCore {
                 check.is_some_and(|check| check.pursuit.phase == Phase::Pausing)
             }
             Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
-            Timer::Patience { leg, .. } | Timer::Wrap(leg) | Timer::AskAgain(leg) => {
-                stage(leg).is_some_and(Stage::is_talking)
-            }
+            Timer::Start(leg)
+            | Timer::Patience { leg, .. }
+            | Timer::Wrap(leg)
+            | Timer::AskAgain(leg) => stage(leg).is_some_and(Stage::is_talking),
             Timer::LookLast => {
                 let ending = self.ending.as_ref();
                 ending.is_some_and(|ending| ending.step == EndingStep::Looking)
             }
-            Timer::Quiet(lease) => self.refusals.contains_key(&lease),
             Timer::Decide(leg) => stage(leg) == Some(Stage::Doubted),
         }
     }

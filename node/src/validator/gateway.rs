@@ -55,7 +55,7 @@ struct Door {
     rate_limit: RateLimit,
 }
 
-/// Serves `/souk/market/6` until the network stops.
+/// Serves `/souk/market/7` until the network stops.
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,

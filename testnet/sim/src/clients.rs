@@ -189,11 +189,14 @@ impl People {
                 Some(lease) => Command::NoteUsage { lease, usage },
                 None => Command::PlaceAsk(Box::new(ask(random))),
             },
-            83..88 => match any(random, &of.bought) {
+            83..86 => Command::StartWork {
+                lease: pick(random, &of.bought),
+            },
+            86..89 => match any(random, &of.bought) {
                 Some(lease) => Command::AcceptNote { lease, usage },
                 None => Command::PlaceBid(Box::new(bid(random))),
             },
-            88..92 => Command::EndLease {
+            89..92 => Command::EndLease {
                 lease: pick(random, &of.bought),
             },
             92..95 => Command::GiveUp {
@@ -202,7 +205,7 @@ impl People {
             95..97 => Command::Reclaim {
                 lease: pick(random, &of.sold),
             },
-            97..98 => Command::DisputeNote {
+            97..98 => Command::Dispute {
                 lease: pick(random, &of.bought),
             },
             _ => withdraw(random.between(1, 10_000)),

@@ -112,7 +112,7 @@ pub struct Counts {
     pub buyers_killed: u64,
     /// Of them, those that nobody started again.
     pub buyers_vanished: u64,
-    /// Notes disputed by buyers that dispute all.
+    /// Noted leases refused by buyers that refuse all.
     pub disputes_false: u64,
     /// Providers killed.
     pub providers_killed: u64,

@@ -30,7 +30,9 @@ pub struct Dealings {
     pub unstaked: u64,
     /// Orders whose time was over.
     pub orders_expired: u64,
-    /// Notes that their buyer disputed.
+    /// Leases whose work their buyer said has begun.
+    pub work_started: u64,
+    /// Leases that their buyer refused.
     pub disputes: u64,
     /// Notes accepted by word.
     pub notes_accepted: u64,
@@ -48,6 +50,8 @@ pub struct Dealings {
 struct LeaseDebt {
     price: Price,
     escrow: Credits,
+    /// Whether the buyer said that the work has begun.
+    started: bool,
     accepted: DeviceMicros,
     note: Option<(DeviceMicros, Millis)>,
     /// What the provider gets per device-second, where the lease was bought from another buyer, and
@@ -90,9 +94,13 @@ impl Payments {
         self.accept_silently(now);
         let mut settled = BTreeMap::new();
         for (command, result) in done {
-            if let Ok(acceptance) = result {
-                self.on_done(command, acceptance, &mut settled);
+            let Ok(acceptance) = result else { continue };
+            if let Command::NoteUsage { lease, .. } = command
+                && self.leases.get(lease).is_some_and(|owed| !owed.started)
+            {
+                return Some(format!("lease {lease} is noted, and nobody began it"));
             }
+            self.on_done(command, acceptance, &mut settled);
         }
         let wrong = events
             .iter()
@@ -113,6 +121,12 @@ impl Payments {
     fn on_done(&mut self, command: &Command, acceptance: &Acceptance, settled: &mut ReceiptClaims) {
         let dealings = &mut self.dealings;
         match (command, acceptance) {
+            (Command::StartWork { lease }, _) => {
+                if let Some(owed) = self.leases.get_mut(lease) {
+                    dealings.work_started += u64::from(!owed.started);
+                    owed.started = true;
+                }
+            }
             (Command::NoteUsage { lease, usage }, Acceptance::Noted { accepted_at }) => {
                 if let Some(owed) = self.leases.get_mut(lease) {
                     owed.note = Some((*usage, *accepted_at));
@@ -157,6 +171,7 @@ impl Payments {
                 let owed = LeaseDebt {
                     price: trade.price,
                     escrow: trade.escrow,
+                    started: false,
                     accepted: DeviceMicros(0),
                     note: None,
                     resold_at,

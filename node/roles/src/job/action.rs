@@ -210,7 +210,7 @@ pub enum JobEvent {
         /// Why, as it hears it.
         why: String,
     },
-    /// The market did not end a lease or dispute a note; its own rules will close it.
+    /// The market did not end a lease, dispute it or begin its work; its own rules will close it.
     NotCommanded {
         /// The lease.
         lease: LeaseId,

@@ -23,8 +23,7 @@ impl JobCore {
         self.decide_all();
         self.stop(|wait| !wait.outlives());
         self.stop_pairs(|_| true);
-        self.timers
-            .stop_all(|timer| !matches!(timer, Timer::Quiet(_)));
+        self.timers.stop_all(|_| true);
         self.ending = Some(Ending {
             how,
             leases_ended: 0,
@@ -60,9 +59,6 @@ impl JobCore {
     pub(super) fn step_out(&mut self) {
         let ending = self.ending.as_ref().expect("it ends");
         if ending.step != EndingStep::Closing || !self.waits.is_empty() {
-            return;
-        }
-        if !self.refusals.values().all(|refusal| refusal.is_quiet) {
             return;
         }
         self.set_step(EndingStep::Looking);
@@ -106,12 +102,7 @@ impl JobCore {
     }
 
     pub(super) fn close(&mut self) {
-        if !self.waits.is_empty() {
-            // A note came meanwhile, and is being disputed: silence would pay for it.
-            return self.set_step(EndingStep::Closing);
-        }
         self.attempts.clear();
-        self.refusals.clear();
         self.timers.stop_all(|_| true);
         self.set_step(EndingStep::Over);
         let ending = self.ending.clone().expect("it ends");

@@ -19,18 +19,33 @@ impl JobCore {
         }
     }
 
-    /// A provider gives no result: its lease is ended, and the others run what they still can.
+    /// A provider gives no result: its lease is ended, and the others run what they still can. Who
+    /// made nothing in a lease that silence pays for is not paid.
     pub(super) fn lose(&mut self, leg: Leg, reason: Reason) {
-        self.attempt(leg.attempt).failed.get_or_insert(reason);
-        self.drop_leg(leg);
+        let attempt = self.attempt(leg.attempt);
+        attempt.failed.get_or_insert(reason);
+        let state = attempt.leg(leg.place);
+        let is_disputed = state.has_started && state.made.is_empty();
+        let lease = state.terms.lease;
+        self.leave(leg);
+        match is_disputed {
+            true => self.dispute(lease),
+            false => self.end_lease(lease),
+        }
         self.limit_others(leg.attempt);
     }
 
-    /// Does without a leg.
+    /// Does without a leg, and ends its lease.
     pub(super) fn drop_leg(&mut self, leg: Leg) {
+        self.leave(leg);
+        let lease = self.attempt(leg.attempt).leg(leg.place).terms.lease;
+        self.end_lease(lease);
+    }
+
+    fn leave(&mut self, leg: Leg) {
         self.stop_timers_of(leg);
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
-        let (before, lease) = (state.stage, state.terms.lease);
+        let before = state.stage;
         assert!(
             before <= Stage::Doubted,
             "what is paid or refused is not lost"
@@ -39,7 +54,6 @@ impl JobCore {
         if before != Stage::Sold {
             self.effect(Action::Hang { leg });
         }
-        self.end_lease(lease);
     }
 
     /// Some leg is lost or ends early: what its parts would feed is not run.

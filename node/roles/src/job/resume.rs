@@ -8,8 +8,8 @@ use super::action::Action;
 use super::event::{Answer, Leg};
 use super::facts::{End, Past, PastAttempt, attempt_id};
 use super::reason::{Objection, Reason};
-use super::running::{patience, until};
-use super::state::{Attempt, Refusal, Stage, Timer, Uncertain, Wait};
+use super::running::{START_AFTER, patience, until};
+use super::state::{Attempt, Stage, Timer, Uncertain, Wait};
 use super::{JobCore, running, start};
 use crate::clock::Micros;
 use crate::lease::{Opening, ProviderWord, WorkResult};
@@ -57,19 +57,9 @@ impl JobCore {
                 },
             );
         }
-        for (lease, why) in past
-            .refused
-            .iter()
-            .filter(|(lease, _)| !closed.contains(lease))
-        {
-            let refusal = Refusal {
-                leg: None,
-                why: why.clone(),
-                disputed: None,
-                is_quiet: false,
-            };
-            self.refusals.insert(*lease, refusal);
-            self.tell_refused(*lease);
+        let refused = past.refused.keys();
+        for lease in refused.filter(|lease| !closed.contains(lease)) {
+            self.dispute(*lease);
         }
         let main = past
             .attempts
@@ -182,6 +172,7 @@ impl JobCore {
         let ends = until(state.terms.deadline, log).max(running::RUN_ALLOWANCE);
         let moment = tick.plus(ends.min(patience(expected)));
         self.timers.set(Timer::Wrap(leg), moment);
+        self.timers.set(Timer::Start(leg), tick.plus(START_AFTER));
         let opening = Opening::Resume(lease);
         self.effect(Action::Open {
             leg,

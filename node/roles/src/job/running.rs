@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{AccountKey, Millis};
+use souk_market::{AccountKey, Command, Millis};
 
 use super::action::{Action, JobEvent};
 use super::event::Leg;
 use super::reason::{Loss, Reason};
-use super::state::{Attempt, LegState, Progress, Stage, Timer};
+use super::state::{Attempt, LegState, Progress, Stage, Timer, Wait};
 use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::{
@@ -18,6 +18,10 @@ use crate::lease::{
 /// peak figures, and machines are shared.
 const RUN_MARGIN: u64 = 20;
 pub(super) const RUN_ALLOWANCE: Micros = Micros::seconds(5);
+
+/// After so long the log is told that the work of a lease has begun. What is over before is paid by
+/// its receipt and never needs it: a short job takes no command more, and a long one waits for none.
+pub(super) const START_AFTER: Micros = Micros::seconds(2);
 
 /// How long work may take that is expected to take so long: plans err, but not by so much.
 pub(super) fn patience(expected: Micros) -> Micros {
@@ -52,6 +56,7 @@ impl JobCore {
         self.timers.set(Timer::AwaitUntil(n), at(27));
         self.timers.set(Timer::LeaseEnd(n), tick.plus(left));
         for (leg, provider, opening) in opened {
+            self.timers.set(Timer::Start(leg), tick.plus(START_AFTER));
             self.effect(Action::Open {
                 leg,
                 provider,
@@ -274,6 +279,15 @@ impl JobCore {
             provider,
             part: name,
         });
+    }
+
+    /// Tells the log that the work of a leg has begun: from now on its provider may note usage.
+    pub(super) fn start_work(&mut self, leg: Leg) {
+        let Some(lease) = self.talking(leg).map(|state| state.terms.lease) else {
+            return;
+        };
+        self.attempt(leg.attempt).legs[leg.place as usize].has_started = true;
+        self.command(Command::StartWork { lease }, Wait::StartWork(lease));
     }
 
     pub(super) fn on_slow(&mut self, leg: Leg, part: u32) {

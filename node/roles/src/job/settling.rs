@@ -1,7 +1,7 @@
-//! Who is paid, and who is not: receipts are signed and settled, notes of usage disputed.
+//! Who is paid, and who is not: receipts are signed and settled, work that is refused is disputed.
 //!
-//! What is not signed is told, and the usage that its provider then notes is disputed, since
-//! silence would pay for it.
+//! What is refused is put down, told, and disputed in the log at once: whatever its provider notes
+//! afterwards comes too late.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,9 @@ use super::facts::{End, Fact, attempt_id};
 use super::reason::{Objection, Reason};
 use super::receipt::Purchase;
 use super::running::until;
-use super::state::{Attempt, Doubt, Pair, Purpose, Refusal, Side, Stage, Timer, Wait};
+use super::state::{Attempt, Doubt, Pair, Purpose, Side, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Source, WINDOW_MAX};
-
-/// How long a provider that was refused may take to note its usage.
-const NOTED_WITHIN: Micros = Micros::seconds(3);
 
 /// How long answers may take to decide where no note of usage is open: providers make one half a
 /// minute after they were asked at the latest.
@@ -159,62 +156,31 @@ impl JobCore {
         let (lease, provider) = (state.terms.lease, state.terms.provider);
         self.timers.stop(Timer::Decide(leg));
         self.stop_pairs(|pair| pair.is_of_doubt(leg));
-        let refusal = Refusal {
-            leg: Some(leg),
-            why: why.clone(),
-            disputed: None,
-            is_quiet: false,
-        };
-        self.refusals.insert(lease, refusal);
         self.tell(JobEvent::Refused {
             provider,
             why: why.clone(),
         });
-        self.record(
-            vec![Fact::Refused { lease, why }],
-            Wait::RecordRefused(lease),
-        );
-    }
-
-    pub(super) fn tell_refused(&mut self, lease: LeaseId) {
-        let Some(refusal) = self.refusals.get_mut(&lease) else {
-            // The market closed it meanwhile: nobody waits for a word.
-            return;
+        let refused = Fact::Refused {
+            lease,
+            why: why.clone(),
         };
-        let (leg, reason) = (refusal.leg.take(), refusal.why.clone());
-        if let Some(leg) = leg {
-            let word = BuyerWord::Refused { reason };
-            self.effect(Action::Say { leg, word });
-            self.effect(Action::Hang { leg });
-        }
-        self.leave_refused(lease);
+        self.record(vec![refused], Wait::RecordRefused { leg, lease, why });
     }
 
-    /// A provider that is refused is left, and has time to note its usage.
-    pub(super) fn leave_refused(&mut self, lease: LeaseId) {
-        let Some(refusal) = self.refusals.get_mut(&lease) else {
-            return;
-        };
-        if let Some(leg) = refusal.leg.take() {
-            self.effect(Action::Hang { leg });
-        }
-        let until = self.now.tick.plus(NOTED_WITHIN);
-        self.timers.set(Timer::Quiet(lease), until);
+    pub(super) fn tell_refused(&mut self, leg: Leg, lease: LeaseId, reason: String) {
+        let word = BuyerWord::Refused { reason };
+        self.effect(Action::Say { leg, word });
+        self.effect(Action::Hang { leg });
+        self.dispute(lease);
     }
 
-    /// A followed lease stands otherwise than before.
+    /// Refuses a lease in the log: nothing but what was accepted is paid for it.
+    pub(super) fn dispute(&mut self, lease: LeaseId) {
+        self.command(Command::Dispute { lease }, Wait::Dispute(lease));
+    }
+
+    /// A lease whose result is in doubt stands otherwise than before.
     pub(super) fn on_changed(&mut self, lease: &Lease) {
-        if let Some(refusal) = self.refusals.get_mut(&lease.id) {
-            let note = lease.note.as_ref().map(|note| note.accepted_at);
-            if lease.is_closed() && refusal.leg.is_none() {
-                self.refusals.remove(&lease.id);
-                self.timers.stop(Timer::Quiet(lease.id));
-            } else if note.is_some() && note != refusal.disputed {
-                refusal.disputed = note;
-                self.dispute(lease.id);
-            }
-            return;
-        }
         let Some(leg) = self
             .doubted()
             .find(|(_, id)| *id == lease.id)
@@ -236,22 +202,6 @@ impl JobCore {
         }
     }
 
-    fn dispute(&mut self, lease: LeaseId) {
-        self.command(Command::DisputeNote { lease }, Wait::Dispute(lease));
-    }
-
-    pub(super) fn on_quiet(&mut self, lease: LeaseId) {
-        let Some(refusal) = self.refusals.get_mut(&lease) else {
-            return;
-        };
-        refusal.is_quiet = true;
-        if refusal.disputed.is_none() {
-            // Perhaps it noted something, and nobody said so.
-            self.dispute(lease);
-        }
-        self.end_lease(lease);
-    }
-
     pub(super) fn on_commanded(&mut self, lease: LeaseId, answer: Answer) {
         let why = match answer {
             Answer::Commanded(Err(CommandError::Refused(refusal))) => refusal.to_string(),
@@ -261,13 +211,9 @@ impl JobCore {
         self.tell(JobEvent::NotCommanded { lease, why });
     }
 
-    /// Follows the leases that it matters of how they stand.
+    /// Follows the leases of which it matters how they stand.
     pub(super) fn follow(&mut self) {
-        let mut leases: Vec<LeaseId> = match self.is_over() {
-            true => Vec::new(),
-            false => self.refusals.keys().copied().collect(),
-        };
-        leases.extend(self.doubted().map(|(_, lease)| lease));
+        let leases: Vec<LeaseId> = self.doubted().map(|(_, lease)| lease).collect();
         if leases != self.followed && !self.is_over() {
             self.followed.clone_from(&leases);
             self.effect(Action::Follow { leases });

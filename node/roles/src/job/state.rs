@@ -84,8 +84,13 @@ pub(super) enum Wait {
         lease: LeaseId,
         leg: Option<Leg>,
     },
-    RecordRefused(LeaseId),
+    RecordRefused {
+        leg: Leg,
+        lease: LeaseId,
+        why: String,
+    },
     Dispute(LeaseId),
+    StartWork(LeaseId),
     EndLease(LeaseId),
     Record,
     LookPast,
@@ -122,8 +127,9 @@ impl Wait {
             Wait::RecordRight(_)
                 | Wait::Sign { .. }
                 | Wait::Settle { .. }
-                | Wait::RecordRefused(_)
+                | Wait::RecordRefused { .. }
                 | Wait::Dispute(_)
+                | Wait::StartWork(_)
                 | Wait::EndLease(_)
                 | Wait::Record
         )
@@ -143,14 +149,14 @@ pub(super) enum Timer {
     AwaitUntil(u32),
     /// The attempt's first lease ends.
     LeaseEnd(u32),
+    /// The log is told that the work of a leg has begun.
+    Start(Leg),
     /// A part was to be made.
     Patience { leg: Leg, request: u32, part: u32 },
     /// A leg that was told to stop was to be done.
     Wrap(Leg),
     /// A provider at work is asked again.
     AskAgain(Leg),
-    /// A refused provider had time to note its usage.
-    Quiet(LeaseId),
     /// A leg in doubt is decided.
     Decide(Leg),
     /// It is looked once more for what still runs.
@@ -161,7 +167,10 @@ impl Timer {
     /// The leg whose conversation it is about.
     pub(super) fn leg(self) -> Option<Leg> {
         match self {
-            Timer::Patience { leg, .. } | Timer::Wrap(leg) | Timer::AskAgain(leg) => Some(leg),
+            Timer::Start(leg)
+            | Timer::Patience { leg, .. }
+            | Timer::Wrap(leg)
+            | Timer::AskAgain(leg) => Some(leg),
             _ => None,
         }
     }
@@ -271,6 +280,8 @@ pub(super) struct LegState {
     /// How many parts of each request it is still to run.
     pub limit: Option<u32>,
     pub has_stalled: bool,
+    /// Whether the log was told that its work has begun: silence pays for it from then on.
+    pub has_started: bool,
     /// What it made of each request, part by part.
     pub made: BTreeMap<u32, Vec<Tensors>>,
     /// What it wants signed.
@@ -302,6 +313,7 @@ impl LegState {
             knows_last: false,
             limit: None,
             has_stalled: false,
+            has_started: false,
             made: BTreeMap::new(),
             receipt: None,
             served: BTreeSet::new(),
@@ -520,18 +532,6 @@ pub(super) struct OpenRequest {
     pub values: BTreeMap<String, ContentId>,
     /// Whether the caller is given its answer.
     pub is_given: bool,
-}
-
-/// A lease that is not paid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Refusal {
-    /// The leg that is to hear of it; none where an earlier life told it.
-    pub leg: Option<Leg>,
-    pub why: String,
-    /// The note that is disputed.
-    pub disputed: Option<Millis>,
-    /// Whether its provider had time to note its usage.
-    pub is_quiet: bool,
 }
 
 /// A gang of which nobody knows whether it was bought.

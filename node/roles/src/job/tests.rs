@@ -97,7 +97,7 @@ fn the_fifth_loss_ends_the_job_and_says_whom_it_tried() {
 
 #[test]
 fn who_says_nothing_is_not_waited_for_longer_than_its_part_may_take() {
-    let mut world = world(&[Style::Mute(4), Style::Honest, Style::Honest], 1);
+    let mut world = world(&[Style::Mute(3), Style::Honest, Style::Honest], 1);
     assert_done(&mut world, 1);
     let before = &world.outcome.as_ref().unwrap().before;
     assert_eq!(before[0].code(), "provider_slow");
@@ -142,7 +142,7 @@ fn who_gives_its_device_back_is_paid_for_what_it_did() {
 }
 
 #[test]
-fn who_bills_what_there_was_not_is_refused_and_its_note_disputed() {
+fn who_bills_what_there_was_not_is_refused_and_disputed() {
     let mut world = world(&[Style::Overbills, Style::Honest, Style::Honest], 1);
     assert_done(&mut world, 1);
     assert_eq!(world.facts(|fact| matches!(fact, Fact::Refused { .. })), 1);
@@ -155,7 +155,26 @@ fn who_bills_what_there_was_not_is_refused_and_its_note_disputed() {
             }
         )
     });
-    assert_eq!(disputed.count(), 1);
+    let costs: Vec<u64> = disputed.map(|lease| lease.cost.0).collect();
+    assert_eq!(costs, [0], "and what it notes pays nothing");
+}
+
+#[test]
+fn a_job_of_some_seconds_tells_the_log_and_who_made_nothing_of_it_is_disputed() {
+    let mut world = world(&[Style::Mute(3), Style::Honest, Style::Honest], 1);
+    assert_done(&mut world, 1);
+    let leases = world.leases();
+    let started: Vec<_> = leases.iter().filter(|lease| lease.work_started).collect();
+    assert!(!started.is_empty(), "it waited for seconds");
+    let is_disputed = |state: &LeaseState| {
+        let LeaseState::Closed { reason, .. } = state else {
+            return false;
+        };
+        *reason == souk_market::CloseReason::Disputed
+    };
+    let mut disputed = leases.iter().filter(|lease| is_disputed(&lease.state));
+    assert!(disputed.all(|lease| lease.work_started && lease.cost == Credits(0)));
+    assert!(leases.iter().any(|lease| is_disputed(&lease.state)));
 }
 
 #[test]

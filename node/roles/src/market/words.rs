@@ -12,7 +12,7 @@ use super::roster::{RosterRefusal, SignedOrder};
 use crate::lease::Contact;
 
 /// The protocol's name.
-pub const PROTOCOL: &str = "/souk/market/6";
+pub const PROTOCOL: &str = "/souk/market/7";
 
 /// The longest request: a batch of as many receipts as it may hold, each with as many tensors as it
 /// may name, is half of it.

@@ -38,6 +38,18 @@ fn a_buyer_that_does_not_sign_is_waited_for_and_then_the_usage_is_noted() {
 }
 
 #[test]
+fn a_lease_whose_buyer_told_the_log_of_no_work_is_not_paid_by_silence() {
+    let mut world = World::selling();
+    let lease = world.buy_quietly(Term::Firm, 100_000);
+    told(&mut world, start(&lease, true));
+    world.live(31_000);
+    assert_eq!(notes(&world), 1);
+    world.live(300_000);
+    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(0));
+    world.assert_at_rest();
+}
+
+#[test]
 fn a_signature_is_not_awaited_beyond_the_lease() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 10_000);

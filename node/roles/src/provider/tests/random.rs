@@ -199,7 +199,7 @@ fn happens_around(world: &mut World, buyer: &Buyer, happening: Happening) {
         }
         Happening::Dispute { lease } => {
             let Some(lease) = known(lease) else { return };
-            let _ = world.carry(&key, Command::DisputeNote { lease });
+            let _ = world.carry(&key, Command::Dispute { lease });
         }
         Happening::Reclaim { lease } => {
             let Some(lease) = known(lease) else { return };

@@ -456,7 +456,17 @@ impl World {
     }
 
     /// The buyer leases the device for so long.
+    /// A lease whose buyer has told the log that the work begins.
     pub fn buy(&mut self, term: Term, millis: u64) -> Lease {
+        let lease = self.buy_quietly(term, millis).id;
+        let buyer = self.buyer.clone();
+        let started = self.carry(&buyer, Command::StartWork { lease });
+        started.expect("its buyer says so");
+        self.exchange.lease(lease).expect("it was bought").clone()
+    }
+
+    /// A lease whose buyer tells the log nothing more.
+    pub fn buy_quietly(&mut self, term: Term, millis: u64) -> Lease {
         let listing = self.exchange.asks().next().expect("it is on offer");
         let bid = Bid {
             class: listing.class,

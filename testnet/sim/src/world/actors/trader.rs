@@ -115,6 +115,9 @@ impl Trader {
             let usage = noted;
             return Command::AcceptNote { lease: id, usage };
         }
+        if lease.buyer == account && !lease.work_started && random.chance(400) {
+            return Command::StartWork { lease: id };
+        }
         match choice {
             58..74 => self.settle(&lease),
             _ if lease.provider == account => match random.below(10) {
@@ -134,7 +137,7 @@ impl Trader {
                 lease: id,
                 usage: noted,
             },
-            94..98 => Command::DisputeNote { lease: id },
+            94..98 => Command::Dispute { lease: id },
             _ => Command::EndLease { lease: id },
         }
     }

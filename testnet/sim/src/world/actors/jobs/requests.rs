@@ -135,7 +135,7 @@ impl World {
         let noted = leases.iter().filter(|lease| lease.note.is_some());
         for lease in noted.map(|lease| lease.id) {
             self.counts.disputes_false += 1;
-            let command = Command::DisputeNote { lease };
+            let command = Command::Dispute { lease };
             self.carry_for_buyer(actor, BuyerAsked::FalseDispute, command);
         }
     }
