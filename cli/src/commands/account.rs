@@ -192,7 +192,7 @@ pub fn from_trade(error: TradeError) -> Failure {
         TradeError::Uncertain(_) | TradeError::Endowment { .. } => Failure::new(
             Kind::Network,
             error,
-            "after a minute `souk account show` tells whether it happened: look before you do it again",
+            "after a minute `souk account show` tells whether it happened; look there first",
         ),
         TradeError::Refused(_) => Failure::new(
             Kind::State,

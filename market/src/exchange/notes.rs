@@ -1,7 +1,7 @@
 //! Usage notes: what a provider says a lease has used, and what its buyer answers or leaves unsaid.
 //!
-//! Silence pays only for work whose beginning the buyer has signed: who sold and did nothing, or was
-//! never heard of, has no note.
+//! Silence pays only for work whose beginning the buyer has signed: who sold and did nothing, or
+//! was never heard of, has no note.
 
 use crate::command::Acceptance;
 use crate::event::Event;
