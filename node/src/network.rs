@@ -15,7 +15,7 @@ pub mod swarm;
 mod transport;
 pub mod wire;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -173,6 +173,13 @@ impl Network {
     /// The peers with a connection at this moment.
     pub async fn connected(&self) -> Vec<PeerId> {
         self.ask(Command::Connected).await.unwrap_or_default()
+    }
+
+    /// The address from which a peer is connected, or at which it was dialled; none where it is not
+    /// connected, or through a relay alone.
+    pub async fn whereabouts(&self, peer: PeerId) -> Option<IpAddr> {
+        let ask = |reply| Command::Whereabouts { peer, reply };
+        self.ask(ask).await.ok().flatten()
     }
 
     /// Says to the network what this node is. Who does not take part in discovery says nothing.

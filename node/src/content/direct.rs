@@ -309,7 +309,7 @@ impl DirectState {
         let said = wire::receive_short(&mut stream, WORD_BYTES_MAX);
         let (connection, is_dialled) = match timely(said).await? {
             DialOutcome::Dialled => (awaited.connection().await?, true),
-            DialOutcome::YourTurn => match dial(proposal.addresses, proposal.token).await {
+            DialOutcome::YourTurn => match self.dial_back(peer, proposal).await {
                 Ok(connection) => (connection, false),
                 Err(cause) => {
                     timely(wire::send(&mut stream, &DialOutcome::Neither)).await?;
@@ -341,6 +341,15 @@ impl DirectState {
         let named = std::thread::Builder::new().name("direct".to_owned());
         named.spawn(serve).map_err(DirectError::Handshake)?;
         Ok(())
+    }
+
+    /// Dials a peer that nobody here has asked for, where it is and nowhere else: any other address
+    /// may be one that it would have somebody knock at for it.
+    async fn dial_back(&self, peer: PeerId, proposal: Proposal) -> io::Result<TcpStream> {
+        let own = self.network.whereabouts(peer).await;
+        let mut addresses = proposal.addresses;
+        addresses.retain(|address| Some(address.ip()) == own);
+        dial(addresses, proposal.token).await
     }
 
     /// Where this end may be dialled, as the other end should be told.

@@ -5,6 +5,7 @@ pub mod routes;
 pub mod view;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use super::{NetworkConfig, Options, StartError, gossip};
 use crate::clock::unix_ms;
 use crate::folder::contact::{self, Contact};
 use crate::folder::key::NodeKey;
-use crate::network::address_limits::AddressLimits;
+use crate::network::address_limits::{AddressLimits, ip_of};
 use crate::network::peer_score::{Misconduct, PeerScores};
 use crate::network::profile::Profile;
 use crate::network::swarm::discovery::Discovery;
@@ -114,6 +115,11 @@ pub(super) enum Command {
     Profiles(oneshot::Sender<Vec<Profile>>),
     Addresses(oneshot::Sender<Vec<Multiaddr>>),
     Connected(oneshot::Sender<Vec<PeerId>>),
+    /// Where a peer is that is connected directly.
+    Whereabouts {
+        peer: PeerId,
+        reply: oneshot::Sender<Option<IpAddr>>,
+    },
 }
 
 #[derive(NetworkBehaviour)]
@@ -265,6 +271,10 @@ impl SwarmTask {
             }
             Command::Connected(reply) => {
                 let _ = reply.send(self.swarm.connected_peers().copied().collect());
+            }
+            Command::Whereabouts { peer, reply } => {
+                let address = self.routes.of(&peer).map(|(_, address)| address);
+                let _ = reply.send(address.and_then(ip_of));
             }
         }
     }
@@ -517,7 +527,7 @@ impl SwarmTask {
 }
 
 fn is_loopback(address: &Multiaddr) -> bool {
-    crate::network::address_limits::ip_of(address).is_some_and(|ip| ip.is_loopback())
+    ip_of(address).is_some_and(|ip| ip.is_loopback())
 }
 
 fn behaviour(

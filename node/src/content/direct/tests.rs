@@ -198,6 +198,35 @@ async fn an_address_that_answers_is_found_among_those_that_do_not() {
     assert!(none.unwrap_err().to_string().contains("127.0.0.1:"));
 }
 
+/// What a node answers a stranger that would be dialled at this address; whether somebody knocked.
+async fn knocked_at(address: &str) -> (DialOutcome, bool) {
+    let (_server, _, contact) = node(dialled()).await;
+    let (client, ..) = node(DirectListen::Off).await;
+    client.0.network.learn(&contact).await.unwrap();
+    let door = TcpListener::bind(address).await.unwrap();
+    let proposal = Proposal {
+        token: Token::default(),
+        addresses: vec![door.local_addr().unwrap()],
+    };
+    let peer = contact.peer().unwrap();
+    let mut stream = client.0.network.open(peer, PROTOCOL).await.unwrap();
+    wire::send(&mut stream, &proposal).await.unwrap();
+    let _: DirectReply = wire::receive(&mut stream).await.unwrap();
+    let turn = DialOutcome::YourTurn;
+    wire::send(&mut stream, &turn).await.unwrap();
+    tokio::select! {
+        answer = wire::receive::<DialOutcome>(&mut stream) => (answer.unwrap(), false),
+        _ = door.accept() => (DialOutcome::Dialled, true),
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_is_dialled_where_it_is_and_has_nobody_dial_elsewhere() {
+    assert!(knocked_at("127.0.0.1:0").await.1);
+    let (answer, knocked) = knocked_at("127.0.0.2:0").await;
+    assert!(matches!(answer, DialOutcome::Neither) && !knocked);
+}
+
 #[tokio::test]
 async fn a_peer_has_no_more_channels_than_its_share() {
     let (_server, _, contact) = node(dialled()).await;
