@@ -23,6 +23,9 @@ pub enum Objective {
     Cheapest,
     /// The energy that devices draw while they compute.
     Greenest,
+    /// Time multiplied by price: the knee between fastest and cheapest. A plan that takes a tenth
+    /// more time must cost a tenth less to be as good, whatever either is counted in.
+    Balanced,
     /// Time and price in one sum, each in whatever unit it is counted in.
     Weighted {
         /// Weight of a unit of time.
@@ -34,7 +37,7 @@ pub enum Objective {
 
 /// A word that names no objective.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is none of fastest, cheapest and greenest")]
+#[error("{0:?} is none of fastest, cheapest, greenest and balanced")]
 pub struct ObjectiveUnknown(String);
 
 /// What a schedule takes.
@@ -62,10 +65,11 @@ pub struct Score {
 
 impl Objective {
     /// Those that have a name, as the command line and files have them.
-    pub const NAMED: [(&'static str, Self); 3] = [
+    pub const NAMED: [(&'static str, Self); 4] = [
         ("fastest", Self::Fastest),
         ("cheapest", Self::Cheapest),
         ("greenest", Self::Greenest),
+        ("balanced", Self::Balanced),
     ];
 
     /// How good a schedule with these figures is. No figure that grows makes it better.
@@ -78,6 +82,7 @@ impl Objective {
                 Self::Fastest => u128::from(makespan),
                 Self::Cheapest => figures.cost,
                 Self::Greenest => figures.energy,
+                Self::Balanced => u128::from(makespan).saturating_mul(figures.cost),
                 // Beyond what floats count exactly equals are told apart by their makespan.
                 Self::Weighted { time, cost } => {
                     (time * makespan as f64 + cost * figures.cost as f64) as u128
@@ -95,6 +100,7 @@ impl Objective {
             Self::Fastest => (seconds, credits),
             Self::Cheapest => (credits, seconds),
             Self::Greenest => (joules, seconds),
+            Self::Balanced => (seconds * credits, seconds),
             Self::Weighted { time, cost } => (time * seconds + cost * credits, seconds),
         }
     }
@@ -165,5 +171,16 @@ mod tests {
             cost: 1.0,
         };
         assert_eq!(weighted.score(&of(3, 4), None).value, 10);
+    }
+
+    #[test]
+    fn balanced_gives_up_a_hundredth_of_time_for_a_third_of_the_price() {
+        let weigh = |seconds, credits| Objective::Balanced.weigh(seconds, credits, 0.0);
+        let (fastest, knee, cheapest) = (weigh(2.06, 187.0), weigh(2.08, 58.0), weigh(40.0, 4.0));
+        assert!(knee < fastest && knee < cheapest);
+        assert!(
+            weigh(1.0, 0.0) < weigh(2.0, 0.0),
+            "what is free is to be fast"
+        );
     }
 }

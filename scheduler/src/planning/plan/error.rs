@@ -69,7 +69,9 @@ pub enum PlanError {
         cheapest: f64,
     },
     /// The fastest plan within the budget takes longer than the deadline.
-    #[error("the fastest plan takes {fastest_seconds} s, the deadline is {deadline_seconds} s")]
+    #[error(
+        "the fastest plan takes {fastest_seconds:.6} s, the deadline is {deadline_seconds:.6} s"
+    )]
     Deadline {
         /// The deadline.
         deadline_seconds: f64,

@@ -33,7 +33,7 @@ fn costs(problem: &Problem) -> Vec<f64> {
         let (price, power) = (problem.price(device) as f64, problem.power(device) as f64);
         match problem.objective() {
             Objective::Fastest => 0.0,
-            Objective::Cheapest => price,
+            Objective::Cheapest | Objective::Balanced => price,
             Objective::Greenest => power,
             Objective::Weighted { cost, .. } => price * cost,
         }
