@@ -3,6 +3,8 @@
 mod account;
 mod bench;
 mod device;
+mod examples;
+mod job;
 mod market;
 mod testnet;
 mod trade;
@@ -10,11 +12,8 @@ mod trade;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, Subcommand, ValueEnum};
-use serde::{Deserialize, Serialize};
-use souk_node::scheduler::planning::Objective;
-use souk_vocabulary::profile::Backend as Through;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use souk_node::protocols::regions::NamedRegion;
 
 pub use account::{Account, Movement, Operator, OperatorKey};
 pub use bench::{
@@ -22,9 +21,10 @@ pub use bench::{
     ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
 pub use device::{Backend, Device, Probe};
+pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{FoundArgs, Market};
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
-pub use trade::{Lease, Order};
+pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, duration};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -56,12 +56,24 @@ pub struct Args {
     /// Short for --output json.
     #[arg(long, global = true)]
     pub json: bool,
+    /// Print tables whole, however wide they are; else they fit 80 columns.
+    #[arg(long, global = true)]
+    pub wide: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl Args {
+    /// What was typed.
+    ///
+    /// # Errors
+    /// What clap says of words that do not parse, or that ask for help.
+    pub fn given() -> Result<Args, clap::Error> {
+        let matches = examples::with(Args::command()).try_get_matches()?;
+        Args::from_arg_matches(&matches)
+    }
+
     /// How results are printed.
     pub fn output(&self) -> Output {
         if self.json { Output::Json } else { self.output }
@@ -149,184 +161,13 @@ pub enum Command {
     Key(Key),
 }
 
-/// Commands on jobs.
-#[derive(Debug, Subcommand)]
-pub enum JobCommand {
-    /// List the jobs submitted from this folder, oldest first.
-    List,
-    /// Show one job: its rounds, leases, receipts and what it has cost.
-    Status {
-        /// Its name, or the first digits of it.
-        name: String,
-    },
-    /// Go on with a job whose process died or was interrupted: what was computed is not run again.
-    Resume {
-        /// Its name, or the first digits of it.
-        name: String,
-    },
-}
-
-/// A job: the model, its inputs, and limits.
+/// Whose answer is taken.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Freshness {
     /// Take what one validator has, also while no majority of them runs; its age is shown. Without
     /// this the answer holds everything that was acknowledged before the question
     #[arg(long)]
     pub stale: bool,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
-pub struct JobArgs {
-    /// The ONNX model.
-    pub model: PathBuf,
-    /// An input: NAME=FILE.npy, or FILE.safetensors whose tensors are named like the inputs.
-    #[arg(short, long = "input", value_name = "NAME=FILE")]
-    pub input: Vec<String>,
-    /// The most the job may cost, in credits, failed attempts included. A hard stop.
-    #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
-    pub budget: Option<f64>,
-    /// The most to pay for a device-second, in credits.
-    #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
-    pub max_price: Option<f64>,
-    /// Spread the job over at least so many providers.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub min_providers: usize,
-    /// Use at most so many providers.
-    #[arg(long, default_value_t = 4, value_name = "N")]
-    pub max_providers: usize,
-    /// Do not buy from this account (64 hexadecimal digits). May be given again.
-    #[arg(long, value_name = "ACCOUNT")]
-    pub exclude: Vec<String>,
-    /// Only devices that are really there, no emulated ones.
-    #[arg(long)]
-    pub real: bool,
-    /// Only devices of this kind (cpu, gpu, tpu, ...) or with this in their model's name, as `souk
-    /// book` shows them. May be given again: any of them will do.
-    #[arg(long, value_name = "NAME",
-          value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    #[serde(default)]
-    pub device: Vec<String>,
-    /// Only devices that run operators through this.
-    #[arg(long, value_name = "NAME", value_parser = backend())]
-    #[serde(default)]
-    pub backend: Option<Through>,
-    /// What matters most.
-    #[arg(long, value_parser = objective(), default_value_t = Objective::Fastest)]
-    pub prefer: Objective,
-    /// The most the job may take, from its plan to its last output.
-    #[arg(long, value_name = "SECONDS")]
-    pub deadline: Option<f64>,
-    /// The least notice a provider must give before it takes its device back.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
-    pub min_notice: f64,
-    /// Take leases that a provider may end with the notice it states, or lose to a higher bid; what
-    /// was computed by then is kept.
-    #[arg(long)]
-    pub spot: bool,
-    /// Only devices in this region, 0 to 31. May be given again.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..32))]
-    pub region: Vec<u8>,
-    /// Only providers of at least this reputation, 0 to 1000.
-    #[arg(long, value_name = "PERMILLE", default_value_t = 0,
-          value_parser = clap::value_parser!(u16).range(0..=1000))]
-    pub min_reputation: u16,
-    /// Run each part on so many providers and compare; where two differ, a third decides.
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u8).range(1..=2))]
-    pub verify: u8,
-    /// How long to wait for devices that others have leased.
-    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
-    pub wait: f64,
-}
-
-/// Takes the names of what devices go through.
-fn backend() -> impl TypedValueParser<Value = Through> {
-    let names = PossibleValuesParser::new(Through::ALL.map(Through::name));
-    names.try_map(|name| Through::named(&name).ok_or("it is none of them"))
-}
-
-/// Takes what matters most to a buyer: time, money, or energy by the power that providers state.
-fn objective() -> impl TypedValueParser<Value = Objective> {
-    let names = PossibleValuesParser::new(Objective::NAMED.map(|(name, _)| name));
-    names.try_map(|name| name.parse::<Objective>())
-}
-
-/// A job and where its results go.
-#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
-pub struct SubmitArgs {
-    #[command(flatten)]
-    pub job: JobArgs,
-    /// The folder for outputs and receipts.
-    #[arg(short, long = "out", value_name = "DIR")]
-    pub out: PathBuf,
-    /// Which of your own jobs goes first where they want the same devices. To go before others'
-    /// takes a price, not a priority.
-    #[arg(long, value_enum, default_value_t = Priority::Normal)]
-    #[serde(default)]
-    pub priority: Priority,
-    /// The format of the outputs.
-    #[arg(long, value_enum, default_value_t = Format::Npy)]
-    pub format: Format,
-    /// Write when what ran on which device, for <https://ui.perfetto.dev>.
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-    /// Submit only what `souk plan` showed under this hash, or what is as good within --slippage.
-    #[arg(long, value_name = "HASH")]
-    pub check_plan: Option<String>,
-    /// How much more than the checked plan the job may cost and take.
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
-    pub slippage: f64,
-    /// Send no more than this a second to providers, such as 2MiB.
-    #[arg(long, value_name = "BYTES", value_parser = bench::bytes)]
-    #[serde(default)]
-    pub upload_limit: Option<u64>,
-    /// Receive no more than this a second from providers, such as 2MiB.
-    #[arg(long, value_name = "BYTES", value_parser = bench::bytes)]
-    #[serde(default)]
-    pub download_limit: Option<u64>,
-    /// Send and receive over libp2p alone, without a direct channel for large content.
-    #[arg(long)]
-    #[serde(default)]
-    pub no_direct: bool,
-    /// Run the model once for each file of a folder, in the order of their names, while several
-    /// providers work on different files at once: FOLDER of .safetensors, or NAME=FOLDER of .npy
-    /// for the input of that name. Inputs given with -i are the same for all.
-    #[arg(long, value_name = "[NAME=]FOLDER")]
-    #[serde(default)]
-    pub stream: Option<String>,
-    /// How many requests of a stream are under way at a time.
-    #[arg(long, value_name = "N", default_value_t = WINDOW, requires = "stream",
-          value_parser = clap::value_parser!(u32).range(1..=64))]
-    #[serde(default = "window")]
-    pub window: u32,
-}
-
-/// Requests under way where nothing else is said: two for each of four providers.
-const WINDOW: u32 = 8;
-
-fn window() -> u32 {
-    WINDOW
-}
-
-/// Which of a buyer's own jobs goes first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub enum Priority {
-    /// After all others.
-    Low,
-    /// Where nothing is said.
-    #[default]
-    Normal,
-    /// Before all others.
-    High,
-}
-
-/// A file format for tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub enum Format {
-    /// One NumPy file an output.
-    Npy,
-    /// All outputs in `outputs.safetensors`.
-    Safetensors,
 }
 
 /// Commands on receipts.
@@ -471,6 +312,10 @@ pub struct ProviderInitArgs {
     /// emulate.
     #[arg(long)]
     pub device: Option<String>,
+    /// Where the device is, for buyers who ask for a region, such as europe-west; a wrong one lists
+    /// all.
+    #[arg(long, value_name = "REGION")]
+    pub region: Option<NamedRegion>,
     /// The library of ONNX Runtime to use, else the one that is found.
     #[arg(long, value_name = "PATH")]
     pub onnxruntime: Option<PathBuf>,

@@ -7,6 +7,7 @@ mod book;
 mod demo;
 mod device;
 mod job;
+mod job_files;
 mod jobs;
 mod key;
 mod market;
@@ -15,6 +16,7 @@ mod node;
 mod operator;
 mod peers;
 mod provider;
+mod providers;
 mod receipt;
 mod testnet;
 mod trade;
@@ -25,7 +27,7 @@ use std::process::ExitCode;
 
 use crate::args::{Args, Command};
 use crate::failure::Failure;
-use crate::folder;
+use crate::{folder, paste, show};
 
 /// Carries out the command line.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -34,6 +36,10 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(name) => folder::of_market(&args.dir, name)?,
         None => args.dir,
     };
+    paste::work_in(folder);
+    if args.wide {
+        show::print_wide();
+    }
     match args.command {
         Command::Demo => return demo::run(output).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,

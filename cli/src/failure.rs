@@ -87,6 +87,9 @@ pub struct Failure {
     /// What a program may want to know beside: how a job ended and what it cost.
     #[serde(skip)]
     pub facts: Vec<(&'static str, serde_json::Value)>,
+    /// The same for people, where it takes more than a word: lines below the hint.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }
 
 /// What each command returns.
@@ -100,6 +103,7 @@ impl Failure {
             cause: one_line(&cause.to_string()),
             hint: hint.into(),
             facts: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -128,14 +132,33 @@ impl Failure {
             if !self.hint.is_empty() {
                 text += &format!(" hint: {}\n", self.hint);
             }
-            for (name, value) in &self.facts {
-                text += &format!(" {}: {value}\n", name.replace('_', " "));
+            for (name, value) in self.facts.iter().filter(|(_, value)| !value.is_array()) {
+                text += &format!(" {}\n", fact(name, value));
+            }
+            for note in &self.notes {
+                text += &format!(" {note}\n");
             }
             // The exit code says it where nothing can be written.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
         ExitCode::from(self.kind.code())
     }
+}
+
+/// A fact for people: amounts in credits.
+fn fact(name: &str, value: &serde_json::Value) -> String {
+    let amount = name.strip_suffix("_micro_credits").zip(value.as_u64());
+    if let Some((name, micro)) = amount {
+        return format!(
+            "{}: {} credits",
+            name.replace('_', " "),
+            show::credits(micro)
+        );
+    }
+    let text = value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned);
+    format!("{}: {text}", name.replace('_', " "))
 }
 
 fn one_line(text: &str) -> String {

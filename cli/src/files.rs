@@ -7,7 +7,7 @@ use bytes::Bytes;
 use souk_node::market::Receipt;
 use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
-use crate::args::Format;
+use crate::args::{Format, SubmitArgs};
 use crate::failure::{Failure, Kind};
 
 /// Reads a whole file.
@@ -67,6 +67,21 @@ pub fn requests(from: &str) -> Result<Vec<Request>, Failure> {
         return Err(Failure::new(Kind::Input, cause, hint));
     }
     Ok(found)
+}
+
+/// The folders below a submission's own that may hold its answers: itself where it is one request.
+pub fn answer_folders(args: &SubmitArgs) -> Result<Vec<PathBuf>, Failure> {
+    if args.stream.is_none() {
+        return Ok(vec![PathBuf::new()]);
+    }
+    let entries = std::fs::read_dir(&args.out).map_err(|error| {
+        let cause = format!("cannot list {}: {error}", args.out.display());
+        Failure::new(Kind::Input, cause, "give a folder that can be read")
+    })?;
+    let folders = entries.flatten().filter(|entry| entry.path().is_dir());
+    let mut names: Vec<PathBuf> = folders.map(|entry| entry.file_name().into()).collect();
+    names.sort();
+    Ok(names)
 }
 
 /// One request of a stream: a file.

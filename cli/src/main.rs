@@ -7,13 +7,13 @@ mod commands;
 mod failure;
 mod files;
 mod folder;
+mod paste;
 mod show;
 mod stop;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 use args::{Args, Output};
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     {
         return souk_node::sandbox::inside::main();
     }
-    let args = match Args::try_parse() {
+    let args = match Args::given() {
         Ok(args) => args,
         Err(error) => return unparsed(&error),
     };

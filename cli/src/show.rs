@@ -3,6 +3,7 @@
 pub mod balance;
 pub mod book;
 pub mod device;
+pub mod held;
 pub mod job;
 pub mod jobs;
 pub mod market;
@@ -17,6 +18,7 @@ pub mod receipt;
 pub mod statistics;
 pub mod status;
 mod table;
+pub mod times;
 pub mod trade;
 
 use std::collections::BTreeMap;
@@ -24,13 +26,12 @@ use std::io::Write;
 
 use serde::Serialize;
 use serde_json::Value;
-use souk_node::buyer::Quote;
-use souk_node::market::AccountKey;
+use souk_node::market::{AccountKey, Listing};
 use souk_node::protocols::market::Age;
 
 use crate::args::Output;
 
-pub use table::Table;
+pub use table::{Table, print_wide};
 
 /// Prints a value as one line of JSON.
 pub fn json(value: &impl Serialize) {
@@ -51,6 +52,12 @@ pub fn line(output: Output, facts: &Value, text: &str) {
 /// Prints a line. A reader that has gone away is no reason to stop half-way.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints a line of talk: what goes on, and what is no result. A reader that has gone away is no
+/// reason to stop half-way.
+pub fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Says how old the answers below are, if they were asked of one validator alone.
@@ -77,13 +84,48 @@ pub fn with<const N: usize>(mut object: Value, fields: [(&str, Value); N]) -> Va
     object
 }
 
-/// What the providers of a quote are called: their device, and the first digits of the account.
-pub fn names(quote: &Quote) -> BTreeMap<AccountKey, String> {
-    let name = |listing: &souk_node::market::Listing| {
-        let device = device(listing.resources.model.as_str(), listing.resources.emulated);
-        (listing.provider, device)
+/// What providers are called.
+pub type Names = BTreeMap<AccountKey, String>;
+
+/// What the providers of asks are called.
+pub fn names<'a>(listings: impl IntoIterator<Item = &'a Listing>) -> Names {
+    let listings = listings.into_iter();
+    listings
+        .map(|listing| (listing.provider, provider(listing)))
+        .collect()
+}
+
+/// What a provider is called: its name, its device, and the first digits of its account.
+pub fn provider(listing: &Listing) -> String {
+    let emulated = if listing.resources.emulated {
+        ", emulated"
+    } else {
+        ""
     };
-    quote.listings.iter().map(name).collect()
+    let (model, account) = (&listing.resources.model, short(&listing.provider));
+    match listing.name.as_str() {
+        "" => format!("({model}{emulated}) {account}"),
+        name => format!("{name} ({model}{emulated}) {account}"),
+    }
+}
+
+/// What a provider is called, by its account: as it is known, else by the first digits.
+pub fn called(provider: &AccountKey, names: &Names) -> String {
+    let known = names.get(provider).cloned();
+    known.unwrap_or_else(|| short(provider))
+}
+
+/// So many of something, whose plural ends in s.
+pub fn count(many: impl Into<u64>, what: &str) -> String {
+    match many.into() {
+        1 => format!("1 {what}"),
+        many => format!("{many} {what}s"),
+    }
+}
+
+/// A number of things in memory, to be counted in words.
+pub fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// A device's model, marked where it is emulated.
@@ -155,5 +197,7 @@ mod tests {
         assert_eq!(scaled(1.25e15, "FLOP/s"), "1.2 PFLOP/s");
         assert_eq!(bytes(12), "12 B");
         assert_eq!(seconds(0.0031), "3.10 ms");
+        assert_eq!(count(1_u32, "lease"), "1 lease");
+        assert_eq!(count(2_u32, "lease"), "2 leases");
     }
 }

@@ -15,6 +15,7 @@ mod planner;
 pub mod quote;
 mod quote_error;
 mod rest;
+pub mod resting;
 mod shell;
 mod terms;
 mod turn;
@@ -75,7 +76,6 @@ pub struct Buyer {
     tensors: Tensors,
     /// Every id that leases were bought under.
     jobs: Arc<Mutex<Vec<JobId>>>,
-    drawn: Arc<AtomicU32>,
     /// Where jobs say what they want until they have it.
     queue: Option<PathBuf>,
 }
@@ -135,6 +135,8 @@ pub struct Submission {
     pub progress: mpsc::Sender<JobEvent>,
     /// Stops the job.
     pub cancel: Arc<Notify>,
+    /// Whether the lease of its plan is bought already, under its id.
+    pub is_bought: bool,
 }
 
 /// What a job came to, by all that was paid for.
@@ -280,7 +282,6 @@ impl Buyer {
             network,
             tensors,
             jobs: Arc::default(),
-            drawn: Arc::default(),
             queue,
         })
     }
@@ -365,6 +366,7 @@ impl Buyer {
             answers,
             progress,
             cancel: Arc::default(),
+            is_bought: false,
         };
         let mut outputs = BTreeMap::new();
         let keeping = async {
@@ -516,15 +518,24 @@ impl Buyer {
             .push(job);
     }
 
-    /// The id of a job: of no other job's, by the time and a number that rises.
+    /// The id of a new job.
     fn draw(&self) -> JobId {
-        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        let mut words = self.account().0.to_vec();
-        words.extend_from_slice(&unix_us().to_le_bytes());
-        words.extend_from_slice(&std::process::id().to_le_bytes());
-        words.extend_from_slice(&drawn.to_le_bytes());
-        JobId(*ContentId::of(&words).as_bytes())
+        draw_job(self.account())
     }
+}
+
+/// How many ids this process has drawn.
+static DRAWN: AtomicU32 = AtomicU32::new(0);
+
+/// The id of a job of an account: of no other job's, by the time and a number that rises.
+#[must_use]
+pub fn draw_job(account: AccountKey) -> JobId {
+    let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
+    let mut words = account.0.to_vec();
+    words.extend_from_slice(&unix_us().to_le_bytes());
+    words.extend_from_slice(&std::process::id().to_le_bytes());
+    words.extend_from_slice(&drawn.to_le_bytes());
+    JobId(*ContentId::of(&words).as_bytes())
 }
 
 /// The model with the shapes of its inputs, and the inputs: what a job is about. One of many

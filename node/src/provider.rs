@@ -277,7 +277,8 @@ impl Provider {
         let (network, broker) = reach(&key, &market, config).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let whole = together(&opened.profiles);
-        let peak = resources(&provider.device, &whole, &provider.limits);
+        let mut peak = resources(&provider.device, &whole, &provider.limits);
+        peak.region = provider.region.0;
         let pace = measured_pace(&provider, opened.profiles.clone()).await;
         if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);

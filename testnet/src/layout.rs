@@ -253,6 +253,7 @@ fn create_provider(
         name: provider_name(number),
         listen,
         device: choice.device.clone(),
+        region: Default::default(),
         onnxruntime: None,
         prefer: Default::default(),
         price: choice.price,

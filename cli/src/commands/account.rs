@@ -7,13 +7,15 @@ use souk_node::client::trader::{TradeError, Trader};
 use souk_node::folder::config::KEY_FILE;
 use souk_node::folder::key::NodeKey;
 use souk_node::folder::market_file::MarketFile;
-use souk_node::market::{Acceptance, AccountKey, Command, Credits, Direction, Name, RequestId};
+use souk_node::market::{
+    Acceptance, AccountKey, Command, Credits, Direction, Name, Refusal, RequestId,
+};
 
 use super::key::from_key;
 use crate::args::{Account, Movement, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{account_folder, from_config, look, unreachable_market};
-use crate::show;
+use crate::{paste, show};
 
 /// Carries out a command on accounts.
 pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
@@ -47,9 +49,9 @@ async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
     let facts = json!({ "account": account, "dir": home });
     let text = format!(
         "account {account} is open; its key is {}\n\
-         ask for credits:  souk --dir {} account deposit AMOUNT --reference TEXT",
+         ask for credits:  {}",
         home.join(KEY_FILE).display(),
-        folder.display(),
+        paste::command("account deposit AMOUNT --reference TEXT"),
     );
     show::line(output, &facts, &text);
     Ok(())
@@ -68,10 +70,16 @@ async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>
     })?;
     let requests = broker.money_requests(Some(account)).await;
     let requests = requests.map_err(unreachable_market)?;
+    let orders = broker.orders(account).await.map_err(unreachable_market)?;
+    let leases = broker.leases(account).await.map_err(unreachable_market)?;
     match output {
-        Output::Json => show::json(&json!({ "account": held, "requests": requests })),
+        Output::Json => show::json(&json!({
+            "account": held, "requests": requests, "holds": show::held::to_json(&leases),
+            "orders": show::trade::orders_json(&orders),
+        })),
         Output::Text => {
             show::money::print_account(&held);
+            show::money::print_held(account, (&orders, &leases, &requests));
             show::money::print_requests(&requests, false);
         }
     }
@@ -97,8 +105,8 @@ async fn ask(folder: &Path, output: Output, direction: Direction, movement: &Mov
         }
         Direction::Withdrawal => format!(
             "request {request}: {amount} credits are held until the operator confirms that they \
-             were paid out\nto take it back:  souk --dir {} account cancel {request}",
-            folder.display(),
+             were paid out\nto take it back:  {}",
+            paste::command(&format!("account cancel {request}")),
         ),
     };
     show::line(output, &facts, &text);
@@ -189,19 +197,56 @@ pub fn short_text(what: &str, text: &str) -> Result<Name, Failure> {
 pub fn from_trade(error: TradeError) -> Failure {
     match error {
         TradeError::Broker(error) => unreachable_market(error),
-        TradeError::Uncertain(_) | TradeError::Endowment { .. } => Failure::new(
-            Kind::Network,
-            error,
-            "after a minute `souk account show` tells whether it happened; look there first",
-        ),
-        TradeError::Refused(_) => Failure::new(
-            Kind::State,
-            error,
-            "`souk account show` tells how the account stands",
-        ),
+        TradeError::Uncertain(_) | TradeError::Endowment { .. } => {
+            let hint = format!(
+                "after a minute this tells whether it happened; look there first: {}",
+                paste::command("account show")
+            );
+            Failure::new(Kind::Network, error, hint)
+        }
+        TradeError::Refused(ref refusal) => {
+            let (hint, code) = (remedy(refusal), refusal.code());
+            Failure::new(Kind::State, error, hint).with([("refusal", code.into())])
+        }
         TradeError::TooLarge { .. } | TradeError::Invalid(_) => {
             Failure::new(Kind::Unexpected, error, "is it another version of souk?")
         }
+    }
+}
+
+/// What to do about a refusal: a command that shows more, or mends it.
+fn remedy(refusal: &Refusal) -> String {
+    let look = |what: &str, words: &str| format!("{what}: {}", paste::command(words));
+    match refusal {
+        Refusal::AccountUnknown { .. } => look("open it", "account new"),
+        Refusal::FundsShort { .. } | Refusal::StakeHeld { .. } | Refusal::StakeShort { .. } => {
+            look(
+                "what is available, and what is held by what",
+                "account show",
+            )
+        }
+        Refusal::RequestUnknown { .. } => look("those that are open", "operator requests"),
+        Refusal::OrderUnknown { .. }
+        | Refusal::OrderNotYours { .. }
+        | Refusal::OrdersMany { .. }
+        | Refusal::ResaleFixed { .. } => look("orders of this account", "order list"),
+        Refusal::LeaseUnknown { .. } => look("leases of this account", "lease list"),
+        Refusal::LeaseClosed { lease, .. }
+        | Refusal::LeaseEnded { lease, .. }
+        | Refusal::LeaseLong { lease, .. }
+        | Refusal::LeaseResold { lease }
+        | Refusal::LeaseFirm { lease, .. }
+        | Refusal::BuyerOnly { lease, .. }
+        | Refusal::ProviderOnly { lease, .. } => {
+            look("how it stands", &format!("lease show {lease}"))
+        }
+        Refusal::PriceOffTick { .. }
+        | Refusal::QuantityOffLot { .. }
+        | Refusal::BudgetSmall { .. }
+        | Refusal::DurationBad { .. }
+        | Refusal::Unfilled { .. } => look("what is on offer", "book"),
+        Refusal::OperatorOnly { .. } => "sign as the operator: --operator-key FILE".to_owned(),
+        _ => look("the market's rules", "market show"),
     }
 }
 

@@ -44,7 +44,9 @@ pub async fn run(output: Output) -> Result<ExitCode, Failure> {
         Some(shown) => {
             shown?;
             if text {
-                say("everything is taken down");
+                say("everything is taken down; next, a market that stays, and a model of yours:");
+                say("  souk testnet up --detach");
+                say("  souk plan MODEL.onnx -i NAME=FILE.npy");
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -68,12 +70,14 @@ async fn market_day(
     let mut wanted = job_of(&images, 2);
     let quote = buyer.quote(&wanted).await.map_err(job::from_quote)?;
     let plan = show::plan::to_json(&quote);
+    let names = show::names(&quote.listings);
     if output == Output::Text {
         say(&format!(
             "job: read {} images of digits none of which it was trained on",
             labels.len()
         ));
-        show::plan::print(&quote);
+        let text = show::plan::text(&quote, &wanted.limits);
+        text.iter().for_each(|line| say(line));
     }
     let finished = job::run(&buyer, &wanted, quote, output).await?;
     let out = home.join("out");
@@ -98,8 +102,8 @@ async fn market_day(
             labels.len(),
             accuracy * 100.0,
         ));
-        show::job::print_receipts(&finished, &[]);
-        show::job::print_receipts(&whole, &[]);
+        show::job::print_receipts(&finished, &[], &names);
+        show::job::print_receipts(&whole, &[], &names);
         say("balances");
         show::balance::print_change(&before, &after);
         show::job::print_timeline(&finished);

@@ -1,30 +1,33 @@
 //! `souk plan` and `souk submit`: a model of the user's own, from files to files.
 
 mod asking;
+mod bidding;
 mod failures;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use souk_node::buyer::checked::ShownPlan;
 use souk_node::buyer::job::{Job, Limits, Priority};
-use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote};
+use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote, Submission};
 use souk_node::folder::config::{DirectChoice, Traffic};
-use souk_node::market::{
-    AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
-};
+use souk_node::market::{AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Regions};
 use souk_node::memory::Tensor;
+use souk_node::protocols::regions;
 use tokio::sync::mpsc;
 
+use super::job_files::JobFiles;
+use super::providers;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, join_within};
 use crate::show::balance::Balances;
+use crate::show::times::{Times, Watch};
 use crate::{files, show};
-use asking::{Asking, Files};
-use failures::{from_ended, left};
+use asking::{Asking, Files, PlanView};
+use failures::{from_ended, left, with_held};
 pub use failures::{from_import, from_quote, unreadable};
 
 /// Progress that may wait to be printed.
@@ -41,8 +44,9 @@ pub const JOBS_FOLDER: &str = "buyer/jobs";
 
 /// Shows a plan and what else there is to choose from.
 pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
-    let job = read(args, files::read_inputs(&args.input)?)?;
+    let mut job = read(args, files::read_inputs(&args.input)?)?;
     let buyer = join(folder).await?;
+    job.limits.excluded = excluded(&buyer, args).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
     let alternatives = quote.alternatives(&job.limits).map_err(from_quote)?;
     let subject = buyer.subject(&job, &quote).map_err(from_quote)?;
@@ -53,13 +57,16 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
     match output {
         Output::Json => {
             let plan = show::plan::to_json(&quote);
+            let held = quote.holds(job.limits.budget).ok().map(|(held, _)| held);
+            let plan = show::with(plan, [("holds_micro_credits", serde_json::json!(held))]);
             show::json(&show::with(
                 plan,
                 show::plan::choice_json(&quote, &alternatives),
             ));
         }
         Output::Text => {
-            show::plan::print(&quote);
+            let text = show::plan::text(&quote, &job.limits);
+            text.iter().for_each(|line| show::say(line));
             show::plan::print_choice(&quote, &alternatives);
         }
     }
@@ -70,25 +77,43 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
 pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
     let files = Files::read(args)?;
     let asking = Asking::new(args, output, &files, BTreeMap::new());
-    let job = asking.job()?;
+    let mut job = asking.job()?;
     // Before anything is paid for: outputs that cannot be kept are not worth buying.
     files::prepare(&args.out)?;
     let buyer = join_within(folder, traffic(args)).await?;
-    let quote = buyer.quote(&job).await.map_err(from_quote)?;
+    job.limits.excluded = excluded(&buyer, &args.job).await?;
+    let (quote, own) = bidding::quoted(&buyer, &mut job, args).await?;
     hold_to_plan(folder, &buyer, &job, &quote, args)?;
     let (jobs, command) = remembered(folder, args);
     let journal = buyer.journal(&jobs).map_err(unreadable)?;
     let name = journal.name().to_owned();
-    let (plan, names) = (show::plan::to_json(&quote), show::names(&quote));
+    let shown = PlanView {
+        plan: show::plan::to_json(&quote),
+        planned: Some(Times::planned(&quote)),
+        names: show::names(&quote.listings),
+        kept: JobFiles::new(&jobs, &name),
+    };
+    let text = show::plan::text(&quote, &job.limits);
+    shown.keep(text.iter().cloned().chain(show::plan::unsuitable(&quote)));
     let before = Balances::of(buyer.broker(), parties(&buyer, &quote)).await?;
     if output == Output::Text {
-        show::plan::print(&quote);
-        show::say(&format!("  job {name}{}", files.how_many()));
+        text.iter().for_each(|line| show::tell(line));
+        show::tell(&format!("  job {name}{}", files.how_many()));
+    }
+    if let Some(own) = own {
+        let about = (&job, journal.job(), &shown.kept);
+        bidding::bought(&buyer, about, &quote, own).await?;
     }
     let journal = Some((journal, &command));
-    let running = |submission| buyer.submit(&job, quote, journal, submission);
-    let came = asking.run(&names, running).await;
-    asking.deliver(&buyer, (&name, came), plan, before).await
+    let running = |submission| {
+        let submission = Submission {
+            is_bought: own.is_some(),
+            ..submission
+        };
+        buyer.submit(&job, quote, journal, submission)
+    };
+    let came = asking.run(&shown, running).await;
+    asking.deliver(&buyer, (&name, came), shown, before).await
 }
 
 /// Goes on with a job: what was answered and is in its files is not asked again.
@@ -101,22 +126,31 @@ pub async fn resume(
     files::prepare(&args.out)?;
     let kept = files.kept(args, &journal);
     let asking = Asking::new(args, output, &files, kept);
-    let job = asking.job()?;
+    let mut job = asking.job()?;
     let buyer = join_within(folder, traffic(args)).await?;
+    job.limits.excluded = excluded(&buyer, &args.job).await?;
     let before = Balances::of(buyer.broker(), vec![buyer.account()]).await?;
     let name = journal.name().to_owned();
+    let shown = PlanView {
+        plan: Value::Null,
+        planned: None,
+        names: journal
+            .record()
+            .map(|record| show::names(&record.providers))
+            .unwrap_or_default(),
+        kept: JobFiles::new(&folder.join(JOBS_FOLDER), &name),
+    };
+    shown.kept.begin();
     if output == Output::Text {
-        show::say(&format!(
+        show::tell(&format!(
             "resuming job {name}{}",
             asking.how_many_are_kept()
         ));
     }
     let all = (files.given(), asking.all());
     let running = |submission| buyer.resume(&job, journal, all, submission);
-    let came = asking.run(&BTreeMap::new(), running).await;
-    asking
-        .deliver(&buyer, (&name, came), Value::Null, before)
-        .await
+    let came = asking.run(&shown, running).await;
+    asking.deliver(&buyer, (&name, came), shown, before).await
 }
 
 /// What a submission may use of the network.
@@ -180,24 +214,30 @@ pub async fn run(
     quote: Quote,
     output: Output,
 ) -> Result<JobResult, Failure> {
-    let names = show::names(&quote);
+    let names = show::names(&quote.listings);
     let (progress, told) = mpsc::channel(PROGRESS_MAX);
     let running = buyer.run(job, quote, progress);
-    let (ended, ()) = tokio::join!(running, tell(told, &names, output));
-    ended.map_err(|ended| from_ended(&ended))
+    let (ended, _) = tokio::join!(running, tell(told, &names, (output, None)));
+    ended.map_err(|ended| from_ended(&ended, None))
 }
 
-/// Shows how a job goes.
+/// Shows how a job goes, and measures how long it takes.
 async fn tell(
     mut told: mpsc::Receiver<JobEvent>,
-    names: &BTreeMap<AccountKey, String>,
-    output: Output,
-) {
+    names: &show::Names,
+    (output, kept): (Output, Option<&JobFiles>),
+) -> Times {
+    let mut watch = Watch::start();
     while let Some(event) = told.recv().await {
+        watch.on_event(&event, Instant::now());
+        if let Some(kept) = kept {
+            kept.add(&event);
+        }
         if output == Output::Text {
             show::progress::print(&event, names);
         }
     }
+    watch.measured(Instant::now())
 }
 
 /// Where journals are kept, and a command as they keep it.
@@ -271,25 +311,13 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         .max_price
         .map(|credits| micro("--max-price", credits))
         .transpose()?;
-    let excluded: Result<Vec<_>, Failure> = args.exclude.iter().map(|text| account(text)).collect();
-    let excluded = excluded?;
-    if excluded.len() > EXCLUDED_MAX {
-        let cause = format!(
-            "{} providers are excluded, {EXCLUDED_MAX} can be",
-            excluded.len()
-        );
-        return Err(Failure::new(
-            Kind::Input,
-            cause,
-            "name fewer, or use --min-reputation",
-        ));
-    }
     Ok(Limits {
         budget: budget.map(Credits),
         price_max: price_max.map(Price),
         providers_min: args.min_providers,
         providers_max: args.max_providers,
-        excluded,
+        // They are told by the market.
+        excluded: Vec::new(),
         real_only: args.real,
         devices: args.device.clone(),
         backend: args.backend,
@@ -299,7 +327,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
             .map(|given| seconds("--deadline", given))
             .transpose()?,
         notice_min: Millis(seconds("--min-notice", args.min_notice)?.as_millis() as u64),
-        regions: Regions::of(&args.region.iter().map(|n| Region(*n)).collect::<Vec<_>>()),
+        regions: wanted_regions(&args.region)?,
         reputation_min: Permille(args.min_reputation),
         copies: usize::from(args.verify),
         spot: args.spot,
@@ -307,6 +335,20 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         requests: 1,
         priority: None,
     })
+}
+
+/// The regions of some names; none for anywhere.
+pub fn wanted_regions(names: &[String]) -> Result<Regions, Failure> {
+    let mut all = Regions(0);
+    for name in names {
+        let found = regions::beginning(name).ok_or_else(|| {
+            let cause = format!("there is no region \"{name}\"");
+            let hint = format!("the regions are {}", regions::NAMES.join(", "));
+            Failure::new(Kind::Input, cause, hint)
+        })?;
+        all.0 |= found.0;
+    }
+    Ok(all)
 }
 
 fn seconds(option: &str, given: f64) -> Result<Duration, Failure> {
@@ -329,13 +371,16 @@ fn micro(option: &str, credits: f64) -> Result<u64, Failure> {
     ))
 }
 
-fn account(text: &str) -> Result<AccountKey, Failure> {
-    text.parse().map_err(|_| {
-        let cause = format!("\"{text}\" is no account");
-        Failure::new(
-            Kind::Input,
-            cause,
-            "an account is 64 hexadecimal digits; see `souk book`",
-        )
-    })
+/// Providers not to buy from: each by its account, its name, or the beginning of either.
+async fn excluded(buyer: &Buyer, args: &JobArgs) -> Result<Vec<AccountKey>, Failure> {
+    let named = &args.exclude;
+    if named.len() > EXCLUDED_MAX {
+        let cause = format!(
+            "{} providers are excluded, {EXCLUDED_MAX} can be",
+            named.len()
+        );
+        let hint = "name fewer, or use --min-reputation";
+        return Err(Failure::new(Kind::Input, cause, hint));
+    }
+    providers::named(buyer.broker(), named).await
 }

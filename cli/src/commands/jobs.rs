@@ -1,11 +1,18 @@
-//! `souk job …`: what was submitted from a folder, how it stands, and going on with it.
+//! `souk job …`: what was submitted from a folder, how it stands, going on with it and ending it.
+
+mod ending;
+mod following;
+mod results;
 
 use std::path::Path;
+use std::time::Duration;
 
 use souk_node::buyer::Journal;
 use souk_node::buyer::journal::{JobState, Record};
+use souk_node::clock::unix_ms;
 
 use super::job::{self, JOBS_FOLDER};
+use super::job_files::JobFiles;
 use crate::args::{JobCommand, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{join, unreachable_market};
@@ -18,12 +25,25 @@ pub async fn run(folder: &Path, output: Output, command: &JobCommand) -> Outcome
             let records = Journal::list(&folder.join(JOBS_FOLDER));
             match output {
                 Output::Json => show::json(&records),
-                Output::Text => show::jobs::print(&records),
+                Output::Text => show::jobs::print(&records, unix_ms()),
             }
             Ok(())
         }
         JobCommand::Status { name } => status(folder, output, name).await,
         JobCommand::Resume { name } => resume(folder, output, name).await,
+        JobCommand::Watch { name } => following::watch(folder, output, name).await,
+        JobCommand::Logs { name } => following::logs(folder, output, name),
+        JobCommand::Cancel { name, wait } => {
+            ending::cancel(folder, output, name, Duration::from_secs(*wait)).await
+        }
+        JobCommand::Explain { name } => results::explain(folder, output, name),
+        JobCommand::Result { name, out, format } => results::result(
+            folder,
+            output,
+            name,
+            out.as_deref().map(|out| (out, *format)),
+        ),
+        JobCommand::Trace { name, out } => results::trace(folder, output, name, out.as_deref()),
     }
 }
 
@@ -36,7 +56,10 @@ async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
     let leases = leases.map_err(unreachable_market)?;
     match output {
         Output::Json => show::json(&show::jobs::to_json(&record, &leases)),
-        Output::Text => show::jobs::print_one(&record, &leases),
+        Output::Text => {
+            let names = show::names(&record.providers);
+            show::jobs::print_one(&record, &leases, &names);
+        }
     }
     Ok(())
 }
@@ -57,6 +80,21 @@ async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
     }
     let journal = Journal::open(&jobs, &record.name).map_err(job::unreadable)?;
     job::resume(folder, output, (&args, journal)).await
+}
+
+/// A job by its name or the first digits of it, and its files.
+fn known(folder: &Path, name: &str) -> Result<(Record, JobFiles), Failure> {
+    let jobs = folder.join(JOBS_FOLDER);
+    let record = Journal::read(&jobs, name).map_err(job::unreadable)?;
+    let files = JobFiles::new(&jobs, &record.name);
+    Ok((record, files))
+}
+
+/// What providers are called in a job.
+fn names(record: &Record, files: &JobFiles) -> show::Names {
+    let mut names = files.plan().unwrap_or_default().names;
+    names.extend(show::names(&record.providers));
+    names
 }
 
 fn command(record: &Record) -> Result<SubmitArgs, Failure> {

@@ -2,7 +2,7 @@
 
 mod founding;
 mod rules;
-mod views;
+pub mod views;
 
 use std::path::Path;
 

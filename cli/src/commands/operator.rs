@@ -22,10 +22,7 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
         Operator::Requests => requests(folder, output).await,
         Operator::Confirm { requests, key } => {
             let operator = operator(folder, &key).await?;
-            for request in requests {
-                confirm(&operator, output, RequestId(request)).await?;
-            }
-            Ok(())
+            confirm(&operator, output, requests).await
         }
         Operator::Refuse {
             request,
@@ -87,17 +84,28 @@ async fn requests(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-async fn confirm(operator: &Trader, output: Output, request: RequestId) -> Outcome {
-    let confirm = Command::Confirm { request };
-    let done = operator.submit_one(confirm).await.map_err(from_trade)?;
-    let Acceptance::Confirmed { available } = done else {
-        return Err(out_of_turn(&done));
-    };
-    let facts =
-        json!({ "request": request, "is": "confirmed", "available_micro_credits": available });
-    let left = show::credits(available.0);
-    let text = format!("request {request} is confirmed; its account has {left} available");
-    show::line(output, &facts, &text);
+/// Confirms requests one by one in their order: what is confirmed stays so if another is refused.
+async fn confirm(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
+    let mut confirmed = Vec::new();
+    for request in requests.into_iter().map(RequestId) {
+        let done = operator.submit_one(Command::Confirm { request }).await;
+        let done = done.map_err(|error| {
+            let facts = [("confirmed", json!(confirmed)), ("request", json!(request))];
+            from_trade(error).with(facts)
+        })?;
+        let Acceptance::Confirmed { available } = done else {
+            return Err(out_of_turn(&done));
+        };
+        if output == Output::Text {
+            let left = show::credits(available.0);
+            let what = format!("request {request} is confirmed");
+            show::say(&format!("{what}; its account has {left} available"));
+        }
+        confirmed.push(json!({ "request": request, "available_micro_credits": available }));
+    }
+    if output == Output::Json {
+        show::json(&json!({ "is": "confirmed", "confirmed": confirmed }));
+    }
     Ok(())
 }
 

@@ -3,6 +3,8 @@
 mod device_text;
 mod init;
 
+pub use init::measured;
+
 use std::path::Path;
 
 use souk_node::clock::unix_ms;

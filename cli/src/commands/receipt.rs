@@ -21,7 +21,7 @@ pub fn run(output: Output, command: &Receipt) -> Outcome {
     match output {
         Output::Json => show::json(&serde_json::json!({ "valid": true, "receipt": receipt })),
         Output::Text => {
-            show::receipt::print(&receipt);
+            show::receipt::print(&receipt, &show::Names::new());
             show::say("valid: the arithmetic and both signatures hold");
         }
     }

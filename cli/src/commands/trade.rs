@@ -1,20 +1,28 @@
 //! `souk order …` and `souk lease …`: what an account has in the books, and what came of it.
 
+mod orders;
+
 use std::path::Path;
 
 use serde_json::json;
-use souk_node::client::trader::Trader;
-use souk_node::market::{Acceptance, Command, LeaseId, Millis, OpenOrder, OrderId, Price, Units};
+use souk_node::client::broker::Broker;
+use souk_node::market::{
+    Acceptance, AccountKey, Command, LeaseId, Millis, OpenOrder, OrderId, Price, Units,
+};
 
 use super::account::{from_trade, out_of_turn, own_account, own_trader};
 use crate::args::{Lease, Order, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{look, unreachable_market};
-use crate::show;
+use crate::{paste, show};
 
 /// Carries out a command on orders.
 pub async fn order(folder: &Path, output: Output, command: Order) -> Outcome {
     match command {
+        Order::Bid(args) => orders::bid(folder, output, &args).await,
+        Order::Ask(args) => orders::ask(folder, output, &args).await,
+        Order::Explain(args) => orders::explain(folder, output, &args).await,
+        Order::Show { order } => orders::show_order(folder, output, OrderId(order)).await,
         Order::List => list_orders(folder, output).await,
         Order::Cancel { order } => {
             let cancel = Command::Cancel {
@@ -92,7 +100,7 @@ async fn amend(
     units: Option<u32>,
 ) -> Outcome {
     let trader = own_trader(folder).await?;
-    let now = open_order(&trader, order).await?;
+    let now = open_order(trader.broker(), trader.account(), order).await?;
     let amend = Command::Amend {
         order,
         quantity: units.map_or(now.quantity, Units),
@@ -103,12 +111,20 @@ async fn amend(
     Ok(())
 }
 
-async fn open_order(trader: &Trader, order: OrderId) -> Result<OpenOrder, Failure> {
-    let orders = trader.broker().orders(trader.account()).await;
+async fn open_order(
+    broker: &Broker,
+    account: AccountKey,
+    order: OrderId,
+) -> Result<OpenOrder, Failure> {
+    let orders = broker.orders(account).await;
     let mut orders = orders.map_err(unreachable_market)?.into_iter();
     orders.find(|open| open.id == order).ok_or_else(|| {
         let cause = format!("order {order} does not rest in a book, or is another's");
-        Failure::new(Kind::Input, cause, "`souk order list` shows this account's")
+        Failure::new(
+            Kind::Input,
+            cause,
+            format!("this account's: {}", paste::command("order list")),
+        )
     })
 }
 

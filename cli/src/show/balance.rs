@@ -69,7 +69,8 @@ fn sums(balances: &Balances) {
     let sums = &balances.totals;
     let holds = if sums.balanced() { "=" } else { "DIFFERS FROM" };
     say(&format!(
-        "  all accounts: {} available + {} escrow + {} fees {holds} {} deposited - {} withdrawn",
+        "  all accounts: {} available + {} in escrow + {} fees\n    \
+         {holds} {} deposited - {} withdrawn",
         credits(sums.available.0),
         credits(sums.escrow.0),
         credits(sums.fees.0),

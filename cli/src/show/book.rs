@@ -1,36 +1,47 @@
 //! The asks in the book.
 
 use souk_node::market::{Dtype, Listing};
+use souk_node::protocols::regions;
 
-use super::{Table, bytes, credits, device, say, scaled};
+use super::{Table, bytes, count, credits, number, provider, say, scaled, seconds};
 
 /// Prints the asks, cheapest first.
 pub fn print(asks: &[Listing]) {
     let mut asks: Vec<&Listing> = asks.iter().collect();
     asks.sort_by_key(|ask| ask.price);
     let mut table = Table::new(&[
-        "device",
+        "provider",
         "kind",
+        ">credits/s",
         ">f32",
         ">memory",
         ">bandwidth",
-        ">credits/s",
+        ">notice",
         ">reputation",
-        "account",
+        "region",
+    ])
+    .sparing(&[
+        "notice",
+        "region",
+        "kind",
+        "bandwidth",
+        "reputation",
+        "memory",
     ]);
     for ask in &asks {
         let stated = &ask.resources;
         table.row([
-            device(stated.model.as_str(), stated.emulated),
+            provider(ask),
             stated.kind_name.to_string(),
+            credits(ask.price.0),
             scaled(stated.throughput.of(Dtype::F32) as f64 * 1e6, "FLOP/s"),
             bytes(stated.memory_bytes),
             format!("{}/s", bytes(stated.memory_bandwidth)),
-            credits(ask.price.0),
+            seconds(ask.notice.0 as f64 / 1e3),
             ask.reputation.to_string(),
-            ask.provider.to_string(),
+            regions::name(stated.region),
         ]);
     }
-    say(&format!("{} asks", asks.len()));
+    say(&count(number(asks.len()), "ask"));
     table.print();
 }

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use souk_node::buyer::journal::{JobState, Record};
 use souk_node::market::{Lease, LeaseState};
 
-use super::{Table, credits, say, short};
+use super::{Names, Table, called, count, credits, held, number, say};
+use crate::paste;
 
 /// One job as a JSON value, with its leases as the market has them.
 pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
@@ -15,45 +16,65 @@ pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
     })
 }
 
-/// Prints all jobs, oldest first.
-pub fn print(records: &[Record]) {
-    let mut table = Table::new(&[
+/// Prints all jobs, the newest first.
+pub fn print(records: &[Record], now_ms: u64) {
+    if records.is_empty() {
+        let submit = paste::command("submit MODEL.onnx -i NAME=FILE.npy -o out");
+        return say(&format!("no jobs yet: {submit}"));
+    }
+    let header = [
         "job",
+        "begun",
         "state",
-        ">attempts",
+        "model",
         ">answered",
         ">receipts",
-        ">values kept",
+        ">attempts",
         "out",
-    ]);
-    for record in records {
-        let out = record
-            .command
-            .get("out")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+    ];
+    let mut table = Table::new(&header).sparing(&["attempts", "receipts", "out"]);
+    for record in records.iter().rev() {
+        let asked = |path: &[&str]| {
+            let found = path
+                .iter()
+                .try_fold(&record.command, |at, name| at.get(name));
+            found.and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let model = asked(&["job", "model"]);
+        let model = model.rsplit('/').next().unwrap_or_default().to_owned();
         table.row([
             record.name.clone(),
+            ago(now_ms.saturating_sub(record.begun_ms)),
             state(&record.state),
-            record.attempts.len().to_string(),
+            model,
             record.answered.to_string(),
             record.receipts.len().to_string(),
-            record.kept.len().to_string(),
-            out.to_owned(),
+            record.attempts.len().to_string(),
+            asked(&["out"]),
         ]);
     }
     table.print();
 }
 
+/// How long ago something was.
+fn ago(ms: u64) -> String {
+    match ms / 1_000 {
+        seconds @ ..120 => format!("{seconds} s ago"),
+        seconds @ ..7_200 => format!("{} min ago", seconds / 60),
+        seconds @ ..172_800 => format!("{} h ago", seconds / 3_600),
+        seconds => format!("{} days ago", seconds / 86_400),
+    }
+}
+
 /// Prints one job and its leases.
-pub fn print_one(record: &Record, leases: &[Lease]) {
+pub fn print_one(record: &Record, leases: &[Lease], names: &Names) {
     say(&format!("job {}: {}", record.name, state(&record.state)));
-    let mut table = Table::new(&["lease", "provider", "device", "state", ">paid", ">held"]);
+    let header = [">lease", "provider", "state", ">paid", ">held"];
+    let mut table = Table::new(&header);
     for lease in leases {
         table.row([
             lease.id.to_string(),
-            short(&lease.provider),
-            lease.model.as_str().to_owned(),
+            called(&lease.provider, names),
             lease_state(&lease.state).to_owned(),
             credits(lease.cost.0),
             credits(lease.escrow.0),
@@ -61,7 +82,10 @@ pub fn print_one(record: &Record, leases: &[Lease]) {
     }
     table.print();
     if record.answered > 0 {
-        say(&format!("  {} request(s) answered", record.answered));
+        say(&format!(
+            "  {} answered",
+            count(number(record.answered), "request")
+        ));
     }
     if !record.kept.is_empty() {
         say(&format!("  kept: {}", record.kept.join(", ")));
@@ -71,13 +95,17 @@ pub fn print_one(record: &Record, leases: &[Lease]) {
         sum(leases, |lease| lease.escrow.0),
     );
     say(&format!(
-        "  {} credits spent, {} in escrow",
+        "  {} credits spent, {} held",
         credits(spent),
         credits(held)
     ));
+    held::text(leases)
+        .iter()
+        .for_each(|line| say(&format!("  {line}")));
 }
 
-fn state(state: &JobState) -> String {
+/// How a job stands, in words.
+pub fn state(state: &JobState) -> String {
     match state {
         JobState::Running => "running, or its process died".to_owned(),
         JobState::Done => "done".to_owned(),

@@ -1,8 +1,9 @@
 //! One account, and requests for credits in and out.
 
-use souk_node::market::{Account, Direction, MoneyRequest};
+use souk_node::market::{Account, AccountKey, Direction, Lease, MoneyRequest, OpenOrder};
 
-use super::{Table, credits, say, short};
+use super::{Table, credits, held, say, short};
+use crate::paste;
 
 /// Prints one account.
 pub fn print_account(account: &Account) {
@@ -10,7 +11,7 @@ pub fn print_account(account: &Account) {
         ("account", account.key.to_string()),
         ("name", account.name.to_string()),
         ("available", credits(account.available.0)),
-        ("in escrow", held(account)),
+        ("in escrow", credits(account.escrow.0)),
         ("stake", credits(account.stake.0)),
         ("earned", credits(account.earned.0)),
         ("reputation", account.reputation.score.to_string()),
@@ -20,12 +21,31 @@ pub fn print_account(account: &Account) {
     }
 }
 
-/// What is held, and what gives it back.
-fn held(account: &Account) -> String {
-    let held = credits(account.escrow.0);
-    match account.escrow.0 {
-        0 => held,
-        _ => format!("{held}  (for orders, leases and withdrawals until they are over)"),
+/// Prints what holds credits of an account, and the command that gives each back.
+pub fn print_held(
+    account: AccountKey,
+    (orders, leases, requests): (&[OpenOrder], &[Lease], &[MoneyRequest]),
+) {
+    for order in orders.iter().filter(|order| order.held.0 > 0) {
+        let (id, held) = (order.id, credits(order.held.0));
+        let cancel = paste::command(&format!("order cancel {id}"));
+        say(&format!(
+            "  order {id} holds {held} while it rests; to release it:\n    {cancel}"
+        ));
+    }
+    let bought = leases.iter().filter(|lease| lease.buyer == account);
+    let bought: Vec<Lease> = bought.cloned().collect();
+    held::text(&bought)
+        .iter()
+        .for_each(|line| say(&format!("  {line}")));
+    let out = |request: &&MoneyRequest| request.direction == Direction::Withdrawal;
+    for request in requests.iter().filter(out) {
+        let (id, held) = (request.id, credits(request.amount.0));
+        let cancel = paste::command(&format!("account cancel {id}"));
+        let until = "until the operator decides; to take it back";
+        say(&format!(
+            "  withdrawal {id} holds {held} {until}:\n    {cancel}"
+        ));
     }
 }
 

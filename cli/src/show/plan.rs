@@ -1,10 +1,12 @@
 //! A plan, before any money moves.
 
 use serde_json::{Value, json};
+use souk_node::buyer::job::Limits;
 use souk_node::buyer::{Alternative, Quote};
 use souk_node::scheduler::planning::{Reason, Utilisation, Why};
 
-use super::{Table, bytes, credits, say, scaled, seconds};
+use super::times::{self, Times};
+use super::{Table, bytes, count, credits, number, provider, say, scaled, seconds};
 
 /// As one JSON value; times in seconds, prices in micro-credits.
 pub fn to_json(quote: &Quote) -> Value {
@@ -14,6 +16,7 @@ pub fn to_json(quote: &Quote) -> Value {
         json!({
             "part": number + 1, "graph": part.id, "device": planned.label,
             "emulated": listing.resources.emulated, "provider": listing.provider,
+            "provider_name": listing.name,
             "nodes": planned.nodes.len(), "flops": planned.flops,
             "start_seconds": planned.start_seconds, "finish_seconds": planned.finish_seconds,
             "busy_seconds": planned.busy_seconds,
@@ -39,7 +42,8 @@ pub fn to_json(quote: &Quote) -> Value {
     json!({
         "hash": quote.hash(), "asks_seen": quote.seen, "asks_eligible": quote.eligible,
         "makespan_seconds": quote.plan.makespan_seconds, "micro_credits": quote.price(),
-        "joules": quote.joules(), "compared_with": seconds_of(quote),
+        "joules": quote.joules(), "times": Times::planned(quote).to_json(),
+        "compared_with": seconds_of(quote),
         "speedup_over_best_single": quote.plan.speedup,
         "critical_path": critical(quote), "devices": devices, "parts": parts,
     })
@@ -64,17 +68,12 @@ pub fn choice_json(quote: &Quote, alternatives: &[Alternative]) -> [(&'static st
         })
     };
     let others: Vec<Value> = alternatives.iter().map(one).collect();
-    let lack = |lack: &(String, String, u64)| {
-        let (model, lacks, asks) = lack;
-        json!({ "device": model, "lacks": lacks, "asks": asks })
-    };
-    let lacks: Vec<Value> = quote.lacks.iter().map(lack).collect();
     let (least, most) = price_range(quote, alternatives);
     let range = json!({ "least_micro_credits": least, "most_micro_credits": most });
     [
         ("alternatives", others.into()),
         ("price_range", range),
-        ("not_eligible", lacks.into()),
+        ("not_eligible", json!(quote.unsuitable)),
     ]
 }
 
@@ -86,19 +85,29 @@ pub fn print_choice(quote: &Quote, alternatives: &[Alternative]) {
         credits(least),
         credits(most)
     ));
-    let mut table = Table::new(&[">time", ">credits", "on", "against this plan"]);
+    let header = [">time", ">credits", "against this plan", "on"];
+    let mut table = Table::new(&header).sparing(&["against this plan"]);
     for other in alternatives {
         table.row([
             seconds(other.seconds),
             credits(other.price.0),
-            other.devices.join(", "),
             against(quote, other),
+            other.devices.join(", "),
         ]);
     }
     table.print();
-    for (model, lack, asks) in &quote.lacks {
-        say(&format!("  not eligible: {model} {lack} ({asks} ask(s))"));
+    unsuitable(quote).iter().for_each(|line| say(line));
+}
+
+/// What does not suit, by cause, in lines.
+pub fn unsuitable(quote: &Quote) -> Vec<String> {
+    if quote.unsuitable.is_empty() {
+        return Vec::new();
     }
+    let asks = count(quote.seen.saturating_sub(quote.eligible), "ask");
+    let head = format!("  not eligible: {asks}");
+    let each = quote.unsuitable.iter().map(|cause| format!("    {cause}"));
+    std::iter::once(head).chain(each).collect()
 }
 
 /// The least and the most that sensible plans cost.
@@ -130,7 +139,7 @@ fn critical(quote: &Quote) -> Vec<usize> {
 }
 
 /// The critical path, how busy each device is, and what one device alone would take.
-fn summary(quote: &Quote) -> String {
+fn summary(quote: &Quote) -> Vec<String> {
     let path: Vec<String> = critical(quote).iter().map(usize::to_string).collect();
     let busy = |used: &Utilisation| {
         let model = quote.listings[used.offer].resources.model.as_str();
@@ -143,14 +152,24 @@ fn summary(quote: &Quote) -> String {
         |(single, speedup)| {
             let model = quote.listings[single.offer].resources.model.as_str();
             let alone = seconds(single.makespan_seconds);
-            format!("{model} alone would take {alone} ({speedup:.2}x)")
+            match (speedup, quote.parts.len()) {
+                (_, 1) => format!("{model} is the best single device"),
+                (speedup, _) if speedup < 1.0 => format!(
+                    "spread as you asked: {:.1}x slower than {model} alone ({alone})",
+                    1.0 / speedup.max(f64::MIN_POSITIVE)
+                ),
+                (speedup, _) => format!("{model} alone would take {alone} ({speedup:.2}x)"),
+            }
         },
     );
-    format!(
-        "critical path: part {}; {}; {single}",
-        path.join(", "),
-        busy.join(", ")
-    )
+    vec![
+        format!(
+            "  critical path: part {}; {}",
+            path.join(", "),
+            busy.join(", ")
+        ),
+        format!("  {single}"),
+    ]
 }
 
 /// Why a part is where it is, and what the next best would have meant.
@@ -173,45 +192,66 @@ fn why(why: &Why, quote: &Quote) -> String {
     )
 }
 
-/// Prints which part runs where, when, and for how much.
-pub fn print(quote: &Quote) {
+/// Which part runs where, when, and for how much, in lines.
+pub fn text(quote: &Quote, limits: &Limits) -> Vec<String> {
     let plan = &quote.plan;
-    say(&format!(
-        "plan: {} part(s), {} and {} credits expected once the weights are there; {} of {} asks \
-         eligible",
-        quote.parts.len(),
-        seconds(plan.makespan_seconds),
+    let (parts, asks) = (number(quote.parts.len()), count(quote.seen, "ask"));
+    let mut text = vec![format!(
+        "plan: {}, {} credits; {} of {asks} eligible",
+        count(parts, "part"),
         credits(quote.price().0),
         quote.eligible,
-        quote.seen,
-    ));
+    )];
     let header = [
-        "part", "device", ">nodes", ">work", ">weights", ">start", ">time", ">credits", "why",
+        ">part", "provider", ">nodes", ">work", ">weights", ">start", ">time", ">credits",
     ];
-    let mut table = Table::new(&header);
+    let mut table = Table::new(&header).sparing(&["nodes", "weights", "start", "work"]);
     for (number, part) in quote.parts.iter().enumerate() {
         let planned = &plan.parts[part.part];
         table.row([
             format!("{}", number + 1),
-            planned.label.clone(),
+            provider(quote.listing(part.part)),
             planned.nodes.len().to_string(),
             scaled(planned.flops as f64, "FLOP"),
             bytes(part.weights.iter().map(|weight| weight.byte_length).sum()),
             seconds(planned.start_seconds),
             seconds(planned.busy_seconds),
             credits(quote.part_price(part.part).0),
-            why(&planned.why, quote),
         ]);
     }
-    table.print();
+    text.extend(table.text());
+    for (number, part) in quote.parts.iter().enumerate() {
+        let reason = why(&plan.parts[part.part].why, quote);
+        text.push(format!("  part {}: {reason}", number + 1));
+    }
     for offer in &quote.seconds {
-        let listing = &quote.listings[*offer].resources;
-        let device = super::device(listing.model.as_str(), listing.emulated);
-        say(&format!("  run again on {device}, to compare"));
+        let again = provider(&quote.listings[*offer]);
+        text.push(format!("  run again on {again}, to compare"));
     }
     if let Some(joules) = quote.joules() {
-        say(&format!("  {joules:.3} J by the power the providers state"));
+        text.push(format!("  {joules:.3} J by the power the providers state"));
     }
-    say(&format!("  {}", summary(quote)));
-    say(&format!("  plan hash {}", quote.hash()));
+    text.extend(summary(quote));
+    text.extend(times::text(Some(Times::planned(quote)), None));
+    text.extend(held(quote, limits));
+    text.push(format!("  plan hash {}", quote.hash()));
+    text
+}
+
+/// What the leases hold, and until when.
+fn held(quote: &Quote, limits: &Limits) -> Vec<String> {
+    let Ok((held, duration)) = quote.holds(limits.budget) else {
+        return Vec::new();
+    };
+    let leases = count(
+        number(quote.plan.offers().len() + quote.seconds.len()),
+        "lease",
+    );
+    vec![
+        format!("  holds up to {} credits until settled:", credits(held.0)),
+        format!(
+            "    {leases} of up to {}; what is used is paid, the rest returns with the receipt",
+            seconds(duration.0 as f64 / 1e3),
+        ),
+    ]
 }

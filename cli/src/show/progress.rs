@@ -1,26 +1,26 @@
 //! How a job goes, line by line.
 
-use std::collections::BTreeMap;
-
 use souk_node::buyer::JobEvent;
 use souk_node::market::AccountKey;
 
-use super::{bytes, credits, say, short};
+use super::{Names, bytes, called, count, credits, number, tell};
 
 /// Prints one step.
-pub fn print(event: &JobEvent, names: &BTreeMap<AccountKey, String>) {
-    let name = |account: &AccountKey| {
-        names
-            .get(account)
-            .cloned()
-            .unwrap_or_else(|| short(account))
-    };
-    let text = match event {
+pub fn print(event: &JobEvent, names: &Names) {
+    if let Some(text) = text(event, names) {
+        tell(&format!("  {text}"));
+    }
+}
+
+/// One step in words, where it is worth any.
+pub fn text(event: &JobEvent, names: &Names) -> Option<String> {
+    let name = |account: &AccountKey| called(account, names);
+    Some(match event {
         JobEvent::Leased { leases, .. } => {
             let held = leases.iter().map(|(_, _, escrow)| escrow.0).sum();
             format!(
-                "{} lease(s) bought, {} credits in escrow",
-                leases.len(),
+                "{} bought; {} credits are held until settled",
+                count(number(leases.len()), "lease"),
                 credits(held)
             )
         }
@@ -30,21 +30,23 @@ pub fn print(event: &JobEvent, names: &BTreeMap<AccountKey, String>) {
             held,
             bytes: moved,
         } => format!(
-            "{} fetched {}, {held} of {pieces} pieces were there already",
+            "{} fetched {}, {held} of {} there already",
             name(provider),
             bytes(*moved),
+            count(*pieces, "piece"),
         ),
         JobEvent::Ready { provider } => format!("{} is ready", name(provider)),
         JobEvent::Running { provider, part } => format!("{} runs {part}", name(provider)),
         JobEvent::Finished { provider } => format!("{} is done", name(provider)),
-        JobEvent::Returned | JobEvent::Signed { .. } => return,
+        JobEvent::Returned | JobEvent::Signed { .. } => return None,
         JobEvent::Retrying {
             provider,
             why,
             kept,
         } => format!(
-            "{} is done without: {why}; {kept} value(s) computed so far are kept",
-            name(provider)
+            "{} is done without: {why}; {} computed so far: kept",
+            name(provider),
+            count(*kept, "value"),
         ),
         JobEvent::Refused { provider, why } => {
             format!("{} is not paid: {why}", name(provider))
@@ -52,6 +54,5 @@ pub fn print(event: &JobEvent, names: &BTreeMap<AccountKey, String>) {
         JobEvent::NotCommanded { lease, why } => {
             format!("lease {lease} is left to the market's rules: {why}")
         }
-    };
-    say(&format!("  {text}"));
+    })
 }

@@ -2,24 +2,26 @@
 
 use souk_node::market::Receipt;
 
-use super::{bytes, credits, device, say, seconds, short};
+use super::{Names, bytes, credits, device, say, seconds, short};
 
 /// Prints what a receipt says.
-pub fn print(receipt: &Receipt) {
+pub fn print(receipt: &Receipt, names: &Names) {
     let body = &receipt.body;
     let used = body.usage.0 as f64 / 1e6;
     say(&format!(
-        "  lease {}: {} for {}, {} credits at {} a second",
+        "  lease {}: {}\n    {} at work: {} credits, at {} a second",
         body.lease,
-        device(body.model.as_str(), body.emulated),
+        names.get(&body.provider).cloned().unwrap_or_else(|| {
+            let device = device(body.model.as_str(), body.emulated);
+            format!("({device}) {}", short(&body.provider))
+        }),
         seconds(used),
         credits(body.amount.0),
         credits(body.price.0),
     ));
     say(&format!(
-        "    buyer {}  provider {}  graph {}  inputs {}  outputs {}",
+        "    buyer {}  graph {}  inputs {}  outputs {}",
         short(&body.buyer),
-        short(&body.provider),
         short(&body.graph),
         list(&body.inputs),
         list(&body.outputs),

@@ -1,11 +1,32 @@
-//! Text in columns.
+//! Text in columns that fits a terminal.
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::say;
+
+/// Columns that text may take where nobody asks for more.
+const COLUMNS: usize = 80;
+
+/// What stands before each row.
+const INDENT: &str = "  ";
+
+/// The fewest characters that a cell is cut to.
+const CELL_MIN: usize = 8;
+
+/// Whether tables are printed whole, however wide they are.
+static IS_WIDE: AtomicBool = AtomicBool::new(false);
+
+/// From now on tables are printed whole.
+pub fn print_wide() {
+    IS_WIDE.store(true, Ordering::Relaxed);
+}
 
 /// A table: a header and rows, each as many cells.
 pub struct Table {
     rows: Vec<Vec<String>>,
     right: Vec<bool>,
+    /// Columns that are left out where there is no room, the first first.
+    spare: Vec<usize>,
 }
 
 impl Table {
@@ -19,7 +40,17 @@ impl Table {
         Table {
             rows: vec![titles],
             right,
+            spare: Vec::new(),
         }
+    }
+
+    /// The same, whose columns with these titles are left out where there is no room, the first
+    /// first.
+    pub fn sparing(mut self, titles: &[&str]) -> Table {
+        let place = |title: &&str| self.rows[0].iter().position(|known| known == title);
+        self.spare = titles.iter().filter_map(place).collect();
+        assert_eq!(self.spare.len(), titles.len(), "the table has each of them");
+        self
     }
 
     /// Adds a row.
@@ -35,31 +66,75 @@ impl Table {
 
     /// Prints it, indented.
     pub fn print(&self) {
-        for line in self.lines() {
-            say(&format!("  {line}"));
-        }
+        self.text().iter().for_each(|line| say(line));
     }
 
-    fn lines(&self) -> Vec<String> {
+    /// Its lines, indented.
+    pub fn text(&self) -> Vec<String> {
+        let columns = match IS_WIDE.load(Ordering::Relaxed) {
+            true => usize::MAX,
+            false => COLUMNS - INDENT.len(),
+        };
+        let lines = self.lines(columns).into_iter();
+        lines.map(|line| format!("{INDENT}{line}")).collect()
+    }
+
+    /// Its lines in so many columns: without what can be spared, and cut where that is not enough.
+    fn lines(&self, columns: usize) -> Vec<String> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
             cells.max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
-        let cell = |column: usize, text: &String| match self.right[column] {
-            true => format!("{text:>width$}", width = widths[column]),
-            false => format!("{text:<width$}", width = widths[column]),
+        let mut shown: Vec<(usize, usize)> = (0..self.right.len())
+            .map(|column| (column, width(column)))
+            .collect();
+        let taken = |shown: &[(usize, usize)]| -> usize {
+            let widths: usize = shown.iter().map(|(_, width)| width).sum();
+            widths + 2 * shown.len().saturating_sub(1)
         };
-        let line = |row: &Vec<String>| {
-            let cells: Vec<_> = row
-                .iter()
-                .enumerate()
-                .map(|(at, text)| cell(at, text))
-                .collect();
-            cells.join("  ").trim_end().to_owned()
-        };
-        self.rows.iter().map(line).collect()
+        for column in &self.spare {
+            if taken(&shown) <= columns {
+                break;
+            }
+            shown.retain(|(shown, _)| shown != column);
+        }
+        while taken(&shown) > columns {
+            let over = taken(&shown) - columns;
+            let text = shown.iter_mut().filter(|(column, _)| !self.right[*column]);
+            let widest = text.max_by_key(|(_, width)| *width);
+            match widest.filter(|(_, width)| *width > CELL_MIN) {
+                Some((_, width)) => *width -= over.min(*width - CELL_MIN),
+                None => break,
+            }
+        }
+        self.rows.iter().map(|row| self.line(row, &shown)).collect()
     }
+
+    fn line(&self, row: &[String], shown: &[(usize, usize)]) -> String {
+        let cell = |(column, width): &(usize, usize)| {
+            let (text, width) = (cut(&row[*column], *width), *width);
+            match self.right[*column] {
+                true => format!("{text:>width$}"),
+                false => format!("{text:<width$}"),
+            }
+        };
+        let cells: Vec<String> = shown.iter().map(cell).collect();
+        cells.join("  ").trim_end().to_owned()
+    }
+}
+
+/// A text of at most so many characters, cut before its end, where the digits of an account are.
+fn cut(text: &str, width: usize) -> String {
+    /// Characters of the end that are kept, the space before an account among them.
+    const END: usize = 9;
+    let count = text.chars().count();
+    if count <= width {
+        return text.to_owned();
+    }
+    let end = if width >= 3 * END { END } else { 0 };
+    let kept: String = text.chars().take(width.saturating_sub(end + 2)).collect();
+    let end: String = text.chars().skip(count - end).collect();
+    format!("{kept}..{end}")
 }
 
 #[cfg(test)]
@@ -72,8 +147,27 @@ mod tests {
         table.row(["a".to_owned(), "10".to_owned()]);
         table.row(["longer".to_owned(), "9".to_owned()]);
         assert_eq!(
-            table.lines(),
+            table.lines(80),
             ["name    price", "a          10", "longer      9"]
+        );
+    }
+
+    #[test]
+    fn a_narrow_table_leaves_out_what_can_be_spared_and_cuts_the_rest() {
+        let mut table = Table::new(&["name", "kind", ">price"]).sparing(&["kind"]);
+        table.row([
+            "a long name of it".to_owned(),
+            "gpu".to_owned(),
+            "10".to_owned(),
+        ]);
+        assert_eq!(table.lines(40)[1], "a long name of it  gpu      10");
+        assert_eq!(table.lines(24)[1], "a long name of it     10");
+        assert_eq!(table.lines(17)[1], "a long n..     10");
+        assert!(
+            table
+                .lines(17)
+                .iter()
+                .all(|line| line.chars().count() <= 17)
         );
     }
 }

@@ -2,19 +2,133 @@
 
 use serde_json::{Value, json};
 use souk_node::device::class_name;
-use souk_node::market::{Acceptance, AccountKey, Lease, OpenOrder, Side, Term};
+use souk_node::market::{
+    Acceptance, AccountKey, Class, Explanation, Lack, Lease, OpenOrder, Side, Term,
+};
 
 use super::jobs::lease_state;
-use super::{Table, credits, say, short, time_of_day};
+use super::{Table, count, credits, number, say, short, time_of_day};
+use crate::paste;
+
+/// An order, for programs.
+pub fn order_json(order: &OpenOrder) -> Value {
+    let mut value = json!(order);
+    value["class_name"] = class_name::of(&order.class).into();
+    value
+}
 
 /// Orders, for programs.
 pub fn orders_json(orders: &[OpenOrder]) -> Value {
-    let one = |order: &OpenOrder| {
-        let mut value = json!(order);
-        value["class_name"] = class_name::of(&order.class).into();
-        value
+    orders.iter().map(order_json).collect()
+}
+
+/// One order.
+pub fn print_order(order: &OpenOrder) {
+    let until = match order.expires.0 {
+        u64::MAX => "it is cancelled".to_owned(),
+        at => format!("{} UTC", time_of_day(at)),
     };
-    orders.iter().map(one).collect()
+    let lines = [
+        ("order", order.id.to_string()),
+        ("what", what(order)),
+        ("class", class_name::of(&order.class)),
+        ("", class_name::in_words(&order.class)),
+        (
+            "price",
+            format!("{} a device-second", credits(order.price.0)),
+        ),
+        ("units", order.quantity.to_string()),
+        ("held", credits(order.held.0)),
+        ("until", until),
+        (
+            "cancel",
+            paste::command(&format!("order cancel {}", order.id)),
+        ),
+    ];
+    for (name, value) in lines {
+        say(&format!("{name:<10} {value}"));
+    }
+}
+
+/// What became of an order that was placed.
+pub fn print_placed(placed: &Acceptance) {
+    say(&done(placed));
+    let Acceptance::Placed {
+        order,
+        trades,
+        resting,
+    } = placed
+    else {
+        return;
+    };
+    for trade in trades {
+        say(&format!(
+            "  lease {} at {} a second, until {} UTC; {} held",
+            trade.lease,
+            credits(trade.price.0),
+            time_of_day(trade.deadline.0),
+            credits(trade.escrow.0),
+        ));
+    }
+    if resting.0 > 0 {
+        let show = paste::command(&format!("order show {order}"));
+        let cancel = paste::command(&format!("order cancel {order}"));
+        say(&format!(
+            "  how it stands: {show}\n  take it back:  {cancel}"
+        ));
+    }
+}
+
+/// What a bid would find, and what rules out the other asks.
+pub fn print_explanation(class: &Class, found: &Explanation) {
+    say(&format!(
+        "{}: {}",
+        class_name::of(class),
+        class_name::in_words(class)
+    ));
+    say(&format!(
+        "{} of its kind, {} could be traded with now",
+        count(found.seen, "ask"),
+        found.eligible
+    ));
+    if found.ruled_out.is_empty() {
+        return;
+    }
+    let mut table = Table::new(&[">asks", "ruled out by", ">wanted", ">nearest"]);
+    for one in &found.ruled_out {
+        let lack = json!(one.lack);
+        let name = match &lack {
+            Value::String(name) => name.clone(),
+            // Of what has a type: the name and the type.
+            other => other
+                .as_object()
+                .and_then(|fields| fields.iter().next())
+                .map_or_else(String::new, |(name, of)| {
+                    format!("{name} of {}", of.as_str().unwrap_or_default())
+                }),
+        };
+        let is_price = one.lack == Lack::Price || one.lack == Lack::Stake;
+        let figure = |figure: u64| match (one.wanted, one.nearest) {
+            (0, 0) => String::new(),
+            _ if is_price => credits(figure),
+            _ => figure.to_string(),
+        };
+        table.row([
+            one.count.to_string(),
+            name.replace('_', " "),
+            figure(one.wanted),
+            figure(one.nearest),
+        ]);
+    }
+    table.print();
+}
+
+fn what(order: &OpenOrder) -> String {
+    match (order.side, order.resale) {
+        (Side::Bid, _) => "bid".to_owned(),
+        (Side::Ask, None) => "ask".to_owned(),
+        (Side::Ask, Some(lease)) => format!("rest of lease {lease}"),
+    }
 }
 
 /// Orders, for people.
@@ -24,14 +138,9 @@ pub fn print_orders(orders: &[OpenOrder]) {
     }
     let mut table = Table::new(&[">order", "what", "class", ">price", ">units", ">held"]);
     for order in orders {
-        let what = match (order.side, order.resale) {
-            (Side::Bid, _) => "bid".to_owned(),
-            (Side::Ask, None) => "ask".to_owned(),
-            (Side::Ask, Some(lease)) => format!("rest of lease {lease}"),
-        };
         table.row([
             order.id.to_string(),
-            what,
+            what(order),
             class_name::of(&order.class),
             credits(order.price.0),
             order.quantity.to_string(),
@@ -129,8 +238,9 @@ pub fn done(done: &Acceptance) -> String {
             trades,
             resting,
         } => format!(
-            "order {order}: {} trades at once, {resting} units rest in the book",
-            trades.len()
+            "order {order}: {} at once, {} in the book",
+            count(number(trades.len()), "trade"),
+            count(resting.0, "unit"),
         ),
         Acceptance::Staked { stake } => format!("{} are at stake", credits(stake.0)),
         other => format!("{other:?}"),

@@ -103,7 +103,7 @@ fn every_bad_input_is_named() {
     assert_refused!(
         refused(&market, &model, &[images], &["--max-price", "0.0001"]),
         4,
-        "4 asks seen",
+        "4 on offer",
         "H100",
         "0.0001"
     );

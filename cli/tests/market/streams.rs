@@ -450,7 +450,7 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
 fn held(text: &str) -> Vec<u64> {
     let told = text
         .lines()
-        .filter(|line| line.contains("credits in escrow"));
+        .filter(|line| line.contains("credits are held until settled"));
     let credits = told.map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let place = words.iter().position(|word| *word == "credits");
@@ -472,7 +472,7 @@ fn a_resumed_stream_holds_no_more_than_its_budget_less_what_was_spent_before() {
             .args(arguments)
             .output();
         let ran = ran.expect("the binary runs");
-        let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+        let text = String::from_utf8_lossy(&ran.stderr).into_owned();
         assert!(ran.status.success(), "{text}");
         text
     };

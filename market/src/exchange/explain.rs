@@ -14,6 +14,7 @@ use crate::order::{Bid, Side};
 use crate::predicate::{Accepts, Lack};
 use crate::refusal::Refusal;
 use crate::terms::{AskTerms, BidTerms, Terms};
+use crate::text::Name;
 use crate::units::{Credits, Millis, Permille, Price, Units};
 
 use super::Exchange;
@@ -26,6 +27,9 @@ pub struct Listing {
     pub order: OrderId,
     /// Who provides.
     pub provider: AccountKey,
+    /// The provider's name; journals of before it was told have none.
+    #[serde(default)]
+    pub name: Name,
     /// The provider's reputation.
     pub reputation: Permille,
     /// What the provider has at stake.
@@ -109,6 +113,7 @@ impl Exchange {
         Listing {
             order: order.id,
             provider: provider.key,
+            name: provider.name.clone(),
             reputation: provider.reputation.score,
             stake: provider.stake,
             device,

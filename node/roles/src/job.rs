@@ -50,6 +50,7 @@ use crate::lease::{Request, THINGS_MAX};
 pub use action::{Action, JobEvent, Outcome, Spending};
 pub use event::{Answer, CommandError, Event, FetchFault, Leg};
 pub use facts::{End, Fact, Past, attempt_id, request_id};
+pub use money::{bid, holds};
 pub use plan::{Plan, PlanRequest, Work};
 pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};

@@ -4,5 +4,7 @@
 pub mod client;
 pub mod demands;
 pub mod features;
+pub mod regions;
 pub mod roster;
+pub mod unsuitable;
 pub mod words;

@@ -16,6 +16,9 @@ use crate::folder::config::{self, ConfigError, FORMAT};
 /// Plans remembered; a plan is submitted soon or not at all.
 const PLANS_MAX: usize = 256;
 
+/// The fewest digits of a hash that name a plan.
+const DIGITS_MIN: usize = 8;
+
 /// A plan as it was shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShownPlan {
@@ -76,6 +79,17 @@ pub enum PlanRefusal {
     },
 }
 
+/// The one remembered plan whose hash begins so.
+fn shown(folder: &Path, begins: &str) -> Option<ShownPlan> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found = names.filter(|name| name.starts_with(begins));
+    match (found.next(), found.next()) {
+        (Some(one), None) => config::read::<ShownPlan>(&folder.join(one)).ok(),
+        _ => None,
+    }
+}
+
 impl ShownPlan {
     /// A quote as it is shown.
     pub fn new(quote: &Quote, subject: ContentId) -> ShownPlan {
@@ -102,19 +116,18 @@ impl ShownPlan {
         config::write(&folder.join(format!("{}.json", self.hash)), self)
     }
 
-    /// Holds it against the plan of hash `wanted`, which may cost and take `percent` more.
+    /// Holds it against the plan whose hash is `wanted` or begins so, which may cost and take
+    /// `percent` more.
     ///
     /// # Errors
     /// What has moved.
     pub fn check(&self, folder: &Path, wanted: &str, percent: f64) -> Result<(), PlanRefusal> {
-        if self.hash.to_string() == wanted {
+        let is_name =
+            wanted.len() >= DIGITS_MIN && wanted.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_name && self.hash.to_string().starts_with(wanted) {
             return Ok(());
         }
-        let is_name = wanted.len() == 64 && wanted.bytes().all(|b| b.is_ascii_hexdigit());
-        let path = folder.join(format!("{wanted}.json"));
-        let then = is_name
-            .then(|| config::read::<ShownPlan>(&path).ok())
-            .flatten();
+        let then = is_name.then(|| shown(folder, wanted)).flatten();
         let wanted = wanted.to_owned();
         let Some(then) = then else {
             return Err(PlanRefusal::Unknown {

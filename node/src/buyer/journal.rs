@@ -7,13 +7,13 @@
 //! What a fact says is on the disk before anything that depends on it is done. Leases that no fact
 //! names are found by their ids, since those follow from the job's.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde::Serialize;
-use souk_market::{JobId, Receipt};
+use souk_market::{JobId, Listing, Receipt};
 use souk_memory::{ContentId, Tensor};
 use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
@@ -59,6 +59,9 @@ pub struct Record {
     /// All ids that leases may have been bought under.
     #[serde(skip)]
     pub ids: Vec<JobId>,
+    /// The asks that its leases were bought from.
+    #[serde(skip)]
+    pub providers: Vec<Listing>,
     /// The names of values that are kept.
     pub kept: Vec<String>,
     /// How many requests are answered.
@@ -220,6 +223,38 @@ impl Journal {
         })
     }
 
+    /// The outputs of each answer of a job, by name, in no order.
+    ///
+    /// # Errors
+    /// When there is no such job, or it cannot be read.
+    pub fn answers(
+        folder: &Path,
+        name: &str,
+    ) -> Result<Vec<Vec<(String, ContentId)>>, JournalError> {
+        let path = folder.join(find(folder, name)?).join(FACTS_FILE);
+        let past = Past::fold(FactLog::read::<Fact>(&path, FORMAT)?);
+        let answered = past.answered.into_values();
+        Ok(answered.map(|answer| answer.outputs).collect())
+    }
+
+    /// Whether some process runs the job of this full name now.
+    #[must_use]
+    pub fn is_busy(folder: &Path, name: &str) -> bool {
+        let file = File::open(folder.join(name).join(FACTS_FILE));
+        let locked = file.map(|file| file.try_lock_shared());
+        matches!(locked, Ok(Err(TryLockError::WouldBlock)))
+    }
+
+    /// Puts down that the job's user stopped it, after whoever ran it died.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn cancel(mut self) -> Result<(), JournalError> {
+        self.put_down(vec![Fact::Over {
+            how: End::Cancelled,
+        }])
+    }
+
     /// The job's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -227,7 +262,8 @@ impl Journal {
     }
 
     /// The job.
-    pub(super) fn job(&self) -> JobId {
+    #[must_use]
+    pub fn job(&self) -> JobId {
         self.job
     }
 
@@ -350,6 +386,8 @@ fn record(name: &str, facts: &[Fact]) -> Option<Record> {
     kept.sort_unstable();
     kept.dedup();
     let id = |n: u32| attempt_id(*job, n);
+    let attempts = past.attempts.values();
+    let legs = attempts.flat_map(|attempt| &attempt.plan.legs);
     Some(Record {
         name: name.to_owned(),
         id: *job,
@@ -360,6 +398,7 @@ fn record(name: &str, facts: &[Fact]) -> Option<Record> {
         attempts: past.attempts.keys().map(|n| id(*n)).collect(),
         ids: (0..past.next_attempt()).map(id).collect(),
         kept,
+        providers: legs.map(|leg| (*leg.listing).clone()).collect(),
         answered: past.answered.len(),
         receipts: past.right.into_values().collect(),
     })

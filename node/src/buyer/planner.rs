@@ -187,7 +187,7 @@ pub(super) fn plan_of(quote: &Quote) -> Plan {
         id: quote.hash(),
         legs,
         parts: parts.collect(),
-        makespan: micros(quote.run_seconds() + quote.weights_seconds()),
+        makespan: micros(quote.run_seconds() + quote.upload_seconds()),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
 use crate::device::{backends, kernels, stated};
 use crate::protocols::demands::{Choice, Demands};
+use crate::protocols::unsuitable::Unsuitable;
 
 /// A job planned over the book.
 #[derive(Clone, Debug)]
@@ -39,8 +40,8 @@ pub struct Quote {
     pub seen: u64,
     /// How many of them suit.
     pub eligible: u64,
-    /// Of the others the model, what it lacks, and how many are so.
-    pub lacks: Vec<(String, String, u64)>,
+    /// The others, by cause.
+    pub unsuitable: Vec<Unsuitable>,
     /// What runs where and when; its costs are in micro-credits.
     pub plan: Plan,
     /// The plan's parts as models, in an order in which they can run.
@@ -103,7 +104,7 @@ impl Quote {
     }
 
     /// Time from the first byte to the last result, that of second runs included.
-    pub(super) fn run_seconds(&self) -> f64 {
+    pub fn run_seconds(&self) -> f64 {
         let second = (0..self.seconds.len()).map(|place| self.second_seconds(place));
         self.plan.makespan_seconds + second.fold(0.0, f64::max)
     }
@@ -127,11 +128,15 @@ impl Quote {
         nodes.map(|node| node_seconds(node, &offer)).sum()
     }
 
-    /// Time to send every provider the weights of its parts, by the links they state, at once.
-    pub(super) fn weights_seconds(&self) -> f64 {
+    /// Time to send every provider the weights of its parts, all at once, by what was measured of
+    /// the links before, and by what providers state where nothing was. Where a provider holds them
+    /// already it takes none of that.
+    pub fn upload_seconds(&self) -> f64 {
+        let links = self.ways.links(&self.listings).buyer;
         let each = self.parts.iter().map(|part| {
             let bytes: u64 = part.weights.iter().map(|weight| weight.byte_length).sum();
-            bytes as f64 / self.listing(part.part).resources.link_bandwidth.max(1) as f64
+            let link = &links[self.plan.parts[part.part].offer];
+            bytes as f64 / link.bytes_per_second.max(1.0)
         });
         each.sum()
     }
@@ -210,10 +215,10 @@ pub(super) async fn over_book(
         seen,
         eligible,
         listings,
-        lacks,
+        unsuitable,
     } = choice;
     if listings.is_empty() {
-        return Err(QuoteError::NoneEligible { seen, lacks });
+        return Err(QuoteError::NoneEligible { seen, unsuitable });
     }
     let limits = with_room_for_seconds(limits, listings.len())?;
     let ways = buyer.ways();
@@ -233,7 +238,7 @@ pub(super) async fn over_book(
         ways,
         seen,
         eligible,
-        lacks,
+        unsuitable,
         plan,
         parts,
         seconds,

@@ -6,6 +6,7 @@ use souk_scheduler::graph::cut::CutError;
 use souk_scheduler::planning::PlanError;
 
 use crate::client::broker::BrokerError;
+use crate::protocols::unsuitable::Unsuitable;
 
 /// Why there is no quote.
 #[derive(Debug, thiserror::Error)]
@@ -20,12 +21,12 @@ pub enum QuoteError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// No ask suits.
-    #[error("no provider is eligible: {seen} asks seen{}", reasons(lacks))]
+    #[error("no ask suits: {seen} on offer{}", reasons(unsuitable))]
     NoneEligible {
         /// How many asks there are.
         seen: u64,
-        /// The model, what it lacks, and how many are so.
-        lacks: Vec<(String, String, u64)>,
+        /// Why they do not suit.
+        unsuitable: Vec<Unsuitable>,
     },
     /// No plan over the eligible asks fits the limits.
     #[error("no plan fits: {0}")]
@@ -79,12 +80,8 @@ impl QuoteError {
     }
 }
 
-fn reasons(lacks: &[(String, String, u64)]) -> String {
-    let one = |(model, lack, count): &(String, String, u64)| match count {
-        1 => format!("{model} {lack}"),
-        _ => format!("{count} of {model} {lack}"),
-    };
-    let each: Vec<String> = lacks.iter().map(one).collect();
+fn reasons(unsuitable: &[Unsuitable]) -> String {
+    let each: Vec<String> = unsuitable.iter().map(Unsuitable::to_string).collect();
     if each.is_empty() {
         String::new()
     } else {

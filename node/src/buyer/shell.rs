@@ -81,6 +81,8 @@ pub(super) struct Shell {
     answers: mpsc::Sender<super::Answer>,
     progress: mpsc::Sender<JobEvent>,
     cancel: Arc<Notify>,
+    /// Whether what the core buys first is bought already.
+    is_bought: bool,
     journal: Option<JournalWriter>,
     planner: Planner,
     followed: FollowedLeases,
@@ -134,6 +136,7 @@ impl Shell {
             answers: submission.answers,
             progress: submission.progress,
             cancel: submission.cancel,
+            is_bought: submission.is_bought,
             journal,
             planner,
             followed: FollowedLeases::default(),

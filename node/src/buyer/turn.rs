@@ -167,7 +167,7 @@ fn wish(path: &Path) -> Option<Wish> {
 #[cfg(test)]
 mod tests {
     use souk_market::{Accepts, AccountKey, Credits, DeviceId, Features, Millis, OrderId};
-    use souk_market::{Permille, Price, Regions, Resources, Units};
+    use souk_market::{Name, Permille, Price, Regions, Resources, Units};
 
     use super::*;
 
@@ -176,6 +176,7 @@ mod tests {
         Listing {
             order: OrderId(u64::from(provider)),
             provider: AccountKey([provider; 32]),
+            name: Name::default(),
             reputation: Permille(500),
             stake: Credits(0),
             device: DeviceId(1),

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use souk_emulated::EmulatedConfig;
 use souk_market::GenesisFault;
+use souk_roles::market::regions::NamedRegion;
 use souk_scheduler::planning::Objective;
 
 use crate::folder::contact::ContactError;
@@ -57,6 +58,9 @@ pub struct ProviderFile {
     pub listen: Multiaddr,
     /// The device it sells.
     pub device: DeviceChoice,
+    /// Where the device is, as buyers ask for it.
+    #[serde(default, skip_serializing_if = "is_unstated")]
+    pub region: NamedRegion,
     /// The library of ONNX Runtime to use, from the folder of this file on; none for the one that
     /// is found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,6 +89,10 @@ pub struct ProviderFile {
     /// Runs that go well before the fault is played.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub fault_after: u32,
+}
+
+fn is_unstated(region: &NamedRegion) -> bool {
+    *region == NamedRegion::default()
 }
 
 fn is_zero(number: &u32) -> bool {
@@ -482,6 +490,7 @@ mod tests {
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
             device: DeviceChoice::emulated("x"),
+            region: "europe-west".parse().unwrap(),
             onnxruntime: None,
             prefer: Objective::Fastest,
             price: 7,
@@ -501,8 +510,8 @@ mod tests {
         write(&path, &provider()).unwrap();
         let back: ProviderFile = read(&path).unwrap();
         assert_eq!(
-            (back.name, back.device, back.price),
-            ("p".into(), provider().device, 7)
+            (back.name, back.device, back.region, back.price),
+            ("p".into(), provider().device, provider().region, 7)
         );
     }
 

@@ -113,6 +113,7 @@ mod tests {
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
             device: DeviceChoice::Cpu { threads: 0 },
+            region: Default::default(),
             onnxruntime: None,
             prefer: Default::default(),
             price: 1_000,

@@ -11,15 +11,17 @@ use souk_node::buyer::job::Job;
 use souk_node::buyer::{
     Answer, Buyer, End, JobResult, Journal, Requests, Submission, UnfinishedJob, request_of,
 };
-use souk_node::market::AccountKey;
 use souk_node::memory::{ContentId, Tensor};
 use tokio::sync::{Notify, mpsc};
 
-use super::{PROGRESS_MAX, from_ended, left, tell, wanted, write_receipts};
+use super::{PROGRESS_MAX, from_ended, left, tell, wanted, with_held, write_receipts};
 use crate::args::{Output, SubmitArgs};
+use crate::commands::job_files::{JobFiles, KeptPlan};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files::{self, Request};
+use crate::show::Names;
 use crate::show::balance::Balances;
+use crate::show::times::Times;
 use crate::{show, stop};
 
 /// Requests that were read and wait for room on the way, and answers that wait to be written.
@@ -57,14 +59,46 @@ pub struct Asking<'a> {
     left: Vec<usize>,
 }
 
+/// What is shown of a job beside what it does.
+pub struct PlanView {
+    /// Its plan, as JSON; null where it goes on.
+    pub plan: Value,
+    /// How long its plan takes.
+    pub planned: Option<Times>,
+    /// What providers are called.
+    pub names: Names,
+    /// Where all of it is kept.
+    pub kept: JobFiles,
+}
+
+impl PlanView {
+    /// Keeps the plan with the job, as it was shown in these lines.
+    pub fn keep(&self, text: impl Iterator<Item = String>) {
+        let (plan, names) = (self.plan.clone(), self.names.clone());
+        let text = text.collect();
+        self.kept.keep_plan(&KeptPlan { plan, text, names });
+    }
+}
+
 /// What came of it.
 pub struct Came {
     /// How the job ended; none where its user did not wait for that.
     ended: Option<Result<JobResult, Box<UnfinishedJob>>>,
     /// The answers that came now.
     written: Vec<AnswerFiles>,
+    /// How long it took; none where nobody waited for its end.
+    measured: Option<Times>,
     /// What went wrong on this machine.
     here: Outcome,
+}
+
+/// What the report of a finished job says beside its outputs.
+struct About<'a> {
+    receipts: &'a [PathBuf],
+    /// Before and after.
+    balances: (Balances, Balances),
+    measured: Option<Times>,
+    shown: PlanView,
 }
 
 impl Files {
@@ -199,7 +233,7 @@ impl<'a> Asking<'a> {
     /// where its user wants that.
     pub async fn run<Running>(
         &self,
-        names: &BTreeMap<AccountKey, String>,
+        shown: &PlanView,
         start: impl FnOnce(Submission) -> Running,
     ) -> Came
     where
@@ -218,9 +252,11 @@ impl<'a> Asking<'a> {
             answers,
             progress,
             cancel: cancel.clone(),
+            is_bought: false,
         };
         let mut written = Vec::new();
         let mut ended = None;
+        let mut measured = None;
         let here = {
             let running = async { ended = Some(start(submission).await) };
             let feeding = async {
@@ -231,14 +267,18 @@ impl<'a> Asking<'a> {
                 fed
             };
             let keeping = self.keep(answered, &mut written);
-            let telling = tell(told, names, self.output);
+            let telling = async {
+                measured = Some(tell(told, &shown.names, (self.output, Some(&shown.kept))).await)
+            };
             let mut all = pin!(async { tokio::join!(running, feeding, keeping, telling) });
             let mut stops = stop::Requests::new();
             let mut is_stopping = false;
+            let mut elsewhere = pin!(shown.kept.cancelled());
             loop {
                 tokio::select! {
                     ((), fed, kept, ()) = &mut all => break fed.and(kept),
                     () = stops.next() => {}
+                    () = &mut elsewhere, if !is_stopping => {}
                 }
                 if std::mem::replace(&mut is_stopping, true) {
                     break Ok(());
@@ -254,6 +294,7 @@ impl<'a> Asking<'a> {
         Came {
             ended,
             written,
+            measured,
             here,
         }
     }
@@ -284,7 +325,7 @@ impl<'a> Asking<'a> {
             if self.files.stream.is_some() {
                 if self.output == Output::Text {
                     let (number, all) = (place + 1, self.files.count());
-                    show::say(&format!("  answer {number} of {all}: {name}"));
+                    show::tell(&format!("  answer {number} of {all}: {name}"));
                 }
                 // They are in their files.
                 outputs.clear();
@@ -299,19 +340,21 @@ impl<'a> Asking<'a> {
         self,
         buyer: &Buyer,
         (name, came): (&str, Came),
-        plan: Value,
+        shown: PlanView,
         before: Balances,
     ) -> Outcome {
         let facts = self.facts(name, came.written.len());
-        let ended = came.ended.ok_or_else(|| left().with(facts.clone()))?;
+        let ended = came.ended.ok_or_else(|| left(name).with(facts.clone()))?;
         let (done, failed) = match ended {
             Ok(finished) => (finished, None),
             Err(ended) => {
                 let was_stopped = ended.how == End::Cancelled;
-                let failure = from_ended(&ended).with(facts.clone());
+                let failure = from_ended(&ended, Some(name)).with(facts.clone());
+                let failure = with_held(failure, buyer).await;
                 (ended.done, Some((failure, was_stopped)))
             }
         };
+        shown.kept.keep_timeline(&done.timeline);
         // What was paid for is told whatever became of the rest.
         let receipts = write_receipts(&self.args.out, &done)?;
         // What went wrong on this machine stopped the job.
@@ -324,7 +367,13 @@ impl<'a> Asking<'a> {
             files::write(path, done.timeline.to_trace_json().as_bytes())?;
         }
         let after = before.after(buyer.broker(), &done).await?;
-        self.show(done, came.written, &receipts, (plan, before, after));
+        let about = About {
+            receipts: &receipts,
+            balances: (before, after),
+            measured: came.measured.map(|times| times.by_devices(&done.timeline)),
+            shown,
+        };
+        self.show(done, came.written, about);
         Ok(())
     }
 
@@ -339,13 +388,9 @@ impl<'a> Asking<'a> {
         facts
     }
 
-    fn show(
-        self,
-        mut done: JobResult,
-        written: Vec<AnswerFiles>,
-        receipts: &[PathBuf],
-        (plan, before, after): (Value, Balances, Balances),
-    ) {
+    fn show(self, mut done: JobResult, written: Vec<AnswerFiles>, about: About<'_>) {
+        let (before, after) = about.balances;
+        let receipts = about.receipts;
         let asked = written.len();
         let mut all = self.kept;
         all.extend(self.left.iter().copied().zip(written));
@@ -357,7 +402,7 @@ impl<'a> Asking<'a> {
         }
         match self.output {
             Output::Json => {
-                let mut job = show::job::to_json(&done, plan, files, receipts);
+                let mut job = show::job::to_json(&done, about.shown.plan, files, receipts);
                 if self.files.stream.is_some() {
                     let answer = |(place, one): (&usize, &AnswerFiles)| {
                         let request = self.files.name(*place);
@@ -366,15 +411,25 @@ impl<'a> Asking<'a> {
                     let answers: Vec<Value> = all.iter().map(answer).collect();
                     job = show::with(job, [("answers", answers.into()), ("asked", asked.into())]);
                 }
-                let balances = [("before", before.to_json()), ("after", after.to_json())];
-                show::json(&show::with(job, balances));
+                let rest = [
+                    ("before", before.to_json()),
+                    ("after", after.to_json()),
+                    (
+                        "times",
+                        show::times::to_json(about.shown.planned, about.measured),
+                    ),
+                ];
+                show::json(&show::with(job, rest));
             }
             Output::Text => {
                 if self.files.stream.is_some() {
                     let (all, out) = (all.len(), self.args.out.display());
                     show::say(&format!("answers\n  {all} in the folders of {out}"));
                 }
-                show::job::print(&done, files, receipts, &before, &after);
+                let names = &about.shown.names;
+                show::job::print(&done, files, receipts, (&before, &after), names);
+                let times = show::times::text(about.shown.planned, about.measured);
+                times.iter().for_each(|line| show::say(line));
             }
         }
     }

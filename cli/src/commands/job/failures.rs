@@ -1,21 +1,22 @@
 //! Why a job was not planned or run, as a person or a script sees it.
 
 use souk_node::buyer::{
-    End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
+    Buyer, End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
 };
 use souk_node::scheduler::graph::ImportError;
 use souk_node::scheduler::planning::PlanError;
 
 use crate::failure::{Failure, Kind};
 use crate::folder::unreachable_market;
-
-const RESUME: &str = "go on with `souk job resume`, or submit the job again";
+use crate::{paste, show};
 
 /// A failure from a journal.
 pub fn unreadable(error: JournalError) -> Failure {
     let hint = match error {
-        JournalError::Unknown { .. } => "`souk job list` shows the jobs of this folder",
-        _ => "restore the folder from a copy, or submit the job again",
+        JournalError::Unknown { .. } => {
+            format!("the jobs of this folder: {}", paste::command("job list"))
+        }
+        _ => "restore the folder from a copy, or submit the job again".to_owned(),
     };
     Failure::new(Kind::State, error, hint)
 }
@@ -49,52 +50,101 @@ pub fn from_quote(error: QuoteError) -> Failure {
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {
-            let hint = "loosen --max-price, --device, --backend, --exclude, --real, --region, \
-                        --min-reputation or --min-notice; `souk book` shows what is on offer";
+            let hint = format!(
+                "loosen what rules them out; on offer: {}",
+                paste::command("book")
+            );
             Failure::new(Kind::NoPlan, error, hint)
         }
-        QuoteError::Budget { .. } => Failure::new(
-            Kind::Budget,
-            error,
-            "raise --budget, or try --prefer cheapest",
-        ),
-        QuoteError::Escrow { .. } => Failure::new(
-            Kind::Budget,
-            error,
-            "raise --budget: only what is used is paid, but a lease holds what it could use",
-        ),
+        QuoteError::Budget { cheapest, .. } => {
+            let enough = [
+                ("--budget", amount(cheapest)),
+                ("--prefer", "cheapest".to_owned()),
+            ];
+            Failure::new(Kind::Budget, error, again(&enough))
+        }
+        QuoteError::Escrow { needed, .. } => {
+            let hint = format!(
+                "only what is used is paid, but a lease holds what it could use: {}",
+                again(&[("--budget", amount(needed))])
+            );
+            Failure::new(Kind::Budget, error, hint)
+        }
         QuoteError::Behind { .. } => {
-            let hint = "give it more time with --wait, or a higher --priority";
+            let hint = format!("let it wait: {}", again(&[("--wait", "60".to_owned())]));
             Failure::new(Kind::NoPlan, error, hint)
         }
-        QuoteError::Plan(PlanError::Deadline { .. }) => Failure::new(
-            Kind::Deadline,
-            error,
-            "give it more time with --deadline, or try --prefer fastest",
-        ),
+        QuoteError::Plan(PlanError::Deadline {
+            fastest_seconds, ..
+        }) => {
+            let deadline = amount(fastest_seconds * DEADLINE_SLACK);
+            let enough = [("--deadline", deadline), ("--prefer", "fastest".to_owned())];
+            Failure::new(Kind::Deadline, error, again(&enough))
+        }
         QuoteError::Plan(_) => {
-            let hint = "loosen the limits; `souk book` shows what is on offer";
+            let hint = format!("loosen the limits; on offer: {}", paste::command("book"));
             Failure::new(Kind::NoPlan, error, hint)
         }
-        QuoteError::Cut(_) => Failure::new(
-            Kind::NoPlan,
-            error,
-            "try --max-providers 1, which cuts nothing",
-        ),
+        QuoteError::Cut(_) => {
+            let whole = [
+                ("--min-providers", "1".to_owned()),
+                ("--max-providers", "1".to_owned()),
+            ];
+            let hint = format!("cut nothing: {}", again(&whole));
+            Failure::new(Kind::NoPlan, error, hint)
+        }
     }
 }
 
-/// A failure to run, with what it has cost.
-pub fn from_ended(ended: &UnfinishedJob) -> Failure {
+/// How much longer than the fastest plan a deadline is that is proposed.
+const DEADLINE_SLACK: f64 = 2.0;
+
+/// An amount that is enough, as an option takes it.
+fn amount(least: f64) -> String {
+    // Rounded up, so that it is enough.
+    format!("{:.6}", (least * 1e6).ceil() / 1e6)
+}
+
+/// The command that was given, with other options.
+fn again(options: &[(&str, String)]) -> String {
+    let options: Vec<(&str, &str)> = options
+        .iter()
+        .map(|(name, it)| (*name, it.as_str()))
+        .collect();
+    paste::again(&options)
+}
+
+/// What goes on with a job, if it has a name.
+fn resume(name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!(
+            "go on with it: {}",
+            paste::command(&format!("job resume {name}"))
+        ),
+        None => "run it again".to_owned(),
+    }
+}
+
+/// Says what the leases of an ended job hold, when that returns, and what releases it.
+pub async fn with_held(mut failure: Failure, buyer: &Buyer) -> Failure {
+    // Where the market is not reached there is nothing to say.
+    let leases = buyer.leases().await.unwrap_or_default();
+    failure.notes.extend(show::held::text(&leases));
+    failure.with([("held", show::held::to_json(&leases))])
+}
+
+/// A failure to run, with what it has cost, of the job of that name.
+pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
     let failure = match &ended.how {
-        End::Failed(reason) => from_reason(reason),
+        End::Failed(reason) => from_reason(reason, name),
         End::Done | End::Cancelled => {
-            let cause = format!("interrupted: {} lease(s) ended at once", ended.leases_ended);
+            let leases = show::count(ended.leases_ended, "lease");
+            let cause = format!("interrupted: {leases} ended at once");
             let facts = [
                 ("reason", "interrupted".into()),
                 ("leases_ended", ended.leases_ended.into()),
             ];
-            Failure::new(Kind::Interrupted, cause, RESUME).with(facts)
+            Failure::new(Kind::Interrupted, cause, resume(name)).with(facts)
         }
     };
     let facts = ended.spending.as_ref().map(cost).into_iter().flatten();
@@ -107,10 +157,14 @@ pub fn from_ended(ended: &UnfinishedJob) -> Failure {
 }
 
 /// A job that was left with its leases.
-pub fn left() -> Failure {
+pub fn left(name: &str) -> Failure {
     let cause = "interrupted; its leases run out by themselves: asked again before they were ended";
     let reason = [("reason", "interrupted".into())];
-    Failure::new(Kind::Interrupted, cause, RESUME).with(reason)
+    let hint = format!(
+        "end them: {}",
+        paste::command(&format!("job cancel {name}"))
+    );
+    Failure::new(Kind::Interrupted, cause, hint).with(reason)
 }
 
 fn cost(spending: &Spending) -> [(&'static str, serde_json::Value); 2] {
@@ -120,7 +174,8 @@ fn cost(spending: &Spending) -> [(&'static str, serde_json::Value); 2] {
     ]
 }
 
-fn from_reason(reason: &Reason) -> Failure {
+fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
+    let text = str::to_owned;
     let (kind, hint) = match reason {
         Reason::NoPlan(NoPlan {
             kind: NoPlanKind::Unreachable,
@@ -128,32 +183,36 @@ fn from_reason(reason: &Reason) -> Failure {
         })
         | Reason::Unreachable(_) => (
             Kind::Network,
-            "is the market up? `souk testnet up` starts the one in --dir",
+            format!("is the market up? {}", paste::command("validator list")),
         ),
         Reason::NoPlan(NoPlan {
             kind: NoPlanKind::Budget,
             ..
         })
-        | Reason::Escrow { .. } => (Kind::Budget, "raise --budget, or try --prefer cheapest"),
+        | Reason::Escrow { .. } => (Kind::Budget, text("raise --budget, or --prefer cheapest")),
         Reason::Late(_) => (
             Kind::Deadline,
-            "what was computed is kept: `souk job resume` goes on with it",
+            format!("what was computed is kept; {}", resume(name)),
         ),
         Reason::NoPlan(_) | Reason::Unsold(_) => {
-            (Kind::NoPlan, "the book allows no more; loosen a limit")
+            let hint = format!("loosen a limit; on offer: {}", paste::command("book"));
+            (Kind::NoPlan, hint)
         }
         Reason::Receipt { .. } | Reason::Outvoted { .. } | Reason::Disagreement { .. } => (
             Kind::Verification,
-            "nothing was signed for it, and its usage is disputed",
+            text("nothing was signed for it, and its usage is disputed"),
         ),
-        Reason::Memory(_) => (Kind::Input, "the job's tensors do not fit in memory"),
+        Reason::Memory(_) => (Kind::Input, text("the job's tensors do not fit in memory")),
         Reason::Journal(_) => (
             Kind::State,
-            "check the folder's permissions and the space left",
+            text("check the folder's permissions and the space left"),
         ),
         _ => (
             Kind::Job,
-            "its leases are ended and their escrow comes back; go on with `souk job resume`",
+            format!(
+                "its leases are ended and what they hold comes back; {}",
+                resume(name)
+            ),
         ),
     };
     Failure::new(kind, reason, hint).with([("reason", reason.code().into())])

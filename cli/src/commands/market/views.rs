@@ -95,12 +95,17 @@ fn merged(minutes: &[Candle], step: u64) -> Vec<Candle> {
     merged
 }
 
+/// The class of a name, or the one whose name begins so.
+pub async fn class(broker: &Broker, name: &str) -> Result<Class, Failure> {
+    match class_name::parse(name) {
+        Some(class) => Ok(class),
+        None => begins_so(&broker.classes().await.map_err(no_answer)?, name),
+    }
+}
+
 /// What a class costs whose name begins so.
 async fn quotes(broker: &Broker, name: &str) -> Result<Quotes, Failure> {
-    let class = match class_name::parse(name) {
-        Some(class) => class,
-        None => begins_so(&broker.classes().await.map_err(no_answer)?, name)?,
-    };
+    let class = class(broker, name).await?;
     let quotes = broker.quotes(class).await.map_err(no_answer)?;
     quotes.ok_or_else(|| unknown(name))
 }

@@ -115,6 +115,7 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         name,
         listen,
         device,
+        region: new.region.unwrap_or_default(),
         onnxruntime: new.onnxruntime.clone(),
         price: 0,
         limits: limits(&new.limits, new.yes, &cpu.threads.to_string())?,
@@ -251,7 +252,7 @@ fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
 }
 
 /// Opens the device, which measures it, and states it within the limits.
-async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
+pub async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
     let library = file.library(folder);
     check_library(library.as_deref())?;
     check_driver(&file.device, library.as_deref())?;
@@ -265,7 +266,8 @@ async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resour
         sold.map_err(|error| node::from_provider(error.into()))?;
     }
     let profile = souk_node::device::together(&souk_node::device::profiles(&devices));
-    let resources = souk_node::device::resources(&file.device, &profile, &file.limits);
+    let mut resources = souk_node::device::resources(&file.device, &profile, &file.limits);
+    resources.region = file.region.0;
     Ok((profile, resources))
 }
 
@@ -399,6 +401,7 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         format = file.format,
         name = quoted(&file.name),
         listen = quoted(&file.listen.to_string()),
+        region = quoted(&String::from(file.region)),
         basis = basis_text(basis),
         price = file.price,
         measured = profile.source.replace('\n', " "),

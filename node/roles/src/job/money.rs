@@ -55,13 +55,25 @@ pub(super) fn duration(plan: &Plan, left: Option<Credits>) -> Result<Millis, Rea
     Ok(wanted.min(affordable))
 }
 
+/// What the leases of a plan hold until they are settled, and how long they are, where so much is
+/// left of a budget.
+///
+/// # Errors
+/// [`Reason::Escrow`] where not even the shortest leases can be held.
+pub fn holds(plan: &Plan, left: Option<Credits>) -> Result<(Credits, Millis), Reason> {
+    let duration = duration(plan, left)?;
+    let held = plan.legs.iter().map(|leg| escrow(leg, duration).0);
+    Ok((Credits(held.fold(0, u64::saturating_add)), duration))
+}
+
 /// So many times a time, in milliseconds, rounded up.
 fn millis(time: Micros, times: u64, over: u64) -> u64 {
     time.0.saturating_mul(times).div_ceil(over * 1_000)
 }
 
 /// The bid for one leg of a plan.
-pub(super) fn bid(
+#[must_use]
+pub fn bid(
     leg: &PlanLeg,
     limits: &Limits,
     excluded: &[souk_market::AccountKey],

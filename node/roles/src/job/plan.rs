@@ -292,7 +292,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Accepts, DeviceId, Millis, OrderId, Permille, Resources, Units};
+    use souk_market::{Accepts, DeviceId, Millis, Name, OrderId, Permille, Resources, Units};
 
     use super::*;
 
@@ -301,6 +301,7 @@ mod tests {
         let listing = Listing {
             order: OrderId(u64::from(provider)),
             provider: AccountKey([provider; 32]),
+            name: Name::default(),
             reputation: Permille(500),
             stake: Credits(0),
             device: DeviceId(1),

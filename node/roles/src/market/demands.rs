@@ -8,16 +8,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
 
-use super::features;
+use super::unsuitable::{Cause, Tally, Unsuitable};
+use super::{features, regions};
 
 /// Asks of one class in an answer: more than a plan has parts, so that there is a choice.
 const PER_CLASS: usize = 24;
 
 /// Asks in an answer: what a planner looks through within milliseconds.
 const LISTINGS_MAX: usize = 256;
-
-/// Reasons in an answer; people read the first few.
-const LACKS_MAX: usize = 32;
 
 /// What a buyer demands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,8 +52,8 @@ pub struct Choice {
     pub eligible: u64,
     /// The cheapest of each class that suit.
     pub listings: Vec<Listing>,
-    /// Of those that do not: the model, what it lacks, how many are so.
-    pub lacks: Vec<(String, String, u64)>,
+    /// Those that do not, by cause.
+    pub unsuitable: Vec<Unsuitable>,
 }
 
 impl Demands {
@@ -63,7 +61,7 @@ impl Demands {
     #[must_use]
     pub fn choose(&self, asks: impl Iterator<Item = Listing>) -> Choice {
         let mut suiting = BTreeMap::<Class, Vec<Listing>>::new();
-        let mut lacks = BTreeMap::<(String, String), u64>::new();
+        let mut tally = Tally::default();
         let mut choice = Choice::default();
         for listing in asks {
             choice.seen += 1;
@@ -72,10 +70,7 @@ impl Demands {
                 suiting.entry(listing.class).or_default().push(listing);
                 continue;
             };
-            let model = listing.resources.model.as_str().to_owned();
-            if lacks.len() < LACKS_MAX || lacks.contains_key(&(model.clone(), lack.clone())) {
-                *lacks.entry((model, lack)).or_default() += 1;
-            }
+            tally.add(&listing, lack);
         }
         for mut class in suiting.into_values() {
             class.sort_by_key(|listing| (listing.price, listing.order));
@@ -84,8 +79,7 @@ impl Demands {
         }
         choice.listings.sort_by_key(|listing| listing.order);
         choice.listings.truncate(LISTINGS_MAX);
-        let flat = |((model, lack), count)| (model, lack, count);
-        choice.lacks = lacks.into_iter().map(flat).collect();
+        choice.unsuitable = tally.told();
         choice
     }
 
@@ -95,58 +89,65 @@ impl Demands {
         self.lack(listing).is_none()
     }
 
-    /// What an ask lacks, if anything.
-    fn lack(&self, listing: &Listing) -> Option<String> {
+    /// Why an ask does not suit, if it does not, and what it has in place of what is wanted.
+    fn lack(&self, listing: &Listing) -> Option<(Cause, String)> {
         let stated = &listing.resources;
+        let bare = |cause| Some((cause, String::new()));
         if listing.provider == self.buyer {
-            return Some("is the buyer's own".to_owned());
+            return bare(Cause::Own);
         }
         if self.excluded.contains(&listing.provider) {
-            return Some("is excluded".to_owned());
+            return bare(Cause::Excluded);
         }
         let is_it =
             |word: &String| is_named(word, stated.kind_name.as_str(), stated.model.as_str());
         if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
-            return Some(format!("is a {} of another name", stated.kind_name));
+            return Some((Cause::Device, format!("is a {}", stated.kind_name)));
         }
         let mut backends = features::missing(&features::BACKENDS, self.features, stated.features);
         if let Some(backend) = backends.next() {
-            return Some(format!("runs nothing through {backend}"));
+            return Some((Cause::Backend, format!("runs nothing through {backend}")));
         }
         let kernels = features::missing(&features::KERNELS, self.features, stated.features);
         let kernels: Vec<&str> = kernels.collect();
         if !kernels.is_empty() {
-            return Some(format!("runs no kernels in {}", kernels.join(" or ")));
+            let has = format!("runs no kernels in {}", kernels.join(" or "));
+            return Some((Cause::Kernels, has));
         }
         if self.real_only && stated.emulated {
-            return Some("is emulated".to_owned());
+            return bare(Cause::Emulated);
         }
+        self.far(listing).or_else(|| self.dear(listing))
+    }
+
+    /// The same of what is promised around the device.
+    fn far(&self, listing: &Listing) -> Option<(Cause, String)> {
+        let stated = &listing.resources;
         if self.regions != Regions(0) && !self.regions.hold(stated.region) {
-            return Some(format!("is in region {}", stated.region));
+            let region = regions::name(stated.region);
+            return Some((Cause::Region, format!("is in {region}")));
         }
         if listing.reputation < self.reputation_min {
             let (has, least) = (listing.reputation, self.reputation_min);
-            return Some(format!("has reputation {has}, below {least}"));
+            return Some((Cause::Reputation, format!("has {has}, below {least}")));
         }
         if listing.notice < self.notice_min {
             let (has, least) = (listing.notice.0, self.notice_min.0);
-            return Some(format!("gives {has} ms notice, below {least}"));
+            return Some((Cause::Notice, format!("gives {has} ms, below {least}")));
         }
         if self.power_known && stated.power_mw == 0 {
-            return Some("states no power".to_owned());
+            return Some((Cause::Power, String::new()));
         }
-        if let Some(refused) = refuses(listing, self.buyer) {
-            return Some(refused);
-        }
-        self.dear(listing)
+        refuses(listing, self.buyer).then(|| (Cause::Buyer, String::new()))
     }
 
-    fn dear(&self, listing: &Listing) -> Option<String> {
+    fn dear(&self, listing: &Listing) -> Option<(Cause, String)> {
         let limit = self.price_max?;
         let dear = listing.price > limit;
         dear.then(|| {
             let (asked, most) = (credits(listing.price), credits(limit));
-            format!("asks {asked} credits a second, above the limit of {most}")
+            let has = format!("asks {asked} credits a second, above the limit of {most}");
+            (Cause::Price, has)
         })
     }
 }
@@ -164,16 +165,16 @@ fn is_named(word: &str, kind: &str, model: &str) -> bool {
     kind.eq_ignore_ascii_case(word) || model.contains(&word.to_ascii_lowercase())
 }
 
-fn refuses(listing: &Listing, buyer: AccountKey) -> Option<String> {
+fn refuses(listing: &Listing, buyer: AccountKey) -> bool {
     let accepts = &listing.accepts;
     let named = accepts.excluded.contains(&buyer);
     let closed = !accepts.only.is_empty() && !accepts.only.contains(&buyer);
-    (named || closed).then(|| "does not sell to this buyer".to_owned())
+    named || closed
 }
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Credits, DeviceId, OrderId, Resources, Units};
+    use souk_market::{Credits, DeviceId, Name, OrderId, Resources, Units};
 
     use super::*;
 
@@ -182,6 +183,7 @@ mod tests {
         Listing {
             order: OrderId(order),
             provider: AccountKey([order as u8; 32]),
+            name: Name::default(),
             reputation: Permille(500),
             stake: Credits(0),
             device: DeviceId(1),
@@ -230,9 +232,27 @@ mod tests {
         };
         let choice = wanted.choose((1..=3).map(|order| listing(order, 5)));
         assert!(choice.listings.is_empty());
-        assert_eq!(choice.lacks.len(), 1);
-        assert_eq!(choice.lacks[0].2, 3);
-        assert!(choice.lacks[0].1.contains("below"), "{:?}", choice.lacks);
+        let text: Vec<String> = choice
+            .unsuitable
+            .iter()
+            .map(Unsuitable::to_string)
+            .collect();
+        assert_eq!(text, ["3 of too low a reputation (has 500, below 600)"]);
+    }
+
+    #[test]
+    fn the_cheapest_are_the_examples_of_a_cause() {
+        let wanted = Demands {
+            price_max: Some(Price(5)),
+            ..demands()
+        };
+        let mut choice = wanted.choose((1..=9).map(|order| listing(order, 20 - order)));
+        let dear = choice.unsuitable.pop().expect("all are too dear");
+        assert_eq!(
+            (dear.cause, dear.asks, dear.examples.len()),
+            (Cause::Price, 9, 3)
+        );
+        assert!(dear.examples[0].contains("asks 0.000011"), "{dear}");
     }
 
     #[test]

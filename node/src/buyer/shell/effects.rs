@@ -22,10 +22,7 @@ impl Shell {
                     EffectOutcome::Planned(planning.await.map(Box::new))
                 });
             }
-            Action::Buy { id, bids } => {
-                buyer.opened(id);
-                self.spawn(ticket, buy(buyer, Command::PlaceGang(bids)));
-            }
+            Action::Buy { id, bids } => self.buy(ticket, id, Command::PlaceGang(bids)),
             Action::Look { ids } => self.spawn(ticket, look(buyer, ids)),
             Action::Find { providers } => self.spawn(ticket, find(buyer, providers)),
             Action::Follow { leases } => {
@@ -77,6 +74,17 @@ impl Shell {
             }
             Action::Over(outcome) => self.outcome = Some(*outcome),
         }
+    }
+
+    /// Buys, unless what is bought first is bought already.
+    fn buy(&mut self, ticket: Ticket, id: JobId, gang: Command) {
+        self.buyer.opened(id);
+        if std::mem::take(&mut self.is_bought) {
+            // The core looks what is there under its id, and takes it.
+            let why = "bought by a bid that rested".to_owned();
+            return self.answer(ticket, Answer::Uncertain(why));
+        }
+        self.spawn(ticket, buy(self.buyer.clone(), gang));
     }
 
     /// Looks how the followed leases stand, now and after what is being looked at.

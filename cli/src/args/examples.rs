@@ -1,0 +1,283 @@
+//! Examples of every command, shown at the end of its help. Each is parsed by a test.
+
+use clap::Command;
+
+/// The words of a command, and what people type.
+type Example = (&'static str, &'static [&'static str]);
+
+/// By command.
+const EXAMPLES: &[Example] = &[
+    ("demo", &["souk demo"]),
+    (
+        "testnet up",
+        &[
+            "souk testnet up",
+            "souk --dir net testnet up --detach --validators 5",
+        ],
+    ),
+    ("testnet down", &["souk testnet down"]),
+    ("testnet status", &["souk testnet status"]),
+    (
+        "testnet sim",
+        &["souk testnet sim --seed 7 --seeds 20 --minutes 2"],
+    ),
+    (
+        "testnet chaos",
+        &["souk testnet chaos --seed 7 --minutes 10"],
+    ),
+    (
+        "testnet hostile",
+        &["souk testnet hostile --seed 7 --minutes 2"],
+    ),
+    (
+        "testnet gossip",
+        &["souk testnet gossip --nodes 100 --seconds 30"],
+    ),
+    (
+        "plan",
+        &[
+            "souk plan model.onnx -i x=x.npy",
+            "souk plan model.onnx -i x=x.npy --prefer fastest --exclude provider-2",
+        ],
+    ),
+    (
+        "submit",
+        &[
+            "souk submit model.onnx -i x=x.npy -o out --budget 5",
+            "souk submit model.onnx --stream x=requests/ -o out",
+            "souk submit model.onnx -i x=x.npy -o out --bid 0.05 --wait 2h",
+        ],
+    ),
+    ("job list", &["souk job list"]),
+    ("job status", &["souk job status b1d8316abfce"]),
+    ("job resume", &["souk job resume b1d8"]),
+    (
+        "job watch",
+        &["souk job watch b1d8", "souk --json job watch b1d8"],
+    ),
+    ("job cancel", &["souk job cancel b1d8"]),
+    ("job logs", &["souk job logs b1d8"]),
+    ("job explain", &["souk job explain b1d8"]),
+    (
+        "job result",
+        &[
+            "souk job result b1d8",
+            "souk job result b1d8 -o again --format safetensors",
+        ],
+    ),
+    ("job trace", &["souk job trace b1d8 -o trace.json"]),
+    ("peers", &["souk --dir souk-testnet/provider-1 peers"]),
+    ("account new", &["souk account new --name alice"]),
+    ("account show", &["souk account show"]),
+    (
+        "account deposit",
+        &["souk account deposit 100 --reference invoice-17"],
+    ),
+    (
+        "account withdraw",
+        &["souk account withdraw 40 --reference IBAN"],
+    ),
+    (
+        "account transfer",
+        &["souk account transfer ACCOUNT 5 --reference rent"],
+    ),
+    ("account stake", &["souk --dir provider account stake 100"]),
+    (
+        "account unstake",
+        &["souk --dir provider account unstake 100"],
+    ),
+    ("account cancel", &["souk account cancel 3"]),
+    (
+        "order bid",
+        &[
+            "souk order bid gpu-m5 --price 0.5 --lease 10m",
+            "souk order bid gpu-m5 --price 0.5 --rest 2h --min-reputation 600 --region europe",
+            "souk order bid gpu-m5 --at-market --budget 3 --units 2 --tif fok",
+        ],
+    ),
+    (
+        "order ask",
+        &["souk --dir provider order ask --price 0.5 --rest 2h"],
+    ),
+    ("order explain", &["souk order explain gpu-m5 --price 0.5"]),
+    ("order show", &["souk order show 12"]),
+    ("order list", &["souk order list"]),
+    ("order cancel", &["souk order cancel 12"]),
+    ("order amend", &["souk order amend 12 --price 0.6"]),
+    ("lease list", &["souk lease list"]),
+    ("lease show", &["souk lease show 7"]),
+    ("lease end", &["souk lease end 7"]),
+    ("lease extend", &["souk lease extend 7 600"]),
+    ("lease resell", &["souk lease resell 7 0.4"]),
+    ("lease give-up", &["souk --dir provider lease give-up 7"]),
+    ("lease reclaim", &["souk --dir provider lease reclaim 7"]),
+    ("operator requests", &["souk operator requests"]),
+    ("operator confirm", &["souk operator confirm 1 2"]),
+    ("operator refuse", &["souk operator refuse 3 unpaid"]),
+    ("operator credit", &["souk operator credit ACCOUNT 100"]),
+    ("operator collect", &["souk operator collect 2.5"]),
+    (
+        "market found",
+        &["souk --dir market market found --name bazaar"],
+    ),
+    (
+        "market join",
+        &["souk --dir buyer market join souk:ID@/ip4/192.0.2.7/tcp/4001"],
+    ),
+    ("market show", &["souk market show"]),
+    ("market classes", &["souk market classes"]),
+    ("market depth", &["souk market depth gpu-m5"]),
+    ("market trades", &["souk market trades gpu-m5"]),
+    ("market candles", &["souk market candles gpu-m5 --step 60"]),
+    ("market price", &["souk market price"]),
+    ("market rules", &["souk market rules"]),
+    ("book", &["souk book", "souk --wide book --stale"]),
+    ("balance", &["souk balance"]),
+    (
+        "receipt verify",
+        &["souk receipt verify out/receipt-1.json"],
+    ),
+    (
+        "model inspect",
+        &["souk model inspect model.onnx --symbol batch=8"],
+    ),
+    ("device list", &["souk device list"]),
+    ("device show", &["souk device show cpu"]),
+    (
+        "device power",
+        &[
+            "souk device power",
+            "souk device power intel-rapl:0 --watts 65",
+        ],
+    ),
+    ("device bench", &["souk device bench --quick"]),
+    ("audit", &["souk audit souk-testnet/validator-1"]),
+    (
+        "bench conformance",
+        &["souk bench conformance onnx/backend/test/data/node"],
+    ),
+    (
+        "bench models",
+        &["souk bench models model.onnx --sizes 8,128"],
+    ),
+    ("bench memory", &["souk bench memory minilm.onnx:8,128"]),
+    ("bench cost", &["souk bench cost minilm.onnx:8,128"]),
+    ("bench market", &["souk bench market --flow a"]),
+    ("bench plan", &["souk bench plan instances/la01"]),
+    (
+        "bench partition",
+        &["souk bench partition graphs/bert.json"],
+    ),
+    ("bench tasks", &["souk bench tasks --devices 4"]),
+    ("bench split", &["souk bench split"]),
+    ("bench mixes", &["souk bench mixes"]),
+    (
+        "bench overhead",
+        &["souk bench overhead --model model.onnx --sizes 8,128"],
+    ),
+    ("bench tensors", &["souk bench tensors --size 1GiB"]),
+    ("bench submit", &["souk bench submit --jobs 100 --buyers 4"]),
+    ("bench consensus", &["souk bench consensus --clients 64"]),
+    ("validator run", &["souk --dir validator validator run"]),
+    (
+        "validator init",
+        &["souk --dir validator validator init --listen /ip4/192.0.2.8/tcp/4001"],
+    ),
+    (
+        "validator add",
+        &["souk validator add /ip4/192.0.2.8/tcp/4001/p2p/PEER"],
+    ),
+    ("validator remove", &["souk validator remove 2"]),
+    ("validator list", &["souk validator list"]),
+    ("validator transfer", &["souk validator transfer 3"]),
+    ("validator backup", &["souk validator backup market.backup"]),
+    (
+        "validator restore",
+        &["souk --dir validator validator restore market.backup"],
+    ),
+    (
+        "provider run",
+        &["souk --dir provider provider run --metrics 127.0.0.1:9464"],
+    ),
+    (
+        "provider init",
+        &[
+            "souk --dir provider provider init",
+            "souk --dir provider provider init --yes --device cpu --price 0.1 --region europe-west",
+        ],
+    ),
+    ("provider status", &["souk --dir provider provider status"]),
+    ("key lock", &["souk --dir provider key lock"]),
+    ("key unlock", &["souk --dir provider key unlock"]),
+];
+
+/// The command line with its examples.
+pub fn with(command: Command) -> Command {
+    with_path(command, "")
+}
+
+fn with_path(command: Command, path: &str) -> Command {
+    let names: Vec<String> = command
+        .get_subcommands()
+        .map(|sub| sub.get_name().to_owned())
+        .collect();
+    let of = |name: &str| match path {
+        "" => name.to_owned(),
+        path => format!("{path} {name}"),
+    };
+    let known = EXAMPLES.iter().find(|(words, _)| *words == path);
+    let command = match known {
+        Some((_, examples)) => {
+            command.after_help(format!("Examples:\n  {}", examples.join("\n  ")))
+        }
+        None => command,
+    };
+    names.into_iter().fold(command, |command, name| {
+        let path = of(&name);
+        command.mut_subcommand(&name, |sub| with_path(sub, &path))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::args::Args;
+
+    /// The words of each command that does something and is shown.
+    fn leaves(command: &Command, path: &str, found: &mut BTreeSet<String>) {
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let words = format!("{path} {}", sub.get_name()).trim().to_owned();
+            assert!(sub.get_about().is_some(), "{words} says what it does");
+            match sub.has_subcommands() {
+                true => leaves(sub, &words, found),
+                false => {
+                    let mut help = with_path(sub.clone(), &words);
+                    let help = help.render_long_help().to_string();
+                    assert!(help.contains("Examples:"), "{words} has an example");
+                    found.insert(words);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_command_says_what_it_does_and_has_examples_that_parse() {
+        let mut found = BTreeSet::new();
+        leaves(&Args::command(), "", &mut found);
+        let known: BTreeSet<String> = EXAMPLES
+            .iter()
+            .map(|(path, _)| (*path).to_owned())
+            .collect();
+        assert_eq!(known, found, "examples are of commands that there are");
+        let account = "0".repeat(63) + "1";
+        for example in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
+            let words = example.replace("ACCOUNT", &account);
+            let parsed = Args::command().try_get_matches_from(words.split(' '));
+            assert!(parsed.is_ok(), "{example}: {}", parsed.unwrap_err());
+        }
+    }
+}

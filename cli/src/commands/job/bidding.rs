@@ -1,0 +1,111 @@
+//! `souk submit --bid`: a bid of the buyer's own price rests until it is matched, then the job
+//! runs.
+
+use std::time::Duration;
+
+use souk_node::buyer::job::Job;
+use souk_node::buyer::resting::{OwnPrice, RestingError};
+use souk_node::buyer::{Buyer, Quote, QuoteError};
+use souk_node::clock::unix_ms;
+use souk_node::market::{JobId, Millis, OrderId, Price};
+
+use super::{from_quote, with_held};
+use crate::args::SubmitArgs;
+use crate::commands::account::from_trade;
+use crate::commands::job_files::JobFiles;
+use crate::failure::{Failure, Kind};
+use crate::folder::unreachable_market;
+use crate::{paste, show, stop};
+
+/// Plans a job. Where nothing is on offer at the price it bids, the plan is over dearer asks at
+/// that price, with what it bids.
+pub async fn quoted(
+    buyer: &Buyer,
+    job: &mut Job,
+    args: &SubmitArgs,
+) -> Result<(Quote, Option<OwnPrice>), Failure> {
+    let Some(bid) = args.bid.map(Price) else {
+        return Ok((buyer.quote(job).await.map_err(from_quote)?, None));
+    };
+    let wait = std::mem::take(&mut job.limits.wait);
+    let dearer = job.limits.price_max.replace(bid);
+    (job.limits.providers_min, job.limits.providers_max) = (1, 1);
+    match buyer.quote(job).await {
+        Ok(quote) => return Ok((quote, None)),
+        Err(QuoteError::NoneEligible { .. }) => {}
+        Err(other) => return Err(from_quote(other)),
+    }
+    let mut any = job.clone();
+    (any.limits.price_max, any.limits.wait) = (dearer, wait);
+    let quote = buyer.quote(&any).await.map_err(from_quote)?.at(bid);
+    let own = OwnPrice {
+        price: bid,
+        until: Millis(unix_ms().saturating_add(millis(wait))),
+        displace: Millis(args.displace.map_or(0, millis)),
+    };
+    Ok((quote, Some(own)))
+}
+
+/// Bids, and ends once the lease is there. Where the user stops it, or the time is over, the bid is
+/// taken out of the book.
+pub async fn bought(
+    buyer: &Buyer,
+    (job, id, kept): (&Job, JobId, &JobFiles),
+    quote: &Quote,
+    own: OwnPrice,
+) -> Result<(), Failure> {
+    let rested = buyer.rest(quote, &job.limits, (id, own)).await;
+    let (order, held) = rested.map_err(from_resting)?;
+    let until = show::time_of_day(own.until.0);
+    show::tell(&format!(
+        "  bid {order} of {} a second rests until {until} UTC and holds {}; take it back:\n    {}",
+        show::credits(own.price.0),
+        show::credits(held.0),
+        paste::command(&format!("order cancel {order}")),
+    ));
+    let left = Duration::from_millis(own.until.0.saturating_sub(unix_ms()));
+    let why = tokio::select! {
+        filled = buyer.filled(id) => {
+            let lease = filled.map_err(unreachable_market)?;
+            let price = show::credits(lease.price.0);
+            show::tell(&format!("  it bought lease {} at {price}", lease.id));
+            return Ok(());
+        }
+        () = tokio::time::sleep(left) => Kind::NoPlan,
+        () = stop::asked() => Kind::Interrupted,
+        () = kept.cancelled() => Kind::Interrupted,
+    };
+    withdrawn(buyer, (order, id), why).await
+}
+
+async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> Result<(), Failure> {
+    let returned = match buyer.withdraw_bid(order, id).await.map_err(from_trade)? {
+        Some(returned) => format!("{} returned", show::credits(returned.0)),
+        None => "it was out of the book already".to_owned(),
+    };
+    let (cause, reason) = match why {
+        Kind::Interrupted => ("interrupted", "interrupted"),
+        _ => ("no ask came down to the bid in time", "unsold"),
+    };
+    let cause = format!("{cause}: bid {order} is taken back, {returned}");
+    let hint = format!(
+        "bid more, or wait longer; on offer: {}",
+        paste::command("book")
+    );
+    let failure = Failure::new(why, cause, hint).with([("reason", reason.into())]);
+    Err(with_held(failure, buyer).await)
+}
+
+fn from_resting(error: RestingError) -> Failure {
+    match error {
+        RestingError::Trade(error) => from_trade(error),
+        RestingError::Leases(_) => {
+            Failure::new(Kind::Input, error, "leave out --verify and --min-providers")
+        }
+        RestingError::Budget(_) => Failure::new(Kind::Budget, error, "raise --budget, or bid less"),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

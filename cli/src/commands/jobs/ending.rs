@@ -1,0 +1,117 @@
+//! `souk job cancel`: ends a job, whichever process runs it, and also where none does any more.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use souk_node::buyer::Journal;
+use souk_node::buyer::journal::{JobState, Record};
+use souk_node::client::trader::{TradeError, Trader};
+use souk_node::market::{Command, Lease, LeaseState, Refusal};
+
+use super::{JOBS_FOLDER, known};
+use crate::args::Output;
+use crate::commands::account::{from_trade, own_trader};
+use crate::commands::job;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::unreachable_market;
+use crate::{paste, show};
+
+/// How often it is looked whether a job has ended.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Ends a job and says what it cost, what is still held, and when that returns.
+pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -> Outcome {
+    let jobs = folder.join(JOBS_FOLDER);
+    let (record, files) = known(folder, name)?;
+    let name = record.name;
+    if record.state == JobState::Done {
+        let cause = format!("job {name} is done: there is nothing to end");
+        let result = paste::command(&format!("job result {name}"));
+        return Err(Failure::new(
+            Kind::State,
+            cause,
+            format!("its outputs: {result}"),
+        ));
+    }
+    let mut by = "this process";
+    if Journal::is_busy(&jobs, &name) {
+        by = "the process that ran it";
+        files.cancel()?;
+        let until = Instant::now() + wait;
+        while Journal::is_busy(&jobs, &name) {
+            if Instant::now() > until {
+                let cause = format!("job {name} has not ended within {} s", wait.as_secs());
+                let hint = "it is told to end: wait longer with --wait, or end its process";
+                return Err(Failure::new(Kind::Job, cause, hint));
+            }
+            tokio::time::sleep(LOOK_PERIOD).await;
+        }
+    }
+    let (record, _) = known(folder, &name)?;
+    let trader = own_trader(folder).await?;
+    let ended = end_leases(&trader, &record).await?;
+    if record.state == JobState::Running {
+        let journal = Journal::open(&jobs, &name).map_err(job::unreadable)?;
+        journal.cancel().map_err(job::unreadable)?;
+    }
+    let (record, _) = known(folder, &name)?;
+    show_ended(
+        output,
+        &record,
+        &leases(&trader, &record).await?,
+        (by, ended),
+    );
+    Ok(())
+}
+
+/// Ends the leases that still run; how many.
+async fn end_leases(trader: &Trader, record: &Record) -> Result<u32, Failure> {
+    let mut ended = 0;
+    for lease in leases(trader, record).await? {
+        let runs = matches!(lease.state, LeaseState::Active | LeaseState::Waiting { .. });
+        if !runs {
+            continue;
+        }
+        match trader
+            .submit_one(Command::EndLease { lease: lease.id })
+            .await
+        {
+            Ok(_) => ended += 1,
+            // It ended by itself meanwhile.
+            Err(TradeError::Refused(Refusal::LeaseClosed { .. } | Refusal::LeaseEnded { .. })) => {}
+            Err(error) => return Err(from_trade(error)),
+        }
+    }
+    Ok(ended)
+}
+
+async fn leases(trader: &Trader, record: &Record) -> Result<Vec<Lease>, Failure> {
+    let leases = trader
+        .broker()
+        .job_leases(trader.account(), &record.ids)
+        .await;
+    leases.map_err(unreachable_market)
+}
+
+fn show_ended(output: Output, record: &Record, leases: &[Lease], (by, ended): (&str, u32)) {
+    let sum = |part: fn(&Lease) -> u64| leases.iter().map(part).sum::<u64>();
+    let (spent, held) = (sum(|lease| lease.cost.0), sum(|lease| lease.escrow.0));
+    match output {
+        Output::Json => show::json(&json!({
+            "job": record.name, "state": record.state, "leases_ended": ended,
+            "spent_micro_credits": spent, "held_micro_credits": held,
+            "held": show::held::to_json(leases),
+        })),
+        Output::Text => {
+            let state = show::jobs::state(&record.state);
+            show::say(&format!("job {}: {state}, ended by {by}", record.name));
+            let (spent, held) = (show::credits(spent), show::credits(held));
+            show::say(&format!("  {spent} credits spent, {held} held"));
+            let lines = show::held::text(leases);
+            lines
+                .iter()
+                .for_each(|line| show::say(&format!("  {line}")));
+        }
+    }
+}

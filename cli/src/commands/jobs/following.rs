@@ -1,0 +1,97 @@
+//! `souk job watch` and `souk job logs`: what happens to a job that another process runs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use souk_node::buyer::Journal;
+use souk_node::buyer::journal::{JobState, Record};
+
+use super::{JOBS_FOLDER, known, names};
+use crate::args::Output;
+use crate::commands::job_files::TimedEvent;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::{paste, show};
+
+/// How often a job's files are looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Shows what happened, and what happens until the job ends. As JSON a line each.
+pub async fn watch(folder: &Path, output: Output, name: &str) -> Outcome {
+    let jobs = folder.join(JOBS_FOLDER);
+    let name = known(folder, name)?.0.name;
+    let mut told = 0;
+    loop {
+        // In this order: what is done last is seen although the process ends meanwhile.
+        let is_busy = Journal::is_busy(&jobs, &name);
+        let (record, files) = known(folder, &name)?;
+        let (events, names) = (files.events(), names(&record, &files));
+        for happened in events.iter().skip(told) {
+            tell(happened, output, &names);
+        }
+        told = told.max(events.len());
+        if !is_busy {
+            return ended(&record, output);
+        }
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+/// Shows what happened.
+pub fn logs(folder: &Path, output: Output, name: &str) -> Outcome {
+    let (record, files) = known(folder, name)?;
+    let (events, names) = (files.events(), names(&record, &files));
+    match output {
+        Output::Json => show::json(&events),
+        Output::Text if events.is_empty() => show::tell("nothing is kept of what happened to it"),
+        Output::Text => events
+            .iter()
+            .for_each(|happened| tell(happened, output, &names)),
+    }
+    Ok(())
+}
+
+fn tell(happened: &TimedEvent, output: Output, names: &show::Names) {
+    match output {
+        Output::Json => show::json(happened),
+        Output::Text => {
+            if let Some(text) = show::progress::text(&happened.event, names) {
+                show::say(&format!("{} {text}", show::time_of_day(happened.at_ms)));
+            }
+        }
+    }
+}
+
+/// How a job that no process runs ended.
+fn ended(record: &Record, output: Output) -> Outcome {
+    let name = &record.name;
+    let resume = paste::command(&format!("job resume {name}"));
+    match &record.state {
+        JobState::Done => {
+            let facts = json!({ "job": name, "is": "done", "answered": record.answered });
+            let result = paste::command(&format!("job result {name}"));
+            show::line(
+                output,
+                &facts,
+                &format!("it is done; its outputs: {result}"),
+            );
+            Ok(())
+        }
+        JobState::Interrupted => {
+            let hint = format!("go on with it: {resume}");
+            let cause = format!("job {name} was interrupted");
+            Err(Failure::new(Kind::Interrupted, cause, hint))
+        }
+        JobState::Failed { code, cause } => {
+            let hint = format!("go on with it: {resume}");
+            let failure = Failure::new(Kind::Job, format!("job {name} failed: {cause}"), hint);
+            Err(failure.with([("reason", code.as_str().into())]))
+        }
+        JobState::Running => {
+            let cause = format!("the process that ran job {name} is gone");
+            let cancel = paste::command(&format!("job cancel {name}"));
+            let hint = format!("go on with it: {resume}; or end its leases: {cancel}");
+            Err(Failure::new(Kind::Job, cause, hint))
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! `souk job explain`, `result` and `trace`: what is kept of a job, shown or written again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use souk_node::buyer::journal::{JobState, Record};
+use souk_node::buyer::{JobEvent, Journal};
+use souk_node::memory::ContentId;
+
+use super::{JOBS_FOLDER, command, known, names};
+use crate::args::{Format, Output};
+use crate::commands::job_files::TimedEvent;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::{files, paste, show};
+
+/// Says why parts went where they did, which offers were refused, and what went wrong.
+pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
+    let (record, files) = known(folder, name)?;
+    let names = names(&record, &files);
+    let went_wrong = |happened: &TimedEvent| {
+        let event = &happened.event;
+        matches!(event, JobEvent::Retrying { .. } | JobEvent::Refused { .. })
+    };
+    let events = files.events();
+    let wrong: Vec<TimedEvent> = events.into_iter().filter(went_wrong).collect();
+    let plan = files.plan();
+    match output {
+        Output::Json => show::json(&json!({
+            "job": record.name, "state": record.state, "plan": plan.map(|plan| plan.plan),
+            "went_wrong": wrong,
+        })),
+        Output::Text => {
+            let state = show::jobs::state(&record.state);
+            show::say(&format!("job {}: {state}", record.name));
+            match plan {
+                Some(plan) => plan.text.iter().for_each(|line| show::say(line)),
+                None => show::say("  its plan is not kept: an older souk submitted it"),
+            }
+            let told = wrong.iter();
+            let told = told.filter_map(|it| show::progress::text(&it.event, &names));
+            told.for_each(|text| show::say(&format!("  {text}")));
+            if let JobState::Failed { cause, .. } = &record.state {
+                show::say(&format!("  it ended because {cause}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Shows where the outputs are, as they were answered; or writes them again.
+pub fn result(
+    folder: &Path,
+    output: Output,
+    name: &str,
+    again: Option<(&Path, Format)>,
+) -> Outcome {
+    let (record, _) = known(folder, name)?;
+    let args = command(&record)?;
+    let jobs = folder.join(JOBS_FOLDER);
+    let answers =
+        Journal::answers(&jobs, &record.name).map_err(crate::commands::job::unreadable)?;
+    if answers.is_empty() {
+        let cause = format!("job {} has no answers", record.name);
+        let hint = format!(
+            "how it stands: {}",
+            paste::command(&format!("job status {name}"))
+        );
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
+    let folders = files::answer_folders(&args)?;
+    let mut found = Vec::new();
+    for answer in &answers {
+        let ids: BTreeMap<String, ContentId> = answer.iter().cloned().collect();
+        let held = folders.iter().find_map(|sub| {
+            let held = files::holds(&args.out.join(sub), &ids, args.format)?;
+            Some((sub.clone(), held))
+        });
+        let Some((sub, (paths, outputs))) = held else {
+            return Err(gone(&record, &args.out));
+        };
+        let paths = match again {
+            Some((out, format)) => files::write_outputs(&out.join(sub), &outputs, format)?,
+            None => paths,
+        };
+        found.extend(paths);
+    }
+    show_found(output, &record, &found);
+    Ok(())
+}
+
+fn show_found(output: Output, record: &Record, found: &[PathBuf]) {
+    match output {
+        Output::Json => show::json(&json!({ "job": record.name, "files": found })),
+        Output::Text => found
+            .iter()
+            .for_each(|path| show::say(&path.display().to_string())),
+    }
+}
+
+/// Outputs lie where they were written and nowhere else.
+fn gone(record: &Record, out: &Path) -> Failure {
+    let name = &record.name;
+    let cause = format!(
+        "an output of job {name} in {} is gone or was changed",
+        out.display()
+    );
+    let hint = match record.state {
+        JobState::Done => "submit the job again".to_owned(),
+        _ => format!(
+            "make it again: {}",
+            paste::command(&format!("job resume {name}"))
+        ),
+    };
+    Failure::new(Kind::Verification, cause, hint)
+}
+
+/// Writes what devices did, and when.
+pub fn trace(folder: &Path, output: Output, name: &str, out: Option<&Path>) -> Outcome {
+    let (record, kept) = known(folder, name)?;
+    let timeline = kept.whole_timeline(&names(&record, &kept));
+    let default = PathBuf::from(format!("{}.trace.json", record.name));
+    let path = out.map_or(default, Path::to_owned);
+    if timeline.spans().is_empty() {
+        let cause = format!("nothing is kept of what job {} did", record.name);
+        let hint = "it has not begun, or an older souk ran it";
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
+    files::write(&path, timeline.to_trace_json().as_bytes())?;
+    let spans = timeline.spans().len();
+    let facts: Value = json!({ "job": record.name, "file": path, "spans": spans });
+    let spans = show::count(show::number(spans), "span");
+    let text = format!(
+        "{spans} in {}; open it at https://ui.perfetto.dev",
+        path.display()
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Providers as people name them.
+
+use souk_node::client::broker::Broker;
+use souk_node::market::{AccountKey, Listing};
+
+use crate::commands::book::no_answer;
+use crate::failure::{Failure, Kind};
+use crate::{paste, show};
+
+/// The accounts of providers: each given whole, or by what its name or account begins with and no
+/// other's on offer does.
+pub async fn named(broker: &Broker, texts: &[String]) -> Result<Vec<AccountKey>, Failure> {
+    let whole: Vec<Option<AccountKey>> = texts.iter().map(|text| text.parse().ok()).collect();
+    if whole.iter().all(Option::is_some) {
+        return Ok(whole.into_iter().flatten().collect());
+    }
+    let book = broker.book().await.map_err(no_answer)?;
+    let one = |(text, whole): (&String, Option<AccountKey>)| match whole {
+        Some(account) => Ok(account),
+        None => on_offer(&book, text),
+    };
+    texts.iter().zip(whole).map(one).collect()
+}
+
+/// The provider on offer that is called so.
+fn on_offer(book: &[Listing], text: &str) -> Result<AccountKey, Failure> {
+    let is_called = |ask: &&Listing| ask.name.as_str() == text;
+    let begins = |ask: &&Listing| {
+        let account = ask.provider.to_string();
+        !text.is_empty() && (account.starts_with(text) || ask.name.as_str().starts_with(text))
+    };
+    let exactly = show::names(book.iter().filter(is_called));
+    let found = match exactly.is_empty() {
+        true => show::names(book.iter().filter(begins)),
+        false => exactly,
+    };
+    let hint = format!(
+        "give a name or the first digits, as `{}` shows them",
+        paste::command("book")
+    );
+    match found.len() {
+        1 => Ok(*found.keys().next().expect("there is one")),
+        0 => {
+            let cause = format!("no provider on offer is called \"{text}\"");
+            Err(Failure::new(Kind::Input, cause, hint))
+        }
+        _ => {
+            let names: Vec<String> = found.into_values().take(3).collect();
+            let cause = format!("several are called \"{text}\": {}", names.join(", "));
+            Err(Failure::new(
+                Kind::Input,
+                cause,
+                "give more of the name or of the digits",
+            ))
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Why asks do not suit a buyer: by cause, with counts and a few examples.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use souk_market::{Listing, Price};
+
+/// Examples of one cause: more are read by nobody.
+const EXAMPLES_MAX: usize = 3;
+
+/// Why an ask does not suit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The buyer's own account placed it.
+    Own,
+    /// The buyer excludes its provider.
+    Excluded,
+    /// Of another kind and name than the buyer wants.
+    Device,
+    /// Runs nothing through what the buyer wants.
+    Backend,
+    /// Does not run the buyer's own kernels.
+    Kernels,
+    /// Not really there.
+    Emulated,
+    /// Elsewhere than the buyer wants.
+    Region,
+    /// Its provider's reputation is too low.
+    Reputation,
+    /// Taken back sooner than the buyer bears.
+    Notice,
+    /// States no power.
+    Power,
+    /// Does not sell to this buyer.
+    Buyer,
+    /// Above the buyer's price.
+    Price,
+}
+
+/// Asks that do not suit for one cause.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsuitable {
+    /// Why.
+    pub cause: Cause,
+    /// How many.
+    pub asks: u64,
+    /// The cheapest of them: the device, and what it has in place of what is wanted.
+    pub examples: Vec<String>,
+}
+
+/// Asks that do not suit, while they are counted.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    causes: BTreeMap<Cause, (u64, Vec<(Price, String)>)>,
+}
+
+impl Tally {
+    /// Counts one more.
+    pub(super) fn add(&mut self, listing: &Listing, (cause, has): (Cause, String)) {
+        let (asks, examples) = self.causes.entry(cause).or_default();
+        *asks += 1;
+        let is_cheaper = examples
+            .last()
+            .is_none_or(|(most, _)| listing.price < *most);
+        if examples.len() >= EXAMPLES_MAX && !is_cheaper {
+            return;
+        }
+        let example = format!("{} {has}", listing.resources.model);
+        let example = example.trim_end().to_owned();
+        if let Some(known) = examples.iter_mut().find(|(_, known)| *known == example) {
+            known.0 = known.0.min(listing.price);
+        } else {
+            examples.push((listing.price, example));
+        }
+        examples.sort();
+        examples.truncate(EXAMPLES_MAX);
+    }
+
+    /// By cause, that of the most asks first.
+    pub(super) fn told(self) -> Vec<Unsuitable> {
+        let told = self.causes.into_iter();
+        let told = told.map(|(cause, (asks, examples))| Unsuitable {
+            cause,
+            asks,
+            examples: examples.into_iter().map(|(_, example)| example).collect(),
+        });
+        let mut told: Vec<Unsuitable> = told.collect();
+        told.sort_by_key(|one| std::cmp::Reverse(one.asks));
+        told
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Cause::Own => "of your own",
+            Cause::Excluded => "excluded",
+            Cause::Device => "of another kind and name",
+            Cause::Backend => "without the backend",
+            Cause::Kernels => "without kernels of your own",
+            Cause::Emulated => "emulated",
+            Cause::Region => "in another region",
+            Cause::Reputation => "of too low a reputation",
+            Cause::Notice => "with too short a notice",
+            Cause::Power => "without a stated power",
+            Cause::Buyer => "not for you",
+            Cause::Price => "too dear",
+        })
+    }
+}
+
+impl fmt::Display for Unsuitable {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} {}", self.asks, self.cause)?;
+        match &self.examples[..] {
+            [] => Ok(()),
+            examples => write!(to, " ({})", examples.join("; ")),
+        }
+    }
+}
