@@ -11,8 +11,9 @@
 //! ```
 //! One file a step: `buying` from a plan to leases, `running` the words of providers, `limiting`
 //! what is run where one is lost, `handing_on` tensors that were not taken, `requests` the way of
-//! each request, `comparing` two runs of one thing, `judging` what is right, `settling` who is paid
-//! and who is not, `resume` the way back after a crash, `ending` the way out.
+//! each request, `paying` what work that takes long has used so far, `comparing` two runs of one
+//! thing, `judging` what is right, `settling` who is paid and who is not, `resume` the way back after
+//! a crash, `ending` the way out.
 
 pub mod action;
 mod buying;
@@ -25,6 +26,7 @@ mod judging;
 mod limiting;
 mod lineage;
 mod money;
+mod paying;
 pub mod plan;
 pub mod reason;
 mod receipt;
@@ -314,7 +316,8 @@ impl JobCore {
             Wait::Sign { lease, leg } => self.on_signed(lease, leg, answer),
             Wait::Settle { lease, leg } => self.on_settled(lease, leg, answer),
             Wait::RecordRefused { leg, lease, why } => self.tell_refused(leg, lease, why),
-            Wait::Dispute(lease) | Wait::EndLease(lease) | Wait::StartWork(lease) => {
+            Wait::StartWork(leg) => self.on_work_started(leg, answer),
+            Wait::Dispute(lease) | Wait::EndLease(lease) | Wait::AcceptNote(lease) => {
                 self.on_commanded(lease, answer);
             }
             Wait::LookPast => self.on_past_seen(answer),
@@ -349,6 +352,7 @@ impl JobCore {
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
             Timer::Start(leg) => self.start_work(leg),
+            Timer::Accept(leg) => self.accept_note(leg),
             Timer::Patience { leg, part, .. } => self.on_slow(leg, part),
             Timer::Wrap(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
@@ -463,6 +467,7 @@ impl JobCore {
             }
             Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
             Timer::Start(leg)
+            | Timer::Accept(leg)
             | Timer::Patience { leg, .. }
             | Timer::Wrap(leg)
             | Timer::AskAgain(leg) => stage(leg).is_some_and(Stage::is_talking),

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{AccountKey, Command, Millis};
+use souk_market::{AccountKey, Millis};
 
 use super::action::{Action, JobEvent};
 use super::event::Leg;
 use super::reason::{Loss, Reason};
-use super::state::{Attempt, LegState, Progress, Stage, Timer, Wait};
+use super::state::{Attempt, LegState, Progress, Stage, Timer};
 use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::{
@@ -279,15 +279,6 @@ impl JobCore {
             provider,
             part: name,
         });
-    }
-
-    /// Tells the log that the work of a leg has begun: from now on its provider may note usage.
-    pub(super) fn start_work(&mut self, leg: Leg) {
-        let Some(lease) = self.talking(leg).map(|state| state.terms.lease) else {
-            return;
-        };
-        self.attempt(leg.attempt).legs[leg.place as usize].has_started = true;
-        self.command(Command::StartWork { lease }, Wait::StartWork(lease));
     }
 
     pub(super) fn on_slow(&mut self, leg: Leg, part: u32) {

@@ -5,16 +5,16 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{Command, Lease, LeaseId, Millis};
+use souk_market::{Command, Lease, LeaseId};
 use souk_memory::ContentId;
 
 use super::JobCore;
 use super::action::{Action, JobEvent};
 use super::event::{Answer, CommandError, Leg};
 use super::facts::{End, Fact, attempt_id};
+use super::paying::answer_within;
 use super::reason::{Objection, Reason};
 use super::receipt::Purchase;
-use super::running::until;
 use super::state::{Attempt, Doubt, Pair, Purpose, Side, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Source, WINDOW_MAX};
@@ -22,10 +22,6 @@ use crate::lease::{BuyerWord, Source, WINDOW_MAX};
 /// How long answers may take to decide where no note of usage is open: providers make one half a
 /// minute after they were asked at the latest.
 const DECIDED_WITHIN: Micros = Micros::seconds(25);
-
-/// The share of a note's time that is kept for disputing it, and the most that is.
-const DISPUTED_SHARE: u64 = 3;
-const DISPUTED_WITHIN: Millis = Millis(10_000);
 
 /// Comparisons with answers that are under way at a time.
 const PAIRS_MAX: usize = 512;
@@ -179,8 +175,12 @@ impl JobCore {
         self.command(Command::Dispute { lease }, Wait::Dispute(lease));
     }
 
-    /// A lease whose result is in doubt stands otherwise than before.
+    /// A followed lease stands otherwise than before.
     pub(super) fn on_changed(&mut self, lease: &Lease) {
+        let at_work = self.paid_as_they_go().find(|(_, id)| *id == lease.id);
+        if let Some((leg, _)) = at_work {
+            return lease.note.map_or((), |note| self.on_noted(leg, note));
+        }
         let Some(leg) = self
             .doubted()
             .find(|(_, id)| *id == lease.id)
@@ -195,9 +195,7 @@ impl JobCore {
         };
         if doubt.note != Some(note.accepted_at) {
             doubt.note = Some(note.accepted_at);
-            let left = note.accepted_at.since(log);
-            let kept = Millis((left.0 / DISPUTED_SHARE).min(DISPUTED_WITHIN.0));
-            let moment = tick.plus(until(Millis(left.0 - kept.0), Millis(0)));
+            let moment = tick.plus(answer_within(note.accepted_at, log));
             self.timers.set(Timer::Decide(leg), moment);
         }
     }
@@ -213,7 +211,8 @@ impl JobCore {
 
     /// Follows the leases of which it matters how they stand.
     pub(super) fn follow(&mut self) {
-        let leases: Vec<LeaseId> = self.doubted().map(|(_, lease)| lease).collect();
+        let followed = self.doubted().chain(self.paid_as_they_go());
+        let leases: Vec<LeaseId> = followed.map(|(_, lease)| lease).collect();
         if leases != self.followed && !self.is_over() {
             self.followed.clone_from(&leases);
             self.effect(Action::Follow { leases });

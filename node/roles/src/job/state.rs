@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use souk_market::{Credits, LeaseId, Millis, Receipt};
+use souk_market::{Credits, LeaseId, Millis, Note, Receipt};
 use souk_memory::ContentId;
 
 use super::event::Leg;
@@ -90,7 +90,8 @@ pub(super) enum Wait {
         why: String,
     },
     Dispute(LeaseId),
-    StartWork(LeaseId),
+    StartWork(Leg),
+    AcceptNote(LeaseId),
     EndLease(LeaseId),
     Record,
     LookPast,
@@ -130,6 +131,7 @@ impl Wait {
                 | Wait::RecordRefused { .. }
                 | Wait::Dispute(_)
                 | Wait::StartWork(_)
+                | Wait::AcceptNote(_)
                 | Wait::EndLease(_)
                 | Wait::Record
         )
@@ -151,6 +153,8 @@ pub(super) enum Timer {
     LeaseEnd(u32),
     /// The log is told that the work of a leg has begun.
     Start(Leg),
+    /// A note of a leg at work is to be answered.
+    Accept(Leg),
     /// A part was to be made.
     Patience { leg: Leg, request: u32, part: u32 },
     /// A leg that was told to stop was to be done.
@@ -168,6 +172,7 @@ impl Timer {
     pub(super) fn leg(self) -> Option<Leg> {
         match self {
             Timer::Start(leg)
+            | Timer::Accept(leg)
             | Timer::Patience { leg, .. }
             | Timer::Wrap(leg)
             | Timer::AskAgain(leg) => Some(leg),
@@ -282,6 +287,8 @@ pub(super) struct LegState {
     pub has_stalled: bool,
     /// Whether the log was told that its work has begun: silence pays for it from then on.
     pub has_started: bool,
+    /// The note of usage that was seen last.
+    pub noted: Option<Note>,
     /// What it made of each request, part by part.
     pub made: BTreeMap<u32, Vec<Tensors>>,
     /// What it wants signed.
@@ -314,6 +321,7 @@ impl LegState {
             limit: None,
             has_stalled: false,
             has_started: false,
+            noted: None,
             made: BTreeMap::new(),
             receipt: None,
             served: BTreeSet::new(),

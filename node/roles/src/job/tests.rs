@@ -178,6 +178,25 @@ fn a_job_of_some_seconds_tells_the_log_and_who_made_nothing_of_it_is_disputed() 
 }
 
 #[test]
+fn the_note_of_who_says_nothing_is_disputed_and_not_accepted() {
+    let mut world = world(&[Style::Mute(3), Style::Honest, Style::Honest], 1);
+    let mut noted = None;
+    while world.outcome.is_none() {
+        world.step();
+        let leases = world.leases();
+        let started = leases.iter().find(|lease| lease.work_started);
+        if let (None, Some(lease)) = (noted, started) {
+            noted = Some(lease.id);
+            world.note_all(lease.id);
+        }
+    }
+    let noted = noted.expect("a lease was begun in the log");
+    let leases = world.leases();
+    let lease = leases.iter().find(|lease| lease.id == noted).unwrap();
+    assert_eq!((lease.accepted.0, lease.cost), (0, Credits(0)), "{lease:?}");
+}
+
+#[test]
 fn a_tensor_that_is_not_taken_goes_through_the_buyer_or_its_consumer_is_done_without() {
     let mut world = world(&[Style::Honest, Style::Untaking, Style::Honest], 1);
     assert_done(&mut world, 1);

@@ -81,6 +81,11 @@ impl Bill {
         made.extend(ran.outputs.iter().cloned());
     }
 
+    /// Device time of all runs.
+    pub(super) fn busy(&self) -> Micros {
+        self.busy
+    }
+
     /// Device time of runs whose work was known before, and their operations.
     pub(super) fn judged(&self) -> (Micros, u64) {
         self.judged

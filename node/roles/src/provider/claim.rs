@@ -65,6 +65,8 @@ pub(super) struct Claim {
     /// When the lease ends.
     ends_at: Millis,
     usage: Option<DeviceMicros>,
+    /// What of it is noted first; the rest follows once that is accepted.
+    noted_part: Option<DeviceMicros>,
     work: Option<Box<Work>>,
     /// The receipt that both have signed.
     receipt: Option<Box<Receipt>>,
@@ -92,6 +94,7 @@ impl Claim {
             stream,
             ends_at,
             usage: Some(usage),
+            noted_part: None,
             work: Some(Box::new(work)),
             receipt: None,
         };
@@ -112,6 +115,7 @@ impl Claim {
             stream: None,
             ends_at,
             usage: None,
+            noted_part: None,
             work: None,
             receipt: None,
         };
@@ -134,6 +138,7 @@ impl Claim {
             stream: None,
             ends_at: Millis(0),
             usage: None,
+            noted_part: None,
             work: None,
             receipt: None,
         };
@@ -311,13 +316,18 @@ impl Claim {
         self.command(shared);
     }
 
+    /// What the next note says.
+    fn next_note(&self) -> Option<DeviceMicros> {
+        self.noted_part.or(self.usage)
+    }
+
     /// What the market is told of it now.
     fn command(&self, shared: &mut SharedState) {
         let lease = self.lease;
         let command = match self.stage {
             ClaimStage::Noting => Command::NoteUsage {
                 lease,
-                usage: self.usage.expect("what was done was measured"),
+                usage: self.next_note().expect("what was done was measured"),
             },
             ClaimStage::GivingUp => Command::GiveUp { lease },
             ClaimStage::Settling => {
@@ -355,7 +365,21 @@ impl Claim {
         }
         match commanded {
             Err(NotDone::Uncertain(_)) => return shared.wake_in(Timer::Retry(self.lease), RETRY),
+            // A note adds so much at most: the rest follows once that is accepted.
+            Err(NotDone::Refused(Refusal::UsageOver { possible, .. }))
+                if self.stage == ClaimStage::Noting
+                    && possible.0 > 0
+                    && self.next_note() > Some(possible) =>
+            {
+                self.noted_part = Some(possible);
+                return self.command(shared);
+            }
+            // An earlier note is answered first.
+            Err(NotDone::Refused(Refusal::NoteOpen { .. })) => {
+                self.noted_part = Some(DeviceMicros(0));
+            }
             Err(NotDone::Refused(refusal)) if !is_harmless(&refusal) => {
+                self.noted_part = None;
                 let why = refusal.to_string();
                 let lease = self.lease;
                 let command = match self.stage {
@@ -376,7 +400,8 @@ impl Claim {
                 let command = Box::new(command);
                 shared.act(Action::Tell(Report::NotCommanded { command, why }));
             }
-            Err(NotDone::Refused(_)) | Ok(_) => {}
+            Err(NotDone::Refused(_)) => self.noted_part = None,
+            Ok(_) => {}
         }
         self.stage = ClaimStage::Closing;
         shared.look_at(self.lease);
@@ -423,6 +448,15 @@ impl Claim {
                 } else {
                     self.give_up(shared);
                 }
+            }
+            ClaimStage::Closing
+                if self.noted_part.is_some()
+                    && lease.note.is_none()
+                    && self.usage > Some(lease.accepted) =>
+            {
+                self.noted_part = None;
+                self.stage = ClaimStage::Noting;
+                self.command(shared);
             }
             ClaimStage::Settling if !shared.timers.is_set(Timer::Settle(self.lease)) => {
                 let is_asked = |w: &Wait| matches!(w, Wait::Command(of) if *of == self.lease);
@@ -477,10 +511,7 @@ impl Claim {
 fn is_harmless(refusal: &Refusal) -> bool {
     matches!(
         refusal,
-        Refusal::LeaseClosed { .. }
-            | Refusal::LeaseEnded { .. }
-            | Refusal::NoteOpen { .. }
-            | Refusal::UsageStale { .. }
+        Refusal::LeaseClosed { .. } | Refusal::LeaseEnded { .. } | Refusal::UsageStale { .. }
     )
 }
 

@@ -9,6 +9,7 @@
 
 mod contents;
 mod ending;
+mod notes;
 mod runs;
 
 use std::collections::VecDeque;
@@ -68,6 +69,7 @@ pub(super) enum End {
 struct Run {
     request: u32,
     part: u32,
+    began: Micros,
     /// What it came to. Runs are told in the order in which they were begun.
     ended: Option<Result<RunResult, Failure>>,
 }

@@ -72,6 +72,8 @@ pub(super) enum Wait {
     Sign(LeaseId),
     /// A command about the money of a lease.
     Command(LeaseId),
+    /// What a lease at work has used so far was noted.
+    Note(LeaseId),
 }
 
 /// What follows once facts are on the disk.
@@ -108,6 +110,8 @@ pub(super) enum Timer {
     Ends(LeaseId),
     /// No further run of it would be over in time.
     Nears(LeaseId),
+    /// What a lease at work has used so far is noted.
+    Note(LeaseId),
     /// A buyer that is lost: what others do not offer is not waited for any more.
     Patience(LeaseId),
     /// The buyer's signature.
@@ -133,6 +137,7 @@ impl Timer {
         match self {
             Timer::Ends(lease)
             | Timer::Nears(lease)
+            | Timer::Note(lease)
             | Timer::Patience(lease)
             | Timer::Signature(lease)
             | Timer::Settle(lease)

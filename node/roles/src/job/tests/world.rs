@@ -860,6 +860,14 @@ impl World {
         }
     }
 
+    /// The provider of a lease says that it used all the time there was.
+    pub fn note_all(&mut self, lease: LeaseId) {
+        let of = self.market.lease(lease).expect("it was bought").clone();
+        let usage = of.usage_possible(self.now.log);
+        let noted = self.command(of.provider, Command::NoteUsage { lease, usage });
+        noted.expect("its work has begun in the log");
+    }
+
     /// A provider that lost its buyer, or was refused, says what it used.
     fn note(&mut self, lease: LeaseId) {
         let work = &self.works[&lease];

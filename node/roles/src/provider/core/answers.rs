@@ -63,6 +63,12 @@ impl ProviderCore {
                     claim.on_signed(&mut self.shared, *receipt);
                 }
             }
+            (Wait::Note(id), Answer::Commanded(noted)) => {
+                let lease = self.leases.get_mut(&id);
+                let noted = noted.map(drop);
+                let end = lease.and_then(|lease| lease.on_noted(&mut self.shared, noted));
+                self.on_end(id, end);
+            }
             (Wait::Command(id), Answer::Commanded(commanded)) => {
                 if let Some(claim) = self.claims.get_mut(&id) {
                     claim.on_commanded(&mut self.shared, commanded);
@@ -127,6 +133,11 @@ impl ProviderCore {
             Timer::Ends(id) | Timer::Nears(id) | Timer::Patience(id) => {
                 let end = end(self.leases.get_mut(&id), &mut self.shared);
                 self.on_end(id, end);
+            }
+            Timer::Note(id) => {
+                if let Some(lease) = self.leases.get(&id) {
+                    lease.on_note_due(&mut self.shared);
+                }
             }
             Timer::Signature(id) => {
                 if let Some(claim) = self.claims.get_mut(&id) {

@@ -119,6 +119,7 @@ impl LeaseCore {
     pub(super) fn serve(&mut self, shared: &mut SharedState) -> Option<End> {
         assert!(self.stage == WorkStage::Ready && self.may_run);
         (self.stage, self.started) = (WorkStage::Serving, shared.now.log);
+        self.note_later(shared);
         if let Some(first) = self.requests.open.get_mut(&self.start.first.number) {
             first.has_begun = true;
         }
@@ -211,6 +212,7 @@ impl LeaseCore {
         self.runs.push_back(Run {
             request: number,
             part: index,
+            began: shared.now.tick,
             ended: None,
         });
     }

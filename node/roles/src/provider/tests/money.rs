@@ -3,8 +3,10 @@
 use souk_market::{Command, Term};
 
 use super::world::*;
+use crate::clock::Micros;
 use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
-use crate::provider::{Action, ClaimStage, Fact, StreamId};
+use crate::provider::event::RunResult;
+use crate::provider::{Action, Answer, ClaimStage, Fact, StreamId};
 
 /// A lease whose result was told.
 fn told(world: &mut World, start: crate::lease::Start) -> StreamId {
@@ -47,6 +49,60 @@ fn a_lease_whose_buyer_told_the_log_of_no_work_is_not_paid_by_silence() {
     world.live(300_000);
     assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(0));
     world.assert_at_rest();
+}
+
+/// A lease of an hour whose first run is on the device.
+fn running_long(world: &mut World) -> (souk_market::Lease, StreamId) {
+    let lease = world.buy(Term::Firm, 3_600_000);
+    let mut start = start(&lease, true);
+    start.parts[0].expected = Micros::seconds(1_200);
+    let stream = world.open(Opening::Start(Box::new(start)));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    world.settle_but(is_run);
+    (lease, stream)
+}
+
+#[test]
+fn what_a_long_run_has_used_is_noted_so_that_one_note_is_at_risk() {
+    let mut world = World::selling();
+    let (lease, stream) = running_long(&mut world);
+    world.hang(stream);
+    let began = world.now.log;
+    while !world.exchange.lease(lease.id).unwrap().is_closed() {
+        world.pass(1_000);
+        world.settle_but(is_run);
+        let now = world.exchange.lease(lease.id).unwrap();
+        let used = world.now.log.min(now.ends()).since(began).0 * 1_000;
+        let risked = used.saturating_sub(now.accepted.0);
+        assert!(risked <= 301_000_000, "{risked} at {used}");
+    }
+    let closed = world.exchange.lease(lease.id).unwrap();
+    assert_eq!(
+        closed.accepted.0, 720_000_000,
+        "three notes that nobody answered"
+    );
+    assert_eq!(notes(&world), 3);
+}
+
+#[test]
+fn what_is_more_than_one_note_may_say_is_noted_one_by_one() {
+    let mut world = World::selling();
+    let (lease, stream) = running_long(&mut world);
+    // The market is not reached for long.
+    world.pass(800_000);
+    let made = RunResult {
+        outputs: vec![("y".to_owned(), id("y"))],
+        bytes: 10,
+        busy: Micros::seconds(790),
+        promised: None,
+    };
+    world.answer_with(is_run, Answer::Ran(Ok(made)));
+    world.settle();
+    world.hang(stream);
+    world.live(400_000);
+    let accepted = world.exchange.lease(lease.id).unwrap().accepted;
+    assert_eq!(accepted.0, 790_000_000);
 }
 
 #[test]
@@ -266,7 +322,7 @@ fn what_the_market_has_forgotten_is_closed_and_nobody_knows_what_it_was_paid() {
     told(&mut world, start(&lease, true));
     world.restart();
     let is_look = |action: &Action| matches!(action, Action::LookAt { .. });
-    world.answer_with(is_look, crate::provider::Answer::LeaseSeen(None));
+    world.answer_with(is_look, Answer::LeaseSeen(None));
     world.settle();
     let forgotten = |fact: &Fact| matches!(fact, Fact::Closed { paid: None, .. });
     assert!(world.journal.iter().any(forgotten));

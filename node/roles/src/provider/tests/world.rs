@@ -455,8 +455,7 @@ impl World {
         outcome.map(Outcome::into_result).expect("one a command")
     }
 
-    /// The buyer leases the device for so long.
-    /// A lease whose buyer has told the log that the work begins.
+    /// The buyer leases the device for so long, and has told the log that the work begins.
     pub fn buy(&mut self, term: Term, millis: u64) -> Lease {
         let lease = self.buy_quietly(term, millis).id;
         let buyer = self.buyer.clone();
