@@ -32,7 +32,9 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return unparsed(&error),
     };
-    let filter = EnvFilter::try_from_env("SOUK_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // A market's first validator knows nobody yet, which that library warns of.
+    let quiet = || EnvFilter::new("warn,libp2p_kad=error");
+    let filter = EnvFilter::try_from_env("SOUK_LOG").unwrap_or_else(|_| quiet());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -41,6 +41,7 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
         None => Rules::default(),
     };
     let listen = fixed(&listen(new)?)?;
+    let alone = listen.to_string().starts_with("/ip4/127.");
     let key = |folder: &Path| NodeKey::load_or_create(&folder.join(KEY_FILE)).map_err(from_key);
     let home = folder.join(OPERATOR_FOLDER);
     let (operator, validator) = (key(&home)?, key(folder)?);
@@ -49,7 +50,13 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
     genesis.validators = vec![founder(&validator, &listen)?];
     genesis.rules = rules;
     let market = write(folder, genesis, listen)?;
-    tell(folder, output, &market)
+    tell(folder, output, &market)?;
+    if alone && new.listen.is_none() {
+        show::tell(
+            "note: only this machine reaches 127.0.0.1; for others give --listen an address of it",
+        );
+    }
+    Ok(())
 }
 
 /// The first validator, as it is reached.
