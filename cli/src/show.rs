@@ -115,6 +115,14 @@ pub fn called(provider: &AccountKey, names: &Names) -> String {
     known.unwrap_or_else(|| short(provider))
 }
 
+/// A text with the names of providers in place of their accounts.
+pub fn named(text: &str, names: &Names) -> String {
+    names.iter().fold(text.to_owned(), |text, (account, name)| {
+        text.replace(&format!("provider {account}"), name)
+            .replace(&account.to_string(), name)
+    })
+}
+
 /// So many of something, whose plural ends in s.
 pub fn count(many: impl Into<u64>, what: &str) -> String {
     match many.into() {

@@ -26,11 +26,12 @@ pub fn run(output: Output, command: &Model) -> Outcome {
         .parent()
         .map(std::path::Path::to_owned)
         .unwrap_or_default();
+    let declared = Graph::declared_inputs(bytes.clone()).map_err(from_import)?;
     let mut read = |relative: &str| std::fs::read(folder.join(relative)).ok().map(Into::into);
     let graph = Graph::import_with(bytes, &bindings, &mut read).map_err(from_import)?;
     match output {
-        Output::Json => show::json(&show::model::to_json(&graph)),
-        Output::Text => show::model::print(&graph),
+        Output::Json => show::json(&show::model::to_json(&graph, &declared)),
+        Output::Text => show::model::print(&graph, &declared),
     }
     Ok(())
 }

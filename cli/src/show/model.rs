@@ -1,12 +1,14 @@
 //! What is in a model.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use souk_node::scheduler::graph::{Graph, Summary, ValueId};
 
 use super::{Table, bytes, say, scaled};
 
 /// As one JSON value.
-pub fn to_json(graph: &Graph) -> Value {
+pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
     let Summary {
         name,
         opset,
@@ -28,12 +30,12 @@ pub fn to_json(graph: &Graph) -> Value {
         "values": values, "unknown_values": unknown_values, "weights": weights,
         "weight_bytes": weight_bytes, "flops": flops, "bytes_read": bytes_read,
         "bytes_written": bytes_written, "activation_bytes_peak": activation_bytes_peak,
-        "operators": operators, "inputs": ports(graph.inputs()), "outputs": ports(graph.outputs()),
+        "operators": operators, "declared": declared, "inputs": ports(graph.inputs()), "outputs": ports(graph.outputs()),
     })
 }
 
 /// Prints counts, ports and operators.
-pub fn print(graph: &Graph) {
+pub fn print(graph: &Graph, declared: &BTreeMap<String, String>) {
     let summary = graph.summary();
     say(&format!(
         "{}: opset {}",
@@ -58,7 +60,11 @@ pub fn print(graph: &Graph) {
     ));
     for (what, ids) in [("input", graph.inputs()), ("output", graph.outputs())] {
         for id in ids {
-            say(&format!("  {what} {}", port(graph, *id)));
+            let counted = port(graph, *id);
+            let said = declared.get(&graph.value(*id).name);
+            let said = said.filter(|said| !counted.ends_with(said.as_str()));
+            let open = said.map_or(String::new(), |said| format!(" (declared as {said})"));
+            say(&format!("  {what} {counted}{open}"));
         }
     }
     let mut table = Table::new(&["operator", ">count"]);

@@ -3,7 +3,7 @@
 use souk_node::buyer::JobEvent;
 use souk_node::market::AccountKey;
 
-use super::{Names, bytes, called, count, credits, number, tell};
+use super::{Names, bytes, called, count, credits, named, number, tell};
 
 /// Prints one step.
 pub fn print(event: &JobEvent, names: &Names) {
@@ -44,8 +44,9 @@ pub fn text(event: &JobEvent, names: &Names) -> Option<String> {
             why,
             kept,
         } => format!(
-            "{} is done without: {why}; {} computed so far: kept",
+            "{} is done without: {}; {} computed so far: kept",
             name(provider),
+            named(&why.to_string(), names),
             count(*kept, "value"),
         ),
         JobEvent::Refused { provider, why } => {

@@ -157,7 +157,7 @@ fn a_market_is_founded_joined_funded_used_and_left_by_commands_alone() {
     let paid = machines
         .souk("founder", &["operator", "confirm", "3"])
         .done();
-    assert_eq!(paid["available_micro_credits"], 0);
+    assert_eq!(paid["confirmed"][0]["available_micro_credits"], 0);
     let sums = &machines.souk("seller", &["balance"]).done();
     assert_eq!(sums["balanced"], true);
     assert_eq!(sums["totals"]["withdrawals"], left);

@@ -72,7 +72,7 @@ fn a_job_waits_for_its_bid_and_runs_once_it_is_matched() {
     let words = [
         "submit", &model, "-i", &input, "-o", &out, "--real", "--bid", "0.02",
     ];
-    let short = market.souk(&[&words[..], &["--wait", "0.5"]].concat());
+    let short = market.souk(&[&words[..], &["--wait", "5"]].concat());
     assert_eq!(short.code, 4, "{}", short.stdout);
     assert_eq!(short.json()["error"]["reason"], "unsold");
     assert!(

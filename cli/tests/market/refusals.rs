@@ -104,7 +104,7 @@ fn every_bad_input_is_named() {
         refused(&market, &model, &[images], &["--max-price", "0.0001"]),
         4,
         "4 on offer",
-        "H100",
+        "EPYC",
         "0.0001"
     );
     assert_refused!(

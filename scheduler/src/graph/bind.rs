@@ -193,7 +193,7 @@ impl<'a> Binder<'a> {
 }
 
 /// A declaration for people: `i64 [batch, seq]`.
-fn describe(declared: &ValueInfoProto) -> String {
+pub(super) fn describe(declared: &ValueInfoProto) -> String {
     match declared.tensor_type() {
         None => "a value that is no tensor".to_owned(),
         Some(tensor) => {

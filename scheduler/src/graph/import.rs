@@ -6,7 +6,7 @@ use bytes::Bytes;
 use souk_onnx::work::Work;
 use souk_onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
 
-use super::bind::Binder;
+use super::bind::{Binder, describe};
 use super::cost::Cost;
 use super::external::{Files, weight};
 use super::order::topological;
@@ -38,6 +38,17 @@ impl Graph {
         files: &mut Files<'_>,
     ) -> Result<Self, ImportError> {
         Self::import_model(decode(model)?, bindings, files)
+    }
+
+    /// What a model says of its inputs, for people: type and shape, with what is open by its name.
+    ///
+    /// # Errors
+    /// [`ImportError::Decode`].
+    pub fn declared_inputs(model: Bytes) -> Result<BTreeMap<String, String>, ImportError> {
+        let graph = decode(model)?.graph.unwrap_or_default();
+        let inputs = graph.input.iter();
+        let declared = inputs.map(|input| (input.name().to_owned(), describe(input)));
+        Ok(declared.collect())
     }
 
     fn import_model(

@@ -350,7 +350,10 @@ impl<'a> Asking<'a> {
             Err(ended) => {
                 let was_stopped = ended.how == End::Cancelled;
                 let failure = from_ended(&ended, Some(name)).with(facts.clone());
-                let failure = with_held(failure, buyer).await;
+                let mut failure = with_held(failure, buyer).await;
+                if self.output == Output::Text {
+                    failure.cause = show::named(&failure.cause, &shown.names);
+                }
                 (ended.done, Some((failure, was_stopped)))
             }
         };

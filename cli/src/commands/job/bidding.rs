@@ -81,7 +81,7 @@ pub async fn bought(
 async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> Result<(), Failure> {
     let returned = match buyer.withdraw_bid(order, id).await.map_err(from_trade)? {
         Some(returned) => format!("{} returned", show::credits(returned.0)),
-        None => "it was out of the book already".to_owned(),
+        None => "it had left the book, and nothing is held for it".to_owned(),
     };
     let (cause, reason) = match why {
         Kind::Interrupted => ("interrupted", "interrupted"),

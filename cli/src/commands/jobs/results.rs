@@ -41,6 +41,7 @@ pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
             let told = told.filter_map(|it| show::progress::text(&it.event, &names));
             told.for_each(|text| show::say(&format!("  {text}")));
             if let JobState::Failed { cause, .. } = &record.state {
+                let cause = show::named(cause, &names);
                 show::say(&format!("  it ended because {cause}"));
             }
         }
