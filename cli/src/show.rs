@@ -26,7 +26,7 @@ use std::io::Write;
 
 use serde::Serialize;
 use serde_json::Value;
-use souk_node::market::{AccountKey, Listing};
+use souk_node::market::{AccountKey, Listing, Name, Resources};
 use souk_node::protocols::market::Age;
 
 use crate::args::Output;
@@ -97,13 +97,17 @@ pub fn names<'a>(listings: impl IntoIterator<Item = &'a Listing>) -> Names {
 
 /// What a provider is called: its name, its device, and the first digits of its account.
 pub fn provider(listing: &Listing) -> String {
-    let emulated = if listing.resources.emulated {
-        ", emulated"
-    } else {
-        ""
-    };
-    let (model, account) = (&listing.resources.model, short(&listing.provider));
-    match listing.name.as_str() {
+    let Resources {
+        model, emulated, ..
+    } = &listing.resources;
+    provider_of(&listing.name, (model, *emulated), &listing.provider)
+}
+
+/// The same of its parts: its name, its device and whether that is emulated, its account.
+pub fn provider_of(name: &Name, (model, emulated): (&Name, bool), account: &AccountKey) -> String {
+    let emulated = if emulated { ", emulated" } else { "" };
+    let account = short(account);
+    match name.as_str() {
         "" => format!("({model}{emulated}) {account}"),
         name => format!("{name} ({model}{emulated}) {account}"),
     }

@@ -1,11 +1,12 @@
 //! Providers as people name them.
 
 use souk_node::client::broker::Broker;
-use souk_node::market::{AccountKey, Listing};
+use souk_node::market::{AccountKey, Lease, Listing};
 
 use crate::commands::book::no_answer;
 use crate::failure::{Failure, Kind};
-use crate::{paste, show};
+use crate::paste;
+use crate::show::{self, Names};
 
 /// The accounts of providers: each given whole, or by what its name or account begins with and no
 /// other's on offer does.
@@ -20,6 +21,25 @@ pub async fn named(broker: &Broker, texts: &[String]) -> Result<Vec<AccountKey>,
         None => on_offer(&book, text),
     };
     texts.iter().zip(whole).map(one).collect()
+}
+
+/// Providers of leases whose names are asked for: who has more leases sees accounts of the others.
+const NAMED_MAX: usize = 32;
+
+/// What the providers of leases are called.
+pub async fn of_leases(broker: &Broker, leases: &[Lease]) -> Result<Names, Failure> {
+    let mut names = Names::new();
+    for lease in leases {
+        if names.contains_key(&lease.provider) || names.len() >= NAMED_MAX {
+            continue;
+        }
+        let account = broker.account(lease.provider).await.map_err(no_answer)?;
+        let name = account.map(|account| account.name).unwrap_or_default();
+        let device = (&lease.model, lease.class.emulated);
+        let called = show::provider_of(&name, device, &lease.provider);
+        names.insert(lease.provider, called);
+    }
+    Ok(names)
 }
 
 /// The provider on offer that is called so.

@@ -11,6 +11,7 @@ use souk_node::market::{
 };
 
 use super::account::{from_trade, out_of_turn, own_account, own_trader};
+use super::providers;
 use crate::args::{Lease, Order, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{look, unreachable_market};
@@ -134,7 +135,10 @@ async fn list_leases(folder: &Path, output: Output) -> Outcome {
     let leases = broker.leases(account).await.map_err(unreachable_market)?;
     match output {
         Output::Json => show::json(&leases),
-        Output::Text => show::trade::print_leases(&leases, account),
+        Output::Text => {
+            let names = providers::of_leases(&broker, &leases).await?;
+            show::trade::print_leases(&leases, account, &names);
+        }
     }
     Ok(())
 }
@@ -152,7 +156,10 @@ async fn show_lease(folder: &Path, output: Output, id: LeaseId) -> Outcome {
     })?;
     match output {
         Output::Json => show::json(&lease),
-        Output::Text => show::trade::print_lease(&lease),
+        Output::Text => {
+            let names = providers::of_leases(&broker, std::slice::from_ref(&lease)).await?;
+            show::trade::print_lease(&lease, &names);
+        }
     }
     Ok(())
 }

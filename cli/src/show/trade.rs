@@ -7,7 +7,7 @@ use souk_node::market::{
 };
 
 use super::jobs::lease_state;
-use super::{Table, count, credits, number, say, short, time_of_day};
+use super::{Names, Table, called, count, credits, number, say, short, time_of_day};
 use crate::paste;
 
 /// An order, for programs.
@@ -151,19 +151,20 @@ pub fn print_orders(orders: &[OpenOrder]) {
 }
 
 /// Leases that an account has a part in.
-pub fn print_leases(leases: &[Lease], account: AccountKey) {
+pub fn print_leases(leases: &[Lease], account: AccountKey, names: &Names) {
     if leases.is_empty() {
         return say("no leases are open");
     }
     let mut table = Table::new(&[
         ">lease",
         "part",
-        "device",
+        "provider",
         "state",
         ">price",
         ">held",
         "until (UTC)",
-    ]);
+    ])
+    .sparing(&["price", "part"]);
     for lease in leases {
         let part = match lease.buyer == account {
             true => "bought",
@@ -172,7 +173,7 @@ pub fn print_leases(leases: &[Lease], account: AccountKey) {
         table.row([
             lease.id.to_string(),
             part.to_owned(),
-            lease.model.as_str().to_owned(),
+            called(&lease.provider, names),
             lease_state(&lease.state).to_owned(),
             credits(lease.price.0),
             credits(lease.escrow.0),
@@ -183,7 +184,7 @@ pub fn print_leases(leases: &[Lease], account: AccountKey) {
 }
 
 /// One lease.
-pub fn print_lease(lease: &Lease) {
+pub fn print_lease(lease: &Lease, names: &Names) {
     let term = match lease.term {
         Term::Firm => "firm".to_owned(),
         Term::Spot => format!("spot, with {} ms notice", lease.notice),
@@ -192,8 +193,8 @@ pub fn print_lease(lease: &Lease) {
         ("lease", lease.id.to_string()),
         ("state", lease_state(&lease.state).to_owned()),
         ("buyer", lease.buyer.to_string()),
-        ("provider", lease.provider.to_string()),
-        ("device", lease.model.to_string()),
+        ("provider", called(&lease.provider, names)),
+        ("account", lease.provider.to_string()),
         ("class", class_name::of(&lease.class)),
         (
             "price",
