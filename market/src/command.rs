@@ -90,6 +90,12 @@ pub enum Command {
         /// Which lease.
         lease: LeaseId,
     },
+    /// The provider says that it is ready for a lease whose buyer has begun nothing. Unless the buyer
+    /// begins or ends it in time the lease closes, and the reserve is paid.
+    StateReady {
+        /// Which lease.
+        lease: LeaseId,
+    },
     /// The provider states what a lease has used so far. Unless the buyer disputes it in time it
     /// counts as accepted.
     NoteUsage {
@@ -228,6 +234,11 @@ pub enum Acceptance {
     },
     /// The work has begun.
     Started,
+    /// The buyer has so long to begin or to end the lease.
+    Ready {
+        /// When the reserve is due.
+        until: Millis,
+    },
     /// The note stands until it is accepted, disputed or its deadline passes.
     Noted {
         /// When it counts as accepted.

@@ -87,6 +87,17 @@ pub enum Event {
         /// Its provider.
         provider: AccountKey,
     },
+    /// A provider is ready for a lease that its buyer has not begun.
+    ProviderReady {
+        /// Which.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// When the reserve is due.
+        until: Millis,
+    },
     /// A note was filed or answered.
     Note {
         /// On which lease.
@@ -219,6 +230,9 @@ impl Event {
                 buyer, provider, ..
             })
             | Self::WorkStarted {
+                buyer, provider, ..
+            }
+            | Self::ProviderReady {
                 buyer, provider, ..
             }
             | Self::Note {

@@ -18,6 +18,7 @@ mod own_orders;
 mod quotes;
 mod requests;
 mod resale;
+mod reserve;
 mod settle;
 mod stake;
 mod tick;
@@ -80,6 +81,7 @@ fn spot_key(lease: &Lease) -> SpotKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Timer {
     Note(LeaseId),
+    Reserve(LeaseId),
     LeaseEnds(LeaseId),
     LeaseCloses(LeaseId),
     OrderExpires(OrderId),
@@ -312,6 +314,7 @@ impl Exchange {
                 price,
             } => self.on_amend(context, *order, *quantity, *price),
             Command::StartWork { lease } => self.on_start_work(context, *lease),
+            Command::StateReady { lease } => self.on_ready(context, *lease),
             Command::NoteUsage { lease, usage } => self.on_note(context, *lease, *usage),
             Command::AcceptNote { lease, usage } => self.on_accept(context, *lease, *usage),
             Command::Dispute { lease } => self.on_dispute(context, *lease),

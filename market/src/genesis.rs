@@ -92,6 +92,10 @@ pub struct Rules {
     pub note_span: Millis,
     /// After so many notes in a row that the buyer did not answer, the lease ends.
     pub silent_notes_max: u8,
+    /// How long a buyer has to begin or to end a lease once its provider said that it is ready.
+    pub reserve_wait: Millis,
+    /// What part of the price of the time it was held a lease costs that was neither.
+    pub reserve: Permille,
     /// How long after its last lease a provider's stake stays.
     pub stake_hold: Millis,
     /// What part of the stake a proven fault costs.
@@ -155,6 +159,8 @@ impl Rules {
                 1,
                 u64::MAX,
             ),
+            ("reserve_wait", self.reserve_wait.0, 1, TIME_MAX),
+            ("reserve", self.reserve.0.into(), 0, 1_000),
             ("stake_hold", self.stake_hold.0, 0, TIME_MAX),
             ("slash", self.slash.0.into(), 0, 1_000),
         ];
@@ -199,6 +205,8 @@ impl Default for Rules {
             note_deadline: Millis(60_000),
             note_span: Millis(300_000),
             silent_notes_max: 3,
+            reserve_wait: Millis(60_000),
+            reserve: Permille(100),
             stake_hold: Millis(3_600_000),
             slash: Permille(1_000),
             closed_leases_kept: 100_000,

@@ -56,6 +56,8 @@ pub struct Lease {
     pub notice: Millis,
     /// Whether its buyer said that the work has begun: before that nothing is noted.
     pub work_started: bool,
+    /// Until when the buyer may begin or give up for nothing, once its provider said it is ready.
+    pub reserved_until: Option<Millis>,
     /// Usage the buyer accepted, by word or by silence.
     pub accepted: DeviceMicros,
     /// Notes in a row that were accepted by silence.
@@ -186,6 +188,8 @@ pub enum CloseReason {
     BuyerSilent,
     /// The buyer resold the rest of it.
     Resold,
+    /// The buyer neither began nor ended it, and its provider was ready.
+    Unused,
 }
 
 impl Lease {

@@ -218,6 +218,9 @@ refusals! {
     /// The buyer has not said that the work began.
     "work_unstarted" WorkUnstarted { lease: LeaseId }
         => "the buyer of lease {lease} has not said that the work began, so no usage is noted";
+    /// The work has begun.
+    "work_started" WorkStarted { lease: LeaseId }
+        => "the buyer of lease {lease} has said that the work began";
     /// Not more usage than was accepted.
     "usage_stale" UsageStale { claimed: DeviceMicros, accepted: DeviceMicros }
         => "{claimed} device-us are claimed, {accepted} are accepted already";

@@ -53,6 +53,14 @@ pub async fn lease(folder: &Path, output: Output, command: Lease) -> Outcome {
     match command {
         Lease::List => list_leases(folder, output).await,
         Lease::Show { lease } => show_lease(folder, output, LeaseId(lease)).await,
+        Lease::Start { lease } => {
+            let lease = LeaseId(lease);
+            done(folder, output, Command::StartWork { lease }).await
+        }
+        Lease::Refuse { lease } => {
+            let lease = LeaseId(lease);
+            done(folder, output, Command::Dispute { lease }).await
+        }
         Lease::End { lease } => {
             let lease = LeaseId(lease);
             done(folder, output, Command::EndLease { lease }).await

@@ -207,6 +207,16 @@ pub fn print_lease(lease: &Lease, names: &Names) {
         ("paid", credits(lease.cost.0)),
         ("job", short(&lease.job)),
     ];
+    let work = match (lease.work_started, lease.reserved_until) {
+        (true, _) => "begun".to_owned(),
+        (false, None) => "not begun in the log".to_owned(),
+        (false, Some(until)) => format!(
+            "not begun: `souk lease start {0}` or `end {0}` by {1} UTC, or the reserve is due",
+            lease.id,
+            time_of_day(until.0)
+        ),
+    };
+    lines.push(("work", work));
     if let Some(resale) = &lease.resale {
         lines.push(("resold by", short(&resale.seller)));
     }
@@ -218,6 +228,7 @@ pub fn print_lease(lease: &Lease, names: &Names) {
 /// What an accepted command did, in a line.
 pub fn done(done: &Acceptance) -> String {
     match done {
+        Acceptance::Started => "its work has begun: notes of its use count".to_owned(),
         Acceptance::Ending { at } => format!("it ends at {} UTC", time_of_day(at.0)),
         Acceptance::Closed { paid, refunded, .. } => format!(
             "it is closed: {} paid, {} returned",

@@ -172,6 +172,9 @@ impl Exchange {
                 }
                 LeaseState::Waiting { .. } | LeaseState::Closed { .. } => {}
             }
+            if let Some(until) = lease.reserved_until {
+                timers.insert((until, Timer::Reserve(lease.id)));
+            }
             if let Some(note) = lease.note {
                 timers.insert((note.accepted_at, Timer::Note(lease.id)));
             }

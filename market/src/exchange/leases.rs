@@ -92,6 +92,7 @@ impl Exchange {
             term: terms.term,
             notice: ask_terms.notice,
             work_started: false,
+            reserved_until: None,
             accepted: DeviceMicros(0),
             silent_notes: 0,
             note: None,
@@ -162,6 +163,7 @@ impl Exchange {
         let provider = lease.parties.provider;
         self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
         self.spot.remove(&spot_key(lease));
+        self.drop_reserve(id);
         self.drop_resale(id, events);
         assert!(
             self.leases[&id].resale_ask.is_none(),
@@ -333,7 +335,7 @@ impl Exchange {
     }
 
     /// A lease whose device is the buyer's now.
-    fn running_lease(&self, id: LeaseId) -> Result<&Lease, Refusal> {
+    pub(super) fn running_lease(&self, id: LeaseId) -> Result<&Lease, Refusal> {
         let lease = self.open_lease(id)?;
         match lease.state {
             LeaseState::Due { ended, .. } => Err(Refusal::LeaseEnded {

@@ -1,7 +1,8 @@
 //! Usage notes: what a provider says a lease has used, and what its buyer answers or leaves unsaid.
 //!
-//! Silence pays only for work whose beginning the buyer has signed: who sold and did nothing, or
-//! was never heard of, has no note.
+//! Silence pays only for work whose beginning the buyer has signed: who sold and did nothing has
+//! no note. How a lease is begun, and what it costs to hold a device and not begin, is in
+//! `reserve`.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -14,28 +15,6 @@ use super::leases::{must_be_buyer, must_be_provider};
 use super::{Context, Exchange, Timer};
 
 impl Exchange {
-    pub(super) fn on_start_work(
-        &mut self,
-        context: &mut Context<'_>,
-        id: LeaseId,
-    ) -> Result<Acceptance, Refusal> {
-        let lease = self.open_lease(id)?;
-        must_be_buyer(lease, context)?;
-        if let LeaseState::Waiting { until, .. } = lease.state {
-            return Err(Refusal::LeaseWaits { lease: id, until });
-        }
-        if !lease.work_started {
-            let (buyer, provider) = (lease.buyer, lease.provider);
-            self.lease_mut(id).work_started = true;
-            context.events.push(Event::WorkStarted {
-                lease: id,
-                buyer,
-                provider,
-            });
-        }
-        Ok(Acceptance::Started)
-    }
-
     pub(super) fn on_note(
         &mut self,
         context: &mut Context<'_>,

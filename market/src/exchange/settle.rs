@@ -63,7 +63,7 @@ impl Exchange {
         self.close(id, reason, Payment { amount, usage }, events)
     }
 
-    fn close(
+    pub(super) fn close(
         &mut self,
         id: LeaseId,
         reason: CloseReason,
@@ -178,9 +178,9 @@ impl Exchange {
 
 /// What a closed lease costs, and for how much device time.
 #[derive(Clone, Copy)]
-struct Payment {
-    amount: Credits,
-    usage: DeviceMicros,
+pub(super) struct Payment {
+    pub amount: Credits,
+    pub usage: DeviceMicros,
 }
 
 /// Whether a receipt that is valid by itself is for this lease and within it.

@@ -55,6 +55,7 @@ pub struct Rent {
     pub deadline: u64,
     pub term: Term,
     pub started: bool,
+    pub reserved: Option<u64>,
     pub accepted: u64,
     pub silent: u8,
     pub note: Option<(u64, u64)>,
@@ -288,6 +289,7 @@ impl Naive {
                 price,
             } => self.amend(who, *order, quantity.0, price.0),
             Command::StartWork { lease } => self.start_work(who, *lease),
+            Command::StateReady { lease } => self.state_ready(who, *lease),
             Command::NoteUsage { lease, usage } => self.note(who, *lease, usage.0),
             Command::AcceptNote { lease, usage } => self.accept(who, *lease, usage.0),
             Command::Dispute { lease } => self.dispute(who, *lease),
@@ -495,9 +497,10 @@ impl Naive {
             self.now = self.now.max(at);
             self.telling(|naive| match kind {
                 0 => naive.accept_silently(id),
-                1 => naive.end_by_time(id),
-                2 => naive.close_by_time(id),
-                3 => naive.drop_order(id, OrderEnd::Expired),
+                1 => naive.close_unused(id),
+                2 => naive.end_by_time(id),
+                3 => naive.close_by_time(id),
+                4 => naive.drop_order(id, OrderEnd::Expired),
                 _ => naive.auction(id as usize),
             });
         }
@@ -508,20 +511,22 @@ impl Naive {
         let mut due = Vec::new();
         for rent in &self.rents {
             due.extend(rent.note.map(|(_, at)| (at, 0, rent.id)));
+            let reserved = rent.reserved.filter(|_| rent.running() && !rent.started);
+            due.extend(reserved.map(|at| (at, 1, rent.id)));
             match rent.state {
-                LeaseState::Active => due.push((rent.deadline, 1, rent.id)),
-                LeaseState::Ending { at, .. } => due.push((at.0, 1, rent.id)),
-                LeaseState::Due { until, .. } => due.push((until.0, 2, rent.id)),
+                LeaseState::Active => due.push((rent.deadline, 2, rent.id)),
+                LeaseState::Ending { at, .. } => due.push((at.0, 2, rent.id)),
+                LeaseState::Due { until, .. } => due.push((until.0, 3, rent.id)),
                 _ => {}
             }
         }
         for order in &self.orders {
-            due.extend(order.expires().map(|at| (at, 3, order.id)));
+            due.extend(order.expires().map(|at| (at, 4, order.id)));
         }
         due.extend(
             self.auctions
                 .iter()
-                .map(|(class, at)| (*at, 4, *class as u64)),
+                .map(|(class, at)| (*at, 5, *class as u64)),
         );
         due.into_iter().min()
     }

@@ -101,6 +101,39 @@ impl Naive {
         Ok(Acceptance::Started)
     }
 
+    pub fn state_ready(&mut self, who: usize, id: LeaseId) -> Done {
+        let rent = self.not_ended(id)?;
+        self.must_provide(who, &rent)?;
+        if let LeaseState::Waiting { until, .. } = rent.state {
+            return Err(Refusal::LeaseWaits { lease: id, until });
+        }
+        if rent.started {
+            return Err(Refusal::WorkStarted { lease: id });
+        }
+        let at = (self.now + self.rules.reserve_wait.0).min(rent.ends());
+        let until = Millis(rent.reserved.unwrap_or(at));
+        self.rent_mut(id.0).reserved = Some(until.0);
+        if rent.reserved.is_none() {
+            let (lease, buyer, provider) = self.parties(id.0);
+            self.events.push(Event::ProviderReady {
+                lease,
+                buyer,
+                provider,
+                until,
+            });
+        }
+        Ok(Acceptance::Ready { until })
+    }
+
+    /// A tenth of the price, say, for the time the device was held.
+    pub fn close_unused(&mut self, id: u64) {
+        let rent = self.rent(id).clone();
+        let held = (self.now - rent.start) * 1_000 * u64::from(rent.quantity);
+        let usage = ceil(u128::from(held) * u128::from(self.rules.reserve.0), 1_000);
+        let amount = due(rent.price, usage).min(rent.escrow);
+        self.close(id, CloseReason::Unused, amount, usage);
+    }
+
     pub fn note(&mut self, who: usize, id: LeaseId, usage: u64) -> Done {
         let rent = self.open_rent(id)?;
         self.must_provide(who, &rent)?;

@@ -561,6 +561,7 @@ impl Naive {
             deadline,
             term: bid.term,
             started: false,
+            reserved: None,
             accepted: 0,
             silent: 0,
             note: None,

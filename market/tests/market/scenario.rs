@@ -149,6 +149,7 @@ impl Stage {
                 }
             }
             "start" => Command::StartWork { lease: lease() },
+            "ready" => Command::StateReady { lease: lease() },
             "note" => Command::NoteUsage {
                 lease: lease(),
                 usage: used(words),
@@ -300,6 +301,9 @@ impl Stage {
                     "lease {lease}: {buyer} has {quantity} of {provider} at {price} from {start} \
                      to {deadline}, escrow {escrow}"
                 )
+            }
+            Event::ProviderReady { lease, until, .. } => {
+                format!("the provider of lease {lease} is ready, the buyer has until {until}")
             }
             Event::WorkStarted { lease, .. } => format!("the work of lease {lease} has begun"),
             Event::Note {

@@ -299,7 +299,7 @@ impl Stream {
         let used = rent.map_or(0, |rent| naive.now.saturating_sub(rent.start) * 1_000);
         let amount = Credits(self.dice.below(60));
         let request = RequestId(naive.requests_made.saturating_sub(self.dice.below(5)));
-        let rolled = self.dice.below(74);
+        let rolled = self.dice.below(76);
         // Without a lease there is little to say of leases.
         let idle = rent.is_none() && rolled > 41 && !self.dice.one_in(8);
         match if idle { self.dice.below(34) } else { rolled } {
@@ -318,6 +318,7 @@ impl Stream {
                     price: Price(5 * self.dice.below(7)),
                 }
             }
+            74..=75 => Command::StateReady { lease },
             42..=43 | 71..=73 => {
                 let most = used * self.dice.pick(&[1, 1, 2]);
                 Command::NoteUsage {

@@ -12,8 +12,8 @@
 //! One file a step: `buying` from a plan to leases, `running` the words of providers, `limiting`
 //! what is run where one is lost, `handing_on` tensors that were not taken, `requests` the way of
 //! each request, `paying` what work that takes long has used so far, `comparing` two runs of one
-//! thing, `judging` what is right, `settling` who is paid and who is not, `resume` the way back after
-//! a crash, `ending` the way out.
+//! thing, `judging` what is right, `settling` who is paid and who is not, `resume` the way back
+//! after a crash, `ending` the way out.
 
 pub mod action;
 mod buying;

@@ -59,6 +59,8 @@ impl People {
         genesis.rules.closed_leases_kept = 500;
         genesis.rules.settle_grace = Millis(5_000);
         genesis.rules.note_deadline = Millis(2_000);
+        genesis.rules.silent_notes_max = 2;
+        genesis.rules.reserve_wait = Millis(1_500);
         for (number, key) in keys.iter().take(PEOPLE).enumerate() {
             let purse = Credits(1_000_000_000);
             genesis
@@ -199,7 +201,10 @@ impl People {
             89..92 => Command::EndLease {
                 lease: pick(random, &of.bought),
             },
-            92..95 => Command::GiveUp {
+            92..94 => Command::GiveUp {
+                lease: pick(random, &of.sold),
+            },
+            94..95 => Command::StateReady {
                 lease: pick(random, &of.sold),
             },
             95..97 => Command::Reclaim {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use souk_market::{
     Acceptance, CloseReason, Command, Credits, DeviceMicros, Event, LeaseId, Millis, OrderEnd,
-    OrderId, Price, ReceiptBody, Refusal, Trade,
+    OrderId, Price, ReceiptBody, Refusal, Trade, Units,
 };
 
 /// How often people did what, as the log has it.
@@ -38,6 +38,8 @@ pub struct Dealings {
     pub notes_accepted: u64,
     /// Leases whose buyer answered no note.
     pub buyers_silent: u64,
+    /// Leases that nobody began although their provider was ready.
+    pub unused: u64,
     /// Leases that their provider gave up.
     pub given_up: u64,
     /// Leases taken back or displaced.
@@ -52,11 +54,27 @@ struct LeaseDebt {
     escrow: Credits,
     /// Whether the buyer said that the work has begun.
     started: bool,
+    begins: Millis,
+    ends: Millis,
+    units: Units,
+    /// When the reserve is due, once its provider said that it is ready.
+    reserved_until: Option<Millis>,
     accepted: DeviceMicros,
     note: Option<(DeviceMicros, Millis)>,
     /// What the provider gets per device-second, where the lease was bought from another buyer, and
     /// what that one left to make up for it: whole micro-credits, so at most one too few.
     resold_at: Option<(Price, Credits)>,
+}
+
+impl LeaseDebt {
+    /// A tenth of the price of the time the device was held, where nobody began.
+    fn reserve(&self) -> Option<(Credits, DeviceMicros)> {
+        let until = self.reserved_until.filter(|_| !self.started)?;
+        let held = DeviceMicros::of(self.units, until.since(self.begins));
+        let usage = DeviceMicros(held.0.div_ceil(10));
+        let due = ReceiptBody::due(self.price, usage)?;
+        Some((due.min(self.escrow), usage))
+    }
 }
 
 /// What the receipts of a batch say: amount and usage.
@@ -121,6 +139,11 @@ impl Payments {
     fn on_done(&mut self, command: &Command, acceptance: &Acceptance, settled: &mut ReceiptClaims) {
         let dealings = &mut self.dealings;
         match (command, acceptance) {
+            (Command::StateReady { lease }, Acceptance::Ready { until }) => {
+                if let Some(owed) = self.leases.get_mut(lease) {
+                    owed.reserved_until = Some(*until);
+                }
+            }
             (Command::StartWork { lease }, _) => {
                 if let Some(owed) = self.leases.get_mut(lease) {
                     dealings.work_started += u64::from(!owed.started);
@@ -172,12 +195,27 @@ impl Payments {
                     price: trade.price,
                     escrow: trade.escrow,
                     started: false,
+                    begins: trade.start,
+                    ends: trade.deadline,
+                    units: trade.quantity,
+                    reserved_until: None,
                     accepted: DeviceMicros(0),
                     note: None,
                     resold_at,
                 };
                 self.dealings.leases += 1;
                 self.leases.insert(trade.lease, owed);
+                None
+            }
+            Event::LeaseStarted {
+                lease, deadline, ..
+            } => {
+                if let Some(owed) = self.leases.get_mut(lease) {
+                    // It has the device sooner than it was told, for as long.
+                    let earlier = owed.ends.since(*deadline);
+                    owed.begins = Millis(owed.begins.0 - earlier.0);
+                    owed.ends = *deadline;
+                }
                 None
             }
             Event::OrderClosed { reason, .. } => {
@@ -227,6 +265,7 @@ impl Payments {
         let owed = self.leases.remove(&lease)?;
         let (amount, usage) = match reason {
             CloseReason::Receipt => *settled.get(&lease)?,
+            CloseReason::Unused => owed.reserve()?,
             _ => {
                 let due = ReceiptBody::due(owed.price, owed.accepted)?;
                 (due.min(owed.escrow), owed.accepted)
@@ -256,6 +295,7 @@ impl Payments {
             CloseReason::Resold => &mut dealings.resold,
             CloseReason::Disputed => &mut dealings.disputes,
             CloseReason::BuyerSilent => &mut dealings.buyers_silent,
+            CloseReason::Unused => &mut dealings.unused,
             CloseReason::GaveUp => &mut dealings.given_up,
             CloseReason::Reclaimed | CloseReason::Displaced => &mut dealings.reclaimed,
             CloseReason::Deadline | CloseReason::BuyerEnded => &mut dealings.run_out,

@@ -22,6 +22,8 @@ struct RulesFile {
     note_deadline_seconds: u64,
     note_span_seconds: u64,
     silent_notes_max: u8,
+    reserve_wait_seconds: u64,
+    reserve_permille: u16,
     stake_hold_seconds: u64,
     slash_permille: u16,
     closed_leases_kept: u32,
@@ -75,6 +77,8 @@ impl RulesFile {
             note_deadline_seconds: seconds(rules.note_deadline),
             note_span_seconds: seconds(rules.note_span),
             silent_notes_max: rules.silent_notes_max,
+            reserve_wait_seconds: seconds(rules.reserve_wait),
+            reserve_permille: rules.reserve.0,
             stake_hold_seconds: seconds(rules.stake_hold),
             slash_permille: rules.slash.0,
             closed_leases_kept: rules.closed_leases_kept,
@@ -104,6 +108,8 @@ impl RulesFile {
             note_deadline: time(self.note_deadline_seconds),
             note_span: time(self.note_span_seconds),
             silent_notes_max: self.silent_notes_max,
+            reserve_wait: time(self.reserve_wait_seconds),
+            reserve: Permille(self.reserve_permille),
             stake_hold: time(self.stake_hold_seconds),
             slash: Permille(self.slash_permille),
             closed_leases_kept: self.closed_leases_kept,
@@ -142,6 +148,8 @@ pub fn text(rules: &Rules) -> String {
         note_deadline_seconds = file.note_deadline_seconds,
         note_span_seconds = file.note_span_seconds,
         silent_notes_max = file.silent_notes_max,
+        reserve_wait_seconds = file.reserve_wait_seconds,
+        reserve_permille = file.reserve_permille,
         stake_hold_seconds = file.stake_hold_seconds,
         slash_permille = file.slash_permille,
         closed_leases_kept = file.closed_leases_kept,
@@ -209,6 +217,7 @@ mod tests {
         assert!(cause("tick = 0").contains("tick"));
         assert!(cause("fee_basis_points = 10001").contains("fee_basis_points"));
         assert!(cause("lease_max_seconds = 99999999999999999").contains("lease_max"));
+        assert!(cause("reserve_permille = 1001").contains("reserve"));
         assert!(cause("fees = 1").contains("unknown field `fees`"));
     }
 }

@@ -27,7 +27,7 @@ impl JobCore {
         let is_lost = matches!(answer, Answer::Commanded(Err(CommandError::Unreachable(_))));
         if is_lost && self.attempts.contains_key(&leg.attempt) && self.talking(leg).is_some() {
             let again = self.now.tick.plus(START_AFTER);
-            return self.timers.set(Timer::Start(leg), again);
+            self.timers.set(Timer::Start(leg), again);
         }
     }
 
@@ -40,9 +40,9 @@ impl JobCore {
         })
     }
 
-    /// A provider at work has noted what it used: the market allows no more than there was time.
-    /// Before it was told to go it can have used nothing. It is accepted as late as may be: who gives
-    /// nothing in the time that was planned is refused before.
+    /// A provider at work has noted what it used: the market allows no more than there was time, and
+    /// before it was told to go it can have used nothing. A note is accepted as late as may be: who
+    /// gives nothing in the time that was planned is refused before.
     pub(super) fn on_noted(&mut self, leg: Leg, note: Note) {
         let moment = self
             .now

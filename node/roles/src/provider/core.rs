@@ -8,7 +8,7 @@ mod streams;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use souk_market::{AccountKey, Command, Lease, LeaseId, LeaseState, Term};
+use souk_market::{AccountKey, Command, Lease, LeaseId, LeaseState, Millis, Term};
 
 use super::action::{Action, Report};
 use super::ask::Shelf;
@@ -27,6 +27,9 @@ use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderWord, Start};
 
 /// The market is looked at this often even if no word of a change came.
 const LOOK_PERIOD: Micros = Micros::seconds(2);
+
+/// How long a buyer may leave a lease alone before the log is told that its provider is ready.
+const UNHEARD: Millis = Millis(10_000);
 
 /// How long leases that are to end with what is done have for it: the run of one request, and its
 /// way to the buyer.

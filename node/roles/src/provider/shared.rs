@@ -60,6 +60,8 @@ pub(super) enum Wait {
     Cancel(OrderId),
     /// A lease that was not begun, or that is not over, was given back.
     GiveBack(LeaseId),
+    /// The log is told that this provider is ready for a lease that nobody begins.
+    Ready(LeaseId),
     /// The lease that a stream wants to start.
     Opening(StreamId),
     /// A lease as the log has it.

@@ -1,6 +1,9 @@
 //! What effects came to, and what time brings.
 
+use souk_market::{Acceptance, OrderId};
+
 use super::*;
+use crate::provider::event::NotDone;
 
 impl ProviderCore {
     pub(super) fn on_answer(&mut self, wait: Wait, answer: Answer) {
@@ -18,21 +21,13 @@ impl ProviderCore {
                 }
             }
             (Wait::Cancel(order), Answer::Commanded(cancelled)) => {
-                let is_out = self.shelf.on_cancelled(order, &cancelled);
-                if self.shared.stage >= Stage::Draining {
-                    if is_out {
-                        let report = Report::Withdrawn { order };
-                        self.shared.act(Action::Tell(report));
-                    }
-                } else if is_out {
-                    self.look_at_market();
-                }
+                self.on_cancelled(order, &cancelled);
             }
             (Wait::GiveBack(lease), Answer::Commanded(Ok(_))) => {
                 let report = Report::GivenBack { lease };
                 self.shared.act(Action::Tell(report));
             }
-            (Wait::GiveBack(_), Answer::Commanded(Err(_))) => {}
+            (Wait::GiveBack(_) | Wait::Ready(_), Answer::Commanded(_)) => {}
             (Wait::Opening(stream), Answer::LeaseSeen(lease)) => {
                 self.on_looked_up(stream, Ok(lease));
             }
@@ -75,6 +70,16 @@ impl ProviderCore {
                 }
             }
             (wait, answer) => panic!("{wait:?} is not answered by {answer:?}"),
+        }
+    }
+
+    fn on_cancelled(&mut self, order: OrderId, cancelled: &Result<Acceptance, NotDone>) {
+        let is_out = self.shelf.on_cancelled(order, cancelled);
+        if is_out && self.shared.stage >= Stage::Draining {
+            let report = Report::Withdrawn { order };
+            self.shared.act(Action::Tell(report));
+        } else if is_out {
+            self.look_at_market();
         }
     }
 

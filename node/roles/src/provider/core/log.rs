@@ -34,10 +34,36 @@ impl ProviderCore {
         if self.shared.stage == Stage::Selling && !self.shared.journal.is_broken {
             self.shelf.put_right(&mut self.shared, view);
         }
+        if self.shared.stage == Stage::Selling {
+            self.say_ready(view);
+        }
         if std::mem::take(&mut self.gives_back) {
             self.give_back(view);
         }
         self.look_again();
+    }
+
+    /// Says in the log that this provider is ready, where a buyer has not been heard of for long.
+    fn say_ready(&mut self, view: &MarketView) {
+        let (account, now) = (self.shared.config.account, self.shared.now.log);
+        let is_unheard = |lease: &&Lease| {
+            lease.provider == account
+                && lease.state == LeaseState::Active
+                && !lease.work_started
+                && lease.reserved_until.is_none()
+                && now.since(lease.start) >= UNHEARD
+                && !self.shared.begun.has(lease.id)
+        };
+        let unheard = view.leases.iter().filter(is_unheard);
+        let unheard: Vec<LeaseId> = unheard.map(|lease| lease.id).collect();
+        for lease in unheard {
+            let is_said = |wait: &Wait| matches!(wait, Wait::Ready(of) if *of == lease);
+            if !self.shared.waits.iter().any(is_said) {
+                let ready = Command::StateReady { lease };
+                let action = Action::Command(Box::new(ready));
+                self.shared.ask(Wait::Ready(lease), action);
+            }
+        }
     }
 
     /// A lease as the log has it; none where the log does not know it any more.

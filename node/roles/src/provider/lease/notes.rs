@@ -1,13 +1,13 @@
-//! What a lease at work has used so far is noted in the log, so that never more than one note's worth
-//! is at risk.
+//! What a lease at work has used so far is noted in the log, so that never more than one note's
+//! worth is at risk.
 
 use souk_market::{Command, DeviceMicros, Refusal};
 
 use super::*;
 use crate::provider::event::NotDone;
 
-/// So often. A note adds five minutes of device time at most, and silence accepts it after one: what
-/// was used by then is within the next.
+/// So often. A note adds five minutes of device time at most, and silence accepts it after one:
+/// what was used by then is within the next.
 const NOTE_PERIOD: Micros = Micros::seconds(240);
 
 impl LeaseCore {

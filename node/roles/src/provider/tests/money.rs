@@ -1,6 +1,6 @@
 //! What a lease is owed, whatever becomes of its buyer, the market and this provider.
 
-use souk_market::{Command, Term};
+use souk_market::{CloseReason, Command, LeaseState, Term};
 
 use super::world::*;
 use crate::clock::Micros;
@@ -49,6 +49,41 @@ fn a_lease_whose_buyer_told_the_log_of_no_work_is_not_paid_by_silence() {
     world.live(300_000);
     assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(0));
     world.assert_at_rest();
+}
+
+#[test]
+fn a_lease_that_nobody_begins_is_paid_a_tenth_once_the_provider_said_it_is_ready() {
+    let mut world = World::selling();
+    let lease = world.buy_quietly(Term::Firm, 3_600_000);
+    world.live(9_000);
+    let ready = Command::StateReady { lease: lease.id };
+    assert!(!world.commands.contains(&ready));
+    world.live(4_000);
+    assert!(world.commands.contains(&ready));
+    world.live(70_000);
+    let state = world.exchange.lease(lease.id).unwrap().state;
+    let LeaseState::Closed { reason, paid, .. } = state else {
+        panic!("{state:?}")
+    };
+    assert_eq!(reason, CloseReason::Unused);
+    assert!((7_000_000..7_500_000).contains(&paid.0), "{paid}");
+    let said = world.commands.iter().filter(|command| **command == ready);
+    assert_eq!(said.count(), 1, "it is said once");
+    assert_eq!(
+        world.exchange.asks().count(),
+        1,
+        "and the device is on offer"
+    );
+}
+
+#[test]
+fn who_is_served_is_not_said_to_be_away() {
+    let mut world = World::selling();
+    let lease = world.buy_quietly(Term::Firm, 3_600_000);
+    told(&mut world, start(&lease, true));
+    world.live(29_000);
+    let is_ready = |command: &Command| matches!(command, Command::StateReady { .. });
+    assert!(!world.commands.iter().any(is_ready));
 }
 
 /// A lease of an hour whose first run is on the device.

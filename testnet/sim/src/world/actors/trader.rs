@@ -118,8 +118,15 @@ impl Trader {
         if lease.buyer == account && !lease.work_started && random.chance(400) {
             return Command::StartWork { lease: id };
         }
+        if lease.provider == account && lease.work_started && random.chance(600) {
+            let usage = DeviceMicros(lease.accepted.0 + random.between(1, 500_000));
+            return Command::NoteUsage { lease: id, usage };
+        }
         match choice {
             58..74 => self.settle(&lease),
+            _ if lease.provider == account && !lease.work_started && random.chance(300) => {
+                Command::StateReady { lease: id }
+            }
             _ if lease.provider == account => match random.below(10) {
                 0..8 => Command::NoteUsage { lease: id, usage },
                 8 => Command::Reclaim { lease: id },
