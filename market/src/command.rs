@@ -90,8 +90,8 @@ pub enum Command {
         /// Which lease.
         lease: LeaseId,
     },
-    /// The provider says that it is ready for a lease whose buyer has begun nothing. Unless the buyer
-    /// begins or ends it in time the lease closes, and the reserve is paid.
+    /// The provider says that it is ready for a lease whose buyer has begun nothing. Unless the
+    /// buyer begins or ends it in time the lease closes, and the reserve is paid.
     StateReady {
         /// Which lease.
         lease: LeaseId,

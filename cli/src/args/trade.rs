@@ -174,14 +174,14 @@ pub enum Lease {
         /// Its number.
         lease: u64,
     },
-    /// Say that the work of a lease that it bought has begun: from then on silence pays for the notes
-    /// of use of its provider. A job says so by itself.
+    /// Say that the work of a lease that it bought has begun: from then on silence pays for the
+    /// notes of use of its provider. A job says so by itself.
     Start {
         /// Its number.
         lease: u64,
     },
-    /// Refuse the work of a lease that it bought: it closes, and nothing is paid but what was accepted
-    /// before. Costs both sides reputation.
+    /// Refuse the work of a lease that it bought: it closes, and nothing is paid but what was
+    /// accepted before. Costs both sides reputation.
     Refuse {
         /// Its number.
         lease: u64,

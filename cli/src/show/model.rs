@@ -30,7 +30,8 @@ pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
         "values": values, "unknown_values": unknown_values, "weights": weights,
         "weight_bytes": weight_bytes, "flops": flops, "bytes_read": bytes_read,
         "bytes_written": bytes_written, "activation_bytes_peak": activation_bytes_peak,
-        "operators": operators, "declared": declared, "inputs": ports(graph.inputs()), "outputs": ports(graph.outputs()),
+        "operators": operators, "declared": declared, "inputs": ports(graph.inputs()),
+        "outputs": ports(graph.outputs()),
     })
 }
 

@@ -1,8 +1,8 @@
 //! The beginning of work, and what it costs to hold a device without beginning.
 //!
-//! A provider that is ready and hears nothing says so in the log. The buyer then has the rule's time
-//! to begin or to end the lease; if it does neither the lease closes, and a part of its price for the
-//! time it was held is the provider's.
+//! A provider that is ready and hears nothing says so in the log. The buyer then has the rule's
+//! time to begin or to end the lease; if it does neither the lease closes, and a part of its price
+//! for the time it was held is the provider's.
 
 use crate::command::Acceptance;
 use crate::event::Event;

@@ -40,9 +40,9 @@ impl JobCore {
         })
     }
 
-    /// A provider at work has noted what it used: the market allows no more than there was time, and
-    /// before it was told to go it can have used nothing. A note is accepted as late as may be: who
-    /// gives nothing in the time that was planned is refused before.
+    /// A provider at work has noted what it used: the market allows no more than there was time,
+    /// and before it was told to go it can have used nothing. A note is accepted as late as may be:
+    /// who gives nothing in the time that was planned is refused before.
     pub(super) fn on_noted(&mut self, leg: Leg, note: Note) {
         let moment = self
             .now

@@ -19,13 +19,8 @@ use crate::lease::{
 const RUN_MARGIN: u64 = 20;
 pub(super) const RUN_ALLOWANCE: Micros = Micros::seconds(5);
 
-<<<<<<< HEAD
 /// After so long the log is told that the work of a lease has begun. What is over before is paid
 /// by its receipt and never needs it: a short job takes no command more, a long one waits for none.
-=======
-/// After so long the log is told that the work of a lease has begun. What is over before is paid by
-/// its receipt and never needs it: a short job takes no command more, a long one waits for none.
->>>>>>> 2e2daa5 (market: holding a device without beginning costs a tenth of its price)
 pub(super) const START_AFTER: Micros = Micros::seconds(2);
 
 /// How long work may take that is expected to take so long: plans err, but not by so much.
