@@ -1,7 +1,7 @@
 //! The rules of payment once more, naively, fed with what was commanded and traded: what each lease
 //! must have paid when it was closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use souk_market::{
@@ -52,13 +52,9 @@ pub struct Dealings {
 struct LeaseDebt {
     price: Price,
     escrow: Credits,
-    /// Whether the buyer said that the work has begun.
-    started: bool,
     begins: Millis,
     ends: Millis,
     units: Units,
-    /// When the reserve is due, once its provider said that it is ready.
-    reserved_until: Option<Millis>,
     accepted: DeviceMicros,
     note: Option<(DeviceMicros, Millis)>,
     /// What the provider gets per device-second, where the lease was bought from another buyer, and
@@ -67,9 +63,8 @@ struct LeaseDebt {
 }
 
 impl LeaseDebt {
-    /// A tenth of the price of the time the device was held, where nobody began.
-    fn reserve(&self) -> Option<(Credits, DeviceMicros)> {
-        let until = self.reserved_until.filter(|_| !self.started)?;
+    /// A tenth of the price of the time the device was held.
+    fn reserve(&self, until: Millis) -> Option<(Credits, DeviceMicros)> {
         let held = DeviceMicros::of(self.units, until.since(self.begins));
         let usage = DeviceMicros(held.0.div_ceil(10));
         let due = ReceiptBody::due(self.price, usage)?;
@@ -84,6 +79,10 @@ type ReceiptClaims = BTreeMap<LeaseId, (Credits, DeviceMicros)>;
 pub struct Payments {
     fee_basis_points: u64,
     leases: BTreeMap<LeaseId, LeaseDebt>,
+    /// Leases that their buyer began, and those whose provider is ready for it, with when the
+    /// reserve is due: a batch may say so of what it buys itself.
+    started: BTreeSet<LeaseId>,
+    reserves: BTreeMap<LeaseId, Millis>,
     /// Asks by which the rest of a lease is sold.
     resales: BTreeMap<OrderId, LeaseId>,
     /// What was done.
@@ -96,6 +95,8 @@ impl Payments {
         Self {
             fee_basis_points: u64::from(fee_basis_points),
             leases: BTreeMap::new(),
+            started: BTreeSet::new(),
+            reserves: BTreeMap::new(),
             resales: BTreeMap::new(),
             dealings: Dealings::default(),
         }
@@ -114,7 +115,7 @@ impl Payments {
         for (command, result) in done {
             let Ok(acceptance) = result else { continue };
             if let Command::NoteUsage { lease, .. } = command
-                && self.leases.get(lease).is_some_and(|owed| !owed.started)
+                && !self.started.contains(lease)
             {
                 return Some(format!("lease {lease} is noted, and nobody began it"));
             }
@@ -140,15 +141,10 @@ impl Payments {
         let dealings = &mut self.dealings;
         match (command, acceptance) {
             (Command::StateReady { lease }, Acceptance::Ready { until }) => {
-                if let Some(owed) = self.leases.get_mut(lease) {
-                    owed.reserved_until = Some(*until);
-                }
+                self.reserves.insert(*lease, *until);
             }
             (Command::StartWork { lease }, _) => {
-                if let Some(owed) = self.leases.get_mut(lease) {
-                    dealings.work_started += u64::from(!owed.started);
-                    owed.started = true;
-                }
+                dealings.work_started += u64::from(self.started.insert(*lease));
             }
             (Command::NoteUsage { lease, usage }, Acceptance::Noted { accepted_at }) => {
                 if let Some(owed) = self.leases.get_mut(lease) {
@@ -194,11 +190,9 @@ impl Payments {
                 let owed = LeaseDebt {
                     price: trade.price,
                     escrow: trade.escrow,
-                    started: false,
                     begins: trade.start,
                     ends: trade.deadline,
                     units: trade.quantity,
-                    reserved_until: None,
                     accepted: DeviceMicros(0),
                     note: None,
                     resold_at,
@@ -263,9 +257,11 @@ impl Payments {
         settled: &ReceiptClaims,
     ) -> Option<(Credits, Credits, Credits)> {
         let owed = self.leases.remove(&lease)?;
+        let (is_started, reserved) = (self.started.remove(&lease), self.reserves.remove(&lease));
         let (amount, usage) = match reason {
             CloseReason::Receipt => *settled.get(&lease)?,
-            CloseReason::Unused => owed.reserve()?,
+            CloseReason::Unused if is_started => return None,
+            CloseReason::Unused => owed.reserve(reserved?)?,
             _ => {
                 let due = ReceiptBody::due(owed.price, owed.accepted)?;
                 (due.min(owed.escrow), owed.accepted)
