@@ -20,7 +20,7 @@ pub enum Command {
         /// A name for people and peers.
         name: Name,
     },
-    /// The operator credits an account.
+    /// The operator credits an account, which is opened if there is none.
     Deposit {
         /// Whose.
         account: AccountKey,

@@ -239,6 +239,12 @@ impl Exchange {
     }
 
     fn register(&mut self, account: AccountKey, name: &Name) -> Result<Slot, Refusal> {
+        let slot = self.open_account(account, name)?;
+        self.ledger.get_mut(slot).fresh = true;
+        Ok(slot)
+    }
+
+    fn open_account(&mut self, account: AccountKey, name: &Name) -> Result<Slot, Refusal> {
         if account.is_weak() {
             return Err(Refusal::KeyWeak { account });
         }
@@ -247,7 +253,6 @@ impl Exchange {
             return Err(Refusal::AccountsMany { limit });
         }
         let slot = self.ledger.open(account, name.clone());
-        self.ledger.get_mut(slot).fresh = true;
         assert!(
             self.ledger.accounts().len() <= limit as usize,
             "within the limit"
@@ -353,10 +358,15 @@ impl Exchange {
         amount: Credits,
     ) -> Result<Acceptance, Refusal> {
         self.only_operator(context.key)?;
-        let slot = self
-            .ledger
-            .slot(account)
-            .ok_or(Refusal::AccountUnknown { account })?;
+        self.ledger.check_deposit(amount)?;
+        let slot = match self.ledger.slot(account) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.open_account(account, &Name::default())?;
+                context.events.push(Event::Registered { account });
+                slot
+            }
+        };
         self.ledger.deposit(slot, amount)?;
         let available = self.ledger.get(slot).available;
         assert!(available >= amount, "what came in is available");

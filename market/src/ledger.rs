@@ -167,14 +167,17 @@ impl Ledger {
         self.hints.tell(&self.accounts);
     }
 
+    /// The sum of all deposits with one more, where it can be counted.
+    pub(crate) fn check_deposit(&self, amount: Credits) -> Result<Credits, Refusal> {
+        let deposits = self.totals.deposits.checked_add(amount);
+        deposits.ok_or(Refusal::AmountLarge {
+            what: Quantity::Deposits,
+        })
+    }
+
     pub(crate) fn deposit(&mut self, slot: Slot, amount: Credits) -> Result<(), Refusal> {
         debug_assert!(self.totals.balanced(), "credits are neither made nor lost");
-        let Some(deposits) = self.totals.deposits.checked_add(amount) else {
-            return Err(Refusal::AmountLarge {
-                what: Quantity::Deposits,
-            });
-        };
-        self.totals.deposits = deposits;
+        self.totals.deposits = self.check_deposit(amount)?;
         self.totals.available = self.totals.available.plus(amount);
         let account = self.balances_mut(slot);
         account.available = account.available.plus(amount);

@@ -38,14 +38,8 @@ pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
 }
 
 async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
-    MarketFile::find(folder).map_err(from_config)?;
     let home = account_folder(folder);
-    let key = NodeKey::load_or_create(&home.join(KEY_FILE)).map_err(from_key)?;
-    let text = name.or_else(|| std::env::var("USER").ok());
-    let name = short_text("--name", &text.unwrap_or_else(|| "buyer".to_owned()))?;
-    let trader = trader(folder, key).await?;
-    trader.register(name).await.map_err(from_trade)?;
-    let account = trader.account();
+    let account = opened_trader(folder, name).await?.account();
     let facts = json!({ "account": account, "dir": home });
     let text = format!(
         "account {account} is open; its key is {}\n\
@@ -55,6 +49,18 @@ async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
     );
     show::line(output, &facts, &text);
     Ok(())
+}
+
+/// Trades as the account of `--dir`, which is opened if it is not.
+async fn opened_trader(folder: &Path, name: Option<String>) -> Result<Trader, Failure> {
+    MarketFile::find(folder).map_err(from_config)?;
+    let key_file = account_folder(folder).join(KEY_FILE);
+    let key = NodeKey::load_or_create(&key_file).map_err(from_key)?;
+    let text = name.or_else(|| std::env::var("USER").ok());
+    let name = short_text("--name", &text.unwrap_or_else(|| "buyer".to_owned()))?;
+    let trader = trader(folder, key).await?;
+    trader.register(name).await.map_err(from_trade)?;
+    Ok(trader)
 }
 
 async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>) -> Outcome {
@@ -92,7 +98,10 @@ async fn ask(folder: &Path, output: Output, direction: Direction, movement: &Mov
         amount: Credits(movement.amount),
         reference: short_text("--reference", &movement.reference)?,
     };
-    let trader = own_trader(folder).await?;
+    let trader = match direction {
+        Direction::Deposit => opened_trader(folder, None).await?,
+        Direction::Withdrawal => own_trader(folder).await?,
+    };
     let done = trader.submit_one(request).await.map_err(from_trade)?;
     let Acceptance::Requested { request } = done else {
         return Err(out_of_turn(&done));

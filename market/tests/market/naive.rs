@@ -226,21 +226,7 @@ impl Naive {
         let known = self.purses.iter().position(|purse| purse.key == account);
         let who = match (known, &batch.commands[0]) {
             (Some(who), _) => who,
-            (None, Command::Register { .. }) => {
-                let used = BTreeSet::new();
-                let (available, escrow, stake, score, last_closed) = (0, 0, 0, 500, 0);
-                let key = account;
-                self.purses.push(Purse {
-                    key,
-                    available,
-                    escrow,
-                    stake,
-                    score,
-                    last_closed,
-                    used,
-                });
-                self.purses.len() - 1
-            }
+            (None, Command::Register { .. }) => self.open_purse(account),
             (None, _) => return Err(Refusal::AccountUnknown { account }),
         };
         let used = &mut self.purses[who].used;
@@ -255,6 +241,19 @@ impl Naive {
             return Err(Refusal::NonceUsed { nonce });
         }
         Ok((who, known.is_none()))
+    }
+
+    fn open_purse(&mut self, key: AccountKey) -> usize {
+        self.purses.push(Purse {
+            key,
+            available: 0,
+            escrow: 0,
+            stake: 0,
+            score: 500,
+            last_closed: 0,
+            used: BTreeSet::new(),
+        });
+        self.purses.len() - 1
     }
 
     fn command(&mut self, who: usize, command: &Command, fresh: bool) -> Done {
@@ -315,7 +314,10 @@ impl Naive {
     fn deposit(&mut self, who: usize, account: AccountKey, amount: u64) -> Done {
         self.operates(who)?;
         let to = self.purses.iter().position(|purse| purse.key == account);
-        let to = to.ok_or(Refusal::AccountUnknown { account })?;
+        let to = to.unwrap_or_else(|| {
+            self.events.push(Event::Registered { account });
+            self.open_purse(account)
+        });
         self.purses[to].available += amount;
         Ok(Acceptance::Deposited {
             available: Credits(self.purses[to].available),

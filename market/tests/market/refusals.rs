@@ -237,6 +237,30 @@ fn every_refusal_code_is_one_of_a_kind() {
 }
 
 #[test]
+fn a_credit_opens_an_account_that_there_is_not() {
+    let mut town = Town::with(|genesis| genesis.rules.accounts_max = 12);
+    let register = || Command::Register {
+        name: Name::default(),
+    };
+    town.run(OPERATOR, register()).unwrap();
+    let credit = |number, amount| Command::Deposit {
+        account: account(number),
+        amount: Credits(amount),
+    };
+    town.run(OPERATOR, credit(40, 7)).unwrap();
+    assert_eq!(town.purse(40), (7, 0));
+    // Its own commands are numbered from the first, and to register does nothing more.
+    let known = Refusal::AccountKnown {
+        account: account(40),
+    };
+    assert_eq!(town.run(40, register()), Err(known));
+    let full = Refusal::AccountsMany { limit: 12 };
+    assert_eq!(town.run(OPERATOR, credit(41, 1)), Err(full));
+    let large = town.run(OPERATOR, credit(41, u64::MAX));
+    assert!(matches!(large, Err(Refusal::AmountLarge { .. })));
+}
+
+#[test]
 fn registration_ends_where_the_accounts_do() {
     let mut town = Town::with(|genesis| genesis.rules.accounts_max = 11);
     let register = || Command::Register {
