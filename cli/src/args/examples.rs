@@ -107,6 +107,8 @@ const EXAMPLES: &[Example] = &[
     ("lease list", &["souk lease list"]),
     ("lease show", &["souk lease show 7"]),
     ("lease end", &["souk lease end 7"]),
+    ("lease start", &["souk lease start 7"]),
+    ("lease refuse", &["souk lease refuse 7"]),
     ("lease extend", &["souk lease extend 7 600"]),
     ("lease resell", &["souk lease resell 7 0.4"]),
     ("lease give-up", &["souk --dir provider lease give-up 7"]),
