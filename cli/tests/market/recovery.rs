@@ -32,6 +32,10 @@ fn work_that_was_done_and_not_signed_for_is_paid_after_a_crash() {
     let open = || status()["open"].as_array().map_or(0, Vec::len);
     market.until(|| open() == 1);
     let lease = status()["open"][0].clone();
+    // Silence pays for what the buyer has begun, and it says so in the log after a while.
+    let begun =
+        || market.souk(&["lease", "show", &lease.to_string()]).done()["work_started"] == true;
+    market.until(begun);
     kill(buyer.id(), "-9");
     buyer.wait().expect("it was killed");
     // As if it had been done just before the power went: this line is durable before anybody is

@@ -145,10 +145,10 @@ fn spawn_for_people(
         .arg(digits("digits.onnx"))
         .args(["-i", &images, "-o", &market.path("out")])
         .args(more)
-        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let told = BufReader::new(job.stdout.take().expect("it is piped"));
+    let told = BufReader::new(job.stderr.take().expect("it is piped"));
     (job, told.lines().map_while(Result::ok))
 }
 
