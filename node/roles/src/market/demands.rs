@@ -179,7 +179,10 @@ mod tests {
     use super::*;
 
     fn listing(order: u64, price: u64) -> Listing {
-        let resources = Resources::default();
+        let resources = Resources {
+            model: "H100".try_into().unwrap(),
+            ..Resources::default()
+        };
         Listing {
             order: OrderId(order),
             provider: AccountKey([order as u8; 32]),
@@ -237,7 +240,10 @@ mod tests {
             .iter()
             .map(Unsuitable::to_string)
             .collect();
-        assert_eq!(text, ["3 of too low a reputation (has 500, below 600)"]);
+        assert_eq!(
+            text,
+            ["3 of too low a reputation (H100 has 500, below 600)"]
+        );
     }
 
     #[test]
