@@ -150,6 +150,28 @@ fn two_devices_each_hold_real_work() {
 }
 
 #[test]
+fn as_many_devices_as_are_asked_for_work_however_unlike_they_are() {
+    let graph = digits();
+    for speeds in [
+        &[6.7e10, 9.3e10, 5.4e10, 9.9e10][..],
+        &[2.6e10, 3.6e9, 2.4e10, 1.9e10],
+        &[1e12, 1e9, 1e9],
+        &[1e9, 1e12, 1e7],
+    ] {
+        let named = |(n, &speed): (usize, &f64)| offer(&format!("{n}"), speed, 1.0);
+        let offers: Vec<Offer> = speeds.iter().enumerate().map(named).collect();
+        let options = PlanOptions {
+            min_devices: offers.len(),
+            objective: Objective::Balanced,
+            ..PlanOptions::default()
+        };
+        let plan = plan(&graph, &offers, &links(offers.len()), &options);
+        let plan = plan.unwrap_or_else(|error| panic!("{speeds:?}: {error}"));
+        assert_eq!(plan.offers().len(), offers.len(), "{speeds:?}");
+    }
+}
+
+#[test]
 fn the_cheapest_plan_is_named_when_the_budget_is_below_it() {
     let graph = digits();
     let offers = [offer("fast", 1e10, 2.0), offer("slow", 5e9, 1.5)];

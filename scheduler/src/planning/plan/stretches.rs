@@ -3,7 +3,7 @@
 
 use super::PlanOptions;
 use super::division::{Division, Model};
-use super::grade::{Grade, grade};
+use super::grade::{Grade, REAL_WORK_SHARE, grade};
 use super::pipeline::Pipeline;
 
 /// A division of the nodes into stretches: stretch `k` ends before node `ends[k]`, on `offers[k]`.
@@ -104,7 +104,31 @@ fn starts(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Str
             starts.push(proportional(model, places, &rank[..parts]).tidy());
         }
     }
+    // Where so many are asked for, the slowest of unlike devices would get too little to count.
+    if options.min_devices > 1 && options.min_devices <= most {
+        starts.push(counting(
+            model,
+            places,
+            &speed_rank(model)[..options.min_devices],
+        ));
+    }
     starts
+}
+
+/// A division in which each device has just enough to count as one at work, and the fastest, which
+/// comes last, the rest.
+fn counting(model: &Model<'_>, places: &[usize], fastest: &[usize]) -> Stretches {
+    let enough = REAL_WORK_SHARE / fastest.len() as f64;
+    let (mut begin, mut ends) = (0, Vec::new());
+    for &end in places {
+        if ends.len() + 1 < fastest.len() && model.share(begin, end) >= enough {
+            ends.push(end);
+            begin = end;
+        }
+    }
+    ends.push(model.nodes());
+    let offers = fastest[..ends.len()].iter().rev().copied().collect();
+    Stretches { ends, offers }
 }
 
 /// Most devices that stretches between these places may go to.
