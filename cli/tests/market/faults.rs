@@ -229,21 +229,23 @@ fn a_job_whose_buyer_was_killed_is_resumed_from_what_was_computed() {
     market.make_faulty(&name_of(&market, victim), "stall");
     // The first part is done and offered; the second stalls; then the buyer's machine goes.
     let mut child = market.spawn_digits("out", &CUT);
-    market.until(|| {
+    let name = || {
         let jobs = market.souk(&["job", "list"]).done();
-        let last = jobs.as_array().unwrap().last().cloned().unwrap_or_default();
-        last["state"]["is"] == "running"
-            && last["attempts"].as_array().is_some_and(|r| !r.is_empty())
+        let last = jobs
+            .as_array()?
+            .last()
+            .filter(|job| job["state"]["is"] == "running")?;
+        last["name"].as_str().map(str::to_owned)
+    };
+    // It runs the second part once it has what the first one made.
+    market.until(|| {
+        let logs = name().map(|name| market.souk(&["job", "logs", &name]).stdout);
+        logs.is_some_and(|logs| logs.contains("part 2 of 2"))
     });
-    std::thread::sleep(Duration::from_millis(500));
     kill(child.id(), "-9");
     child.wait().unwrap();
 
-    let jobs = market.souk(&["job", "list"]).done();
-    let name = jobs.as_array().unwrap().last().unwrap()["name"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let name = name().expect("nobody has ended it");
     let status = market.souk(&["job", "status", &name]).done();
     assert_eq!(status["leases"].as_array().unwrap().len(), 2);
     let resumed = market.souk(&["job", "resume", &name]).done();
@@ -331,12 +333,12 @@ fn a_budget_that_a_lost_provider_holds_is_waited_for() {
         let entries = [("device", device), ("price", price.into())];
         market.set_in_provider(&format!("provider-{number}"), &entries);
     }
-    // One lease of two seconds holds all of it.
+    // One lease of five seconds holds all of it; one of two is over on a busy machine.
     let limits = [
         "--max-providers",
         "1",
         "--budget",
-        "0.18",
+        "0.45",
         "--exclude",
         &cpu,
     ];
@@ -356,7 +358,7 @@ fn a_budget_that_a_lost_provider_holds_is_waited_for() {
     market.assert_escrow_returns();
     let spent = before - market.available(&buyer(&market));
     assert_eq!(spent, billed(&again), "who stalled is not paid");
-    assert!(spent <= 180_000, "{spent}");
+    assert!(spent <= 450_000, "{spent}");
 }
 
 /// The account that `souk submit` spends from.
