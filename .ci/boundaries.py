@@ -68,11 +68,13 @@ USES = {
         "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "emulated",
         "registry", "scheduler", "market", "consensus",
     },
+    # What is said over HTTP, to whom.
+    "gateway": {"node"},
     # The simulator runs what the roles decide with no node around it.
     "sim": {"market", "consensus", "memory", "roles"},
     "testnet": {"node", "roles", "market", "consensus", "sim"},
     "cli": {
-        "node", "testnet", "sim", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
+        "node", "gateway", "testnet", "sim", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
         "host", "cpu", "cuda", "gpu", "registry",
     },
 }
@@ -88,7 +90,7 @@ NEVER = {
     "onnxruntime": ["libp2p*", "rten*", "wgpu*", "souk-cpu"],
     "registry": ["libp2p*", "souk-market", "souk-consensus", "souk-testing"],
     "scheduler": ["libp2p*", "souk-market", "souk-consensus", "rten*", "wgpu*", "souk-cpu"],
-    "node": ["souk-testing", "souk-devices-bench"],
+    "node": ["souk-testing", "souk-devices-bench", "axum*", "utoipa*"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
     "roles": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],

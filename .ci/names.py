@@ -24,6 +24,7 @@ CLEAN = [
     "market",
     "memory",
     "node",
+    "node/gateway",
     "node/roles",
     "scheduler",
     "scheduler/bench",

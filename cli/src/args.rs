@@ -4,27 +4,39 @@ mod account;
 mod bench;
 mod device;
 mod examples;
+#[cfg(test)]
+mod help;
 mod job;
 mod market;
+mod operator;
+#[cfg(feature = "gateway")]
+mod serve;
 mod testnet;
 mod trade;
 
+#[cfg(feature = "gateway")]
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use souk_node::protocols::regions::NamedRegion;
 
-pub use account::{Account, Movement, Operator, OperatorKey};
+pub use account::{Account, Movement, credits};
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
-    ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
+    MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
 pub use device::{Backend, Device, Probe};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{FoundArgs, Market};
-pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
+pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
+#[cfg(feature = "gateway")]
+pub use serve::{PageArgs, ServeArgs};
+pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet, UpArgs};
 pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, duration};
+
+/// Over the options that all commands have.
+const EVERYWHERE: &str = "Options of every command";
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -33,9 +45,10 @@ pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, duration};
 #[derive(Debug, Parser)]
 #[command(name = "souk", version, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 no plan fits, \
-5 network, 6 job failed,\n7 a signature or result does not hold, 8 wrong state of a folder, \
-9 budget, 10 deadline,\n130 interrupted. SOUK_LOG=info shows more."
+    after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 no plan fits,\n\
+5 network, 6 job failed, 7 a signature or result does not hold,\n\
+8 wrong state of a folder, 9 budget, 10 deadline, 130 interrupted.\n\
+SOUK_LOG=info shows more."
 )]
 pub struct Args {
     /// The folder of the testnet or node.
@@ -43,21 +56,24 @@ pub struct Args {
         long,
         global = true,
         env = "SOUK_DIR",
+        hide_env_values = true,
+        help_heading = EVERYWHERE,
         default_value = "souk-testnet",
         value_name = "DIR"
     )]
     pub dir: PathBuf,
     /// The market of this name in a folder below --dir, where that holds several.
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = EVERYWHERE)]
     pub market: Option<String>,
     /// How results are printed.
-    #[arg(long, global = true, value_enum, default_value_t = Output::Text)]
+    #[arg(long, global = true, value_enum, default_value_t = Output::Text,
+          help_heading = EVERYWHERE)]
     pub output: Output,
     /// Short for --output json.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub json: bool,
     /// Print tables whole, however wide they are; else they fit 80 columns.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub wide: bool,
     /// What to do.
     #[command(subcommand)]
@@ -70,8 +86,13 @@ impl Args {
     /// # Errors
     /// What clap says of words that do not parse, or that ask for help.
     pub fn given() -> Result<Args, clap::Error> {
-        let matches = examples::with(Args::command()).try_get_matches()?;
+        let matches = Args::documented().try_get_matches()?;
         Args::from_arg_matches(&matches)
+    }
+
+    /// All commands with their examples.
+    pub fn documented() -> clap::Command {
+        examples::with(Args::command())
     }
 
     /// How results are printed.
@@ -111,6 +132,14 @@ pub enum Command {
     /// Jobs that were submitted from this folder: how they stand; go on with one.
     #[command(subcommand)]
     Job(JobCommand),
+    /// Answer programs on this machine over HTTP: the market, and jobs of --dir's account; until
+    /// Ctrl-C.
+    #[cfg(feature = "gateway")]
+    Serve(ServeArgs),
+    /// Print the address that opens the gateway's page in a browser. Whoever has it may look, or
+    /// with --trade spend.
+    #[cfg(feature = "gateway")]
+    Dashboard(PageArgs),
     /// Show who the node in --dir is connected to, by which way, and whom it keeps out; it need not
     /// run.
     Peers,
@@ -142,6 +171,19 @@ pub enum Command {
     /// Processors: this machine's, and those souk knows by name.
     #[command(subcommand)]
     Device(Device),
+    /// Look at this machine, the folder and its market for what stands in the way, and say what to
+    /// do about it; fails where something will.
+    Doctor,
+    /// Print what completes souk's words in a shell.
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual's pages, one for each command.
+    Man {
+        /// Where to; it is made where there is none.
+        folder: PathBuf,
+    },
     /// Replay a stopped validator's log and compare every digest it ever wrote down.
     Audit {
         /// The validator's folder, such as souk-testnet/validator-1.
@@ -177,6 +219,15 @@ pub enum Receipt {
     Verify {
         /// The receipt, as `souk submit` wrote it.
         file: PathBuf,
+    },
+    /// Prove a fault: two receipts of one lease, both signed by its provider, that name unlike
+    /// outputs for the same graph and inputs. The provider loses its stake, of which the buyer gets
+    /// what the lease cost. Any account may prove it, once.
+    Prove {
+        /// One receipt.
+        first: PathBuf,
+        /// The other; it takes no signature of the buyer.
+        second: PathBuf,
     },
 }
 
@@ -268,6 +319,9 @@ pub struct OrderArgs {
 /// Commands about a key.
 #[derive(Debug, Subcommand)]
 pub enum Key {
+    /// Make an operator's key in --dir for a market that is to be founded with several, unless
+    /// there is one; prints its account.
+    New,
     /// Encrypt it under the passphrase in the file that SOUK_PASSPHRASE_FILE names, or in
     /// SOUK_PASSPHRASE, or typed; from then on every command that uses it needs it.
     Lock,
@@ -283,6 +337,9 @@ pub enum Provider {
     /// Make --dir the folder of a new provider: measures the device, proposes a price from
     /// the market's history, asks for limits, and writes a commented provider.toml.
     Init(Box<ProviderInitArgs>),
+    /// Measure the CPU that the provider in --dir sells anew, for its next start. What was measured
+    /// is kept for a day, or until the machine, souk or the provider's file changes.
+    Measure,
     /// Show what the provider in --dir sells, its leases, what it earned and what its devices did;
     /// it need not run.
     Status {
@@ -355,6 +412,10 @@ pub struct PricingArgs {
     /// Another price at a time of the day (UTC), such as 22:00-06:00=70. May be given again.
     #[arg(long, value_name = "HOURS=PERCENT")]
     pub band: Vec<String>,
+    /// Another price for spot leases that may be taken back at so much notice, such as 5s=40; the
+    /// longer the notice, the dearer. May be given four times.
+    #[arg(long, value_name = "TIME=PERCENT", value_parser = trade::spot_share)]
+    pub spot: Vec<(u32, u32)>,
 }
 
 /// A strategy of pricing.
@@ -429,6 +490,7 @@ pub struct RunArgs {
     pub relay: bool,
     /// Tell Prometheus how it does, at http://ADDRESS/metrics: a loopback address, such as
     /// 127.0.0.1:9464.
-    #[arg(long, value_name = "ADDRESS")]
-    pub metrics: Option<SocketAddr>,
+    #[cfg(feature = "gateway")]
+    #[arg(long, alias = "metrics", value_name = "ADDRESS")]
+    pub http: Option<SocketAddr>,
 }

@@ -6,8 +6,9 @@ mod bench;
 mod book;
 mod demo;
 mod device;
+mod doctor;
+mod help;
 mod job;
-mod job_files;
 mod jobs;
 mod key;
 mod market;
@@ -18,6 +19,8 @@ mod peers;
 mod provider;
 mod providers;
 mod receipt;
+#[cfg(feature = "gateway")]
+mod serve;
 mod testnet;
 mod trade;
 mod trial;
@@ -46,6 +49,10 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Plan(job) => job::plan(folder, output, &job).await?,
         Command::Submit(submit) => job::submit(folder, output, &submit).await?,
         Command::Job(command) => jobs::run(folder, output, &command).await?,
+        #[cfg(feature = "gateway")]
+        Command::Serve(args) => serve::run(folder, output, &args).await?,
+        #[cfg(feature = "gateway")]
+        Command::Dashboard(args) => serve::dashboard(folder, output, args)?,
         Command::Peers => peers::run(folder, output)?,
         Command::Account(command) => account::run(folder, output, command).await?,
         Command::Order(command) => trade::order(folder, output, command).await?,
@@ -54,9 +61,12 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Market(command) => market::run(folder, output, command).await?,
         Command::Book(freshness) => book::book(folder, freshness, output).await?,
         Command::Balance(freshness) => book::balance(folder, freshness, output).await?,
-        Command::Receipt(command) => receipt::run(output, &command)?,
+        Command::Receipt(command) => receipt::run(folder, output, &command).await?,
         Command::Model(command) => model::run(output, &command)?,
         Command::Device(command) => device::run(folder, output, &command)?,
+        Command::Doctor => doctor::run(folder, output).await?,
+        Command::Completions { shell } => help::completions(shell),
+        Command::Man { folder } => help::manual(&folder, output)?,
         Command::Audit { folder } => audit::run(&folder, output)?,
         Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Validator(command) => validator::run(folder, output, command).await?,

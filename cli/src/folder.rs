@@ -166,6 +166,7 @@ pub fn from_config(error: ConfigError) -> Failure {
         ConfigError::Written { .. } => "correct the file at that place",
         ConfigError::Nothing { .. } => "give another number, or none",
         ConfigError::Preferred { .. } => "give `prefer = \"fastest\"` or `prefer = \"greenest\"`",
+        ConfigError::Spot { .. } => "state them like spot = [{ notice_seconds = 5, percent = 40 }]",
         ConfigError::Leases { .. } => "sell fewer leases at once, or give them more cores",
         ConfigError::File { .. } => "check the folder's permissions and the space left",
     };

@@ -8,6 +8,7 @@ mod failure;
 mod files;
 mod folder;
 mod paste;
+mod rules;
 mod show;
 mod stop;
 

@@ -3,7 +3,9 @@
 pub mod balance;
 pub mod book;
 pub mod device;
+pub mod governance;
 pub mod held;
+pub mod history;
 pub mod job;
 pub mod jobs;
 pub mod market;
@@ -21,16 +23,16 @@ mod table;
 pub mod times;
 pub mod trade;
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
 use serde_json::Value;
-use souk_node::market::{AccountKey, Listing, Name, Resources};
 use souk_node::protocols::market::Age;
 
 use crate::args::Output;
 
+pub use souk_node::buyer::names::{Names, called, names, provider, provider_of};
+pub use souk_node::buyer::plan_json::seconds;
 pub use table::{Table, print_wide};
 
 /// Prints a value as one line of JSON.
@@ -82,41 +84,6 @@ pub fn with<const N: usize>(mut object: Value, fields: [(&str, Value); N]) -> Va
         object[name] = value;
     }
     object
-}
-
-/// What providers are called.
-pub type Names = BTreeMap<AccountKey, String>;
-
-/// What the providers of asks are called.
-pub fn names<'a>(listings: impl IntoIterator<Item = &'a Listing>) -> Names {
-    let listings = listings.into_iter();
-    listings
-        .map(|listing| (listing.provider, provider(listing)))
-        .collect()
-}
-
-/// What a provider is called: its name, its device, and the first digits of its account.
-pub fn provider(listing: &Listing) -> String {
-    let Resources {
-        model, emulated, ..
-    } = &listing.resources;
-    provider_of(&listing.name, (model, *emulated), &listing.provider)
-}
-
-/// The same of its parts: its name, its device and whether that is emulated, its account.
-pub fn provider_of(name: &Name, (model, emulated): (&Name, bool), account: &AccountKey) -> String {
-    let emulated = if emulated { ", emulated" } else { "" };
-    let account = short(account);
-    match name.as_str() {
-        "" => format!("({model}{emulated}) {account}"),
-        name => format!("{name} ({model}{emulated}) {account}"),
-    }
-}
-
-/// What a provider is called, by its account: as it is known, else by the first digits.
-pub fn called(provider: &AccountKey, names: &Names) -> String {
-    let known = names.get(provider).cloned();
-    known.unwrap_or_else(|| short(provider))
 }
 
 /// A text with the names of providers in place of their accounts.
@@ -173,15 +140,6 @@ pub fn time_of_day(unix_ms: u64) -> String {
 /// Bytes in the unit that suits them.
 pub fn bytes(count: u64) -> String {
     scaled(count as f64, "B")
-}
-
-/// Seconds in the unit that suits them.
-pub fn seconds(time: f64) -> String {
-    match time {
-        t if t >= 1.0 => format!("{t:.2} s"),
-        t if t >= 1e-3 => format!("{:.2} ms", t * 1e3),
-        t => format!("{:.1} us", t * 1e6),
-    }
 }
 
 /// A count with the decimal prefix that suits it.

@@ -11,9 +11,9 @@ use crate::disk::Disk;
 use crate::history::Digest;
 use crate::ids::{LogIndex, LogTime, ReplicaId};
 use crate::machine::StateMachine;
-use crate::replica::{InstallError, Replica, ReplicaConfig, StartError};
+use crate::replica::{ApplyError, Replica, ReplicaConfig, StartError};
 use crate::snapshot::Snapshot;
-use crate::store::{Recovery, StoreOpenError, read_snapshot, recover, snapshots_of};
+use crate::store::{KEPT, Recovery, StoreOpenError, read_snapshot, recover, snapshots_of};
 use crate::wal::{Contents, Wal, WalOpenError};
 
 /// What an audit found in order.
@@ -57,7 +57,7 @@ pub enum AuditError {
     Start(#[from] StartError),
     /// A snapshot does not restore.
     #[error(transparent)]
-    Install(#[from] InstallError),
+    Apply(#[from] ApplyError),
     /// A command in the log was signed by nobody who may command.
     #[error(
         "command {} of entry {index}, taken in by replica {origin}, is forged: {}",
@@ -109,7 +109,11 @@ pub fn audit<M: StateMachine>(
     let indexes = snapshots_of(disk)?;
     let contents = Wal::read(disk)?;
     let snapshots = indexes.iter().map(|index| read_snapshot(disk, *index));
-    let snapshots: Vec<Snapshot> = snapshots.collect::<Result<_, _>>()?;
+    let mut snapshots: Vec<Snapshot> = snapshots.collect::<Result<_, _>>()?;
+    // Where power was lost while the oldest was given up, its log may be gone and its file not.
+    while snapshots.len() > KEPT && !leads_on(&contents, &snapshots[0]) {
+        snapshots.remove(0);
+    }
     let oldest = snapshots.first().ok_or(AuditError::Empty)?;
     let mut audit = Audit {
         checkpoint_entries,
@@ -133,6 +137,12 @@ pub fn audit<M: StateMachine>(
     audit.history = replica.history().root();
     audit.state = Digest(replica.machine().digest());
     Ok(audit)
+}
+
+/// Whether the log goes on where a snapshot ends.
+fn leads_on(contents: &Contents, snapshot: &Snapshot) -> bool {
+    let first = contents.entries.first();
+    first.is_none_or(|first| first.index <= snapshot.index.0 + 1)
 }
 
 /// A snapshot that came from the leader has no log before it here: the entries begin after it.

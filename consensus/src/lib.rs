@@ -43,7 +43,7 @@ pub use checkpoint::Checkpoint;
 pub use disk::{Disk, FolderDisk};
 pub use history::{Digest, History};
 pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
-pub use machine::{CommandFault, Position, RestoreError, StateMachine};
+pub use machine::{CommandFault, Position, RestoreError, StateMachine, Unable};
 pub use replica::{Outcome, Replica, ReplicaConfig, Work};
 pub use sessions::Sessions;
 pub use snapshot::Snapshot;

@@ -21,6 +21,15 @@ pub struct RestoreError {
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
+/// What a machine can't do from some moment on.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct Unable {
+    /// Why, in the machine's own words; they say what to do.
+    #[source]
+    pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
 /// What is wrong with a command that nobody who may command has signed.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
@@ -50,6 +59,12 @@ pub trait StateMachine {
     /// many signatures sooner together than one after the other.
     fn verify_each(commands: &[&[u8]]) -> Vec<Result<Self::Command, CommandFault>> {
         commands.iter().map(|it| Self::verify(it)).collect()
+    }
+
+    /// Why nothing may be applied at `now`, if this build of the machine can't do what the others
+    /// do then: the replica stops before.
+    fn unable(&self, _now: LogTime) -> Option<Unable> {
+        None
     }
 
     /// Applies one command and returns its result, which its proposer is answered with.

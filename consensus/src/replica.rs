@@ -31,7 +31,7 @@ use crate::store::Recovery;
 use crate::wire::{Envelope, PeerMessage};
 
 pub use admission::StepError;
-pub use applying::InstallError;
+pub use applying::ApplyError;
 pub use divergence::Divergence;
 pub use effects::{Answer, AppliedEntry, NoAnswer, Outcome, Work};
 pub use members::{ChangeError, LEARNER_BEHIND_MAX, MemberChange, PeerProgress};
@@ -73,7 +73,7 @@ pub struct ReplicaConfig {
     pub heartbeat_ticks: usize,
     /// Entries between two digests of the whole state.
     pub checkpoint_entries: u64,
-    /// Entries between two snapshots.
+    /// Entries between two snapshots, at least; more where they are little beside the state.
     pub snapshot_entries: u64,
     /// Bytes of entries after which a snapshot is taken however few they are: about what is kept in
     /// memory, and read at a start, twice over.
@@ -113,7 +113,7 @@ pub enum StartError {
     Raft(#[from] raft::Error),
     /// The machine.
     #[error(transparent)]
-    Install(#[from] InstallError),
+    Apply(#[from] ApplyError),
     /// The log holds what this replica never acknowledged, and says that it did.
     #[error(
         "entry {index} of the log must not be there: {fault}. Restore the folder from a backup, or \
@@ -187,6 +187,8 @@ pub struct Replica<M: StateMachine> {
     clocks: Clocks,
     applied: LogIndex,
     ticks: u64,
+    /// When each member was last heard from, in ticks.
+    heard: BTreeMap<ReplicaId, u64>,
     time_step_at: LogTime,
     elections: Elections,
     proposals: Proposals<M::Command>,
@@ -243,6 +245,7 @@ impl<M: StateMachine> Replica<M> {
             clocks: Clocks::default(),
             applied: LogIndex(0),
             ticks: 0,
+            heard: BTreeMap::new(),
             time_step_at: LogTime(0),
             checkpoints: Checkpoints::default(),
             commits: Commits::default(),
@@ -293,7 +296,11 @@ impl<M: StateMachine> Replica<M> {
     /// When it is dropped; the group goes on without it.
     pub fn step(&mut self, now: LogTime, from: ReplicaId, bytes: Bytes) -> Result<(), StepError> {
         self.on_call(now);
-        match PeerMessage::decode(bytes)? {
+        let message = PeerMessage::decode(bytes)?;
+        if self.raw.raft.prs().get(from.get()).is_some() {
+            self.heard.insert(from, self.ticks);
+        }
+        match message {
             PeerMessage::Raft(message) => {
                 self.admit(from, &message)?;
                 match message.get_msg_type() {

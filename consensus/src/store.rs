@@ -39,6 +39,9 @@ pub struct Recovery {
     pub cut: Option<(String, u64)>,
 }
 
+/// How many snapshots are kept, with the log after the oldest of them.
+pub(crate) const KEPT: usize = 2;
+
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreOpenError {
@@ -278,12 +281,12 @@ impl<D: Disk> Store<D> {
             .map_err(incoming_failed("remove"))
     }
 
-    /// Gives up what is older than the last snapshot but one. Returns the first index kept.
+    /// Gives up what is older than the two last snapshots. Returns the first index kept.
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
     pub fn release(&mut self) -> Result<LogIndex, WalError> {
-        while self.snapshots.len() > 2 {
+        while self.snapshots.len() > KEPT {
             let name = snapshot_name(self.snapshots.remove(0));
             let failed = |action, name: String| {
                 move |cause| WalError {

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use souk_consensus::replica::Proposal;
 use souk_consensus::snapshot::SnapshotParts;
 use souk_consensus::{
     CommandFault, Digest, FolderDisk, LogIndex, LogTime, Position, Replica, ReplicaConfig,
-    ReplicaId, RestoreError, Snapshot, StateMachine, Store, StoreConfig,
+    ReplicaId, RestoreError, Snapshot, StateMachine, Store, StoreConfig, wal::WalConfig,
 };
 
 /// Bytes of a frame's header: magic 8, segment 8, number 8, payload's length 4, blank sectors 4,
@@ -66,10 +67,28 @@ impl StateMachine for Lines {
 /// A replica alone writes a folder with two snapshots and a log of 30 commands.
 fn written() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
+    write(
+        folder.path(),
+        StoreConfig::default(),
+        LogIndex(32),
+        Lines::default(),
+    );
+    folder
+}
+
+/// A replica alone writes up to an entry, from a state on; the snapshots it gave up, by their
+/// files.
+fn write(
+    folder: &Path,
+    config: StoreConfig,
+    end: LogIndex,
+    state: Lines,
+) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut given_up = BTreeMap::new();
     let me = ReplicaId::new(1).unwrap();
-    let disk = FolderDisk::open(folder.path()).unwrap();
-    let (mut store, _) = Store::open(disk, StoreConfig::default()).unwrap();
-    let genesis = Replica::genesis(&[me], &Lines::default());
+    let disk = FolderDisk::open(folder).unwrap();
+    let (mut store, _) = Store::open(disk, config).unwrap();
+    let genesis = Replica::genesis(&[me], &state);
     let recovered = store.bootstrap(genesis).unwrap();
     let config = ReplicaConfig {
         snapshot_entries: 16,
@@ -78,10 +97,10 @@ fn written() -> tempfile::TempDir {
     };
     let mut replica = Replica::new(config, recovered, Vec::new(), Lines::default()).unwrap();
     let (mut proposed, mut now) = (0, 1_000);
-    while replica.applied() < LogIndex(32) {
+    while replica.applied() < end {
         now += 10;
         replica.tick(LogTime(now));
-        if replica.is_leader() && proposed < 30 {
+        if replica.is_leader() && proposed < end.0 - 2 {
             let command = format!("+command {proposed:02};");
             for proposal in Proposal::verify_each::<Lines>(vec![Bytes::from(command)]) {
                 replica.propose(proposal.unwrap()).unwrap();
@@ -93,12 +112,16 @@ fn written() -> tempfile::TempDir {
             let outcome = replica.persisted(work).unwrap();
             if let Some(snapshot) = outcome.snapshot {
                 store.save_snapshot(&snapshot).unwrap();
+                for file in files(folder, "snapshot-") {
+                    given_up.insert(file.clone(), std::fs::read(file).unwrap());
+                }
                 let keep_from = store.release().unwrap();
                 replica.compact(snapshot, keep_from);
             }
         }
     }
-    folder
+    given_up.retain(|file, _| !file.exists());
+    given_up
 }
 
 fn audited(folder: &Path) -> Result<Audit, AuditError> {
@@ -194,6 +217,45 @@ fn a_folder_as_it_was_written_comes_out_as_written() {
     assert!(audit.to >= LogIndex(31), "{audit:?}");
     assert_eq!(audit.commands, audit.to.0 - 2, "{audit:?}");
     assert!(audit.checkpoints.len() >= 6, "{audit:?}");
+}
+
+#[test]
+fn a_snapshot_that_a_power_cut_brought_back_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let wal = WalConfig {
+        segment_bytes: 1_024,
+    };
+    let given_up = write(
+        folder.path(),
+        StoreConfig { wal },
+        LogIndex(90),
+        Lines::default(),
+    );
+    let (file, bytes) = given_up.last_key_value().unwrap();
+    std::fs::write(file, bytes).unwrap();
+    let audit = audited(folder.path()).unwrap();
+    assert_eq!(files(folder.path(), "snapshot-").len(), 3);
+    assert_eq!(audit.snapshots.len(), 1, "{audit:?}");
+    assert!(audit.to >= LogIndex(89), "{audit:?}");
+    // A log that does not reach back to the two that are kept is no leftover of that.
+    std::fs::remove_file(file).unwrap();
+    std::fs::remove_file(&files(folder.path(), "wal-")[0]).unwrap();
+    assert!(audited(folder.path()).is_err());
+}
+
+#[test]
+fn a_large_state_is_written_again_once_its_log_is_worth_it() {
+    let snapshots = |bytes: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Lines(vec![b'x'; bytes]);
+        let config = StoreConfig::default();
+        let given_up = write(folder.path(), config, LogIndex(120), state);
+        given_up.len() + files(folder.path(), "snapshot-").len()
+    };
+    let (small, middle, large) = (snapshots(100), snapshots(40_000), snapshots(1 << 20));
+    assert!(small >= 7, "every 16 entries: {small}");
+    assert!((2..=4).contains(&middle), "every 5,000 bytes: {middle}");
+    assert_eq!(large, 1);
 }
 
 #[test]

@@ -15,15 +15,16 @@ use souk_consensus::store::Recovery;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
     Check, CommandFault, Digest, History, Incarnation, LogIndex, LogTime, Position, Replica,
-    ReplicaConfig, ReplicaId, RestoreError, Sessions, Snapshot, StateMachine, Term,
+    ReplicaConfig, ReplicaId, RestoreError, Sessions, Snapshot, StateMachine, Term, Unable,
 };
 
 /// What the clocks show.
 const NOW: LogTime = LogTime(1_000_000);
 
-/// Commands one after the other. Those that begin with `-` nobody signed.
+/// Commands one after the other. Those that begin with `-` nobody signed. An old build, which the
+/// flag says, can't do what follows `+new;`.
 #[derive(Clone, Debug, Default)]
-struct Lines(Vec<u8>);
+struct Lines(Vec<u8>, bool);
 
 impl StateMachine for Lines {
     type Command = Vec<u8>;
@@ -43,6 +44,13 @@ impl StateMachine for Lines {
 
     fn tick(&mut self, _at: Position, _now: LogTime) -> Vec<u8> {
         Vec::new()
+    }
+
+    fn unable(&self, _now: LogTime) -> Option<Unable> {
+        let cannot = self.1 && self.0.ends_with(b"+new;");
+        cannot.then(|| Unable {
+            cause: "install a newer one".into(),
+        })
     }
 
     fn wakes_at(&self) -> Option<LogTime> {
@@ -81,10 +89,17 @@ struct Group {
     change: Option<Change>,
     found: Vec<(u64, Forgery)>,
     refused: Vec<(u64, StepError)>,
+    /// Who can't go on, and why.
+    stopped: Vec<(u64, String)>,
 }
 
 impl Group {
     fn new() -> Self {
+        Self::with_old(None)
+    }
+
+    /// A group of which one has an old build.
+    fn with_old(old: Option<u64>) -> Self {
         let members = [id(1), id(2), id(3)];
         let start = |member: &ReplicaId| {
             let genesis = Replica::genesis(&members, &Lines::default());
@@ -100,7 +115,8 @@ impl Group {
                 cut: None,
             };
             let config = ReplicaConfig::new(*member, 7);
-            Replica::new(config, recovered, Vec::new(), Lines::default()).unwrap()
+            let machine = Lines(Vec::new(), old == Some(member.get()));
+            Replica::new(config, recovered, Vec::new(), machine).unwrap()
         };
         Self {
             replicas: members.iter().map(start).collect(),
@@ -110,19 +126,24 @@ impl Group {
             change: None,
             found: Vec::new(),
             refused: Vec::new(),
+            stopped: Vec::new(),
         }
     }
 
     /// The group once it has a leader, and which it is.
     fn led() -> (Self, u64) {
-        let mut group = Self::new();
+        Self::new().lead()
+    }
+
+    fn lead(mut self) -> (Self, u64) {
+        let group = &mut self;
         let leader = group.run_until(|group| group.leader());
         // The leader hears what the others' clocks show within an election timeout.
         for _ in 0..30 {
             (1..=3).for_each(|number| group.replica(number).tick(NOW));
             group.settle();
         }
-        (group, leader)
+        (self, leader)
     }
 
     fn leader(&self) -> Option<u64> {
@@ -138,7 +159,9 @@ impl Group {
     fn run_until<T>(&mut self, done: impl Fn(&Self) -> Option<T>) -> T {
         for _ in 0..400 {
             for number in 1..=3 {
-                self.replica(number).tick(NOW);
+                if !self.has_stopped(number) {
+                    self.replica(number).tick(NOW);
+                }
             }
             self.settle();
             if let Some(value) = done(self) {
@@ -165,6 +188,9 @@ impl Group {
 
     fn deliver(&mut self, from: u64, envelope: Envelope) {
         let to = envelope.to.get();
+        if self.has_stopped(to) {
+            return;
+        }
         let mut bytes = envelope.bytes;
         if let (Some(change), Ok(PeerMessage::Raft(mut message))) =
             (self.change, PeerMessage::decode(bytes.clone()))
@@ -177,9 +203,13 @@ impl Group {
         }
     }
 
+    fn has_stopped(&self, number: u64) -> bool {
+        self.stopped.iter().any(|(stopped, _)| *stopped == number)
+    }
+
     fn work(&mut self, number: u64) {
         let place = usize::try_from(number - 1).unwrap();
-        loop {
+        while !self.has_stopped(number) {
             let prompt = self.prompt;
             let checks = std::mem::take(&mut self.checks[place]);
             let (now, later) = checks.into_iter().partition(|_| prompt);
@@ -195,7 +225,10 @@ impl Group {
             let mut sent = std::mem::take(&mut work.send_first);
             sent.append(&mut work.send_after);
             self.checks[place].append(&mut work.checks);
-            let outcome = self.replicas[place].persisted(work).unwrap();
+            let outcome = match self.replicas[place].persisted(work) {
+                Ok(outcome) => outcome,
+                Err(error) => return self.stopped.push((number, error.to_string())),
+            };
             sent.extend(outcome.send);
             self.wires.extend(sent.into_iter().map(|it| (number, it)));
             if let Some(forgery) = outcome.forgery {
@@ -248,6 +281,29 @@ fn what_is_not_verified_is_not_acknowledged() {
     assert!(group.replica(follower).verified() < last);
     group.prompt = true;
     group.run_until(|group| group.lines().iter().all(|it| it == "+one;").then_some(()));
+}
+
+#[test]
+fn who_can_not_do_what_is_to_be_done_stops_before_it_and_the_others_go_on() {
+    let (mut group, leader) = Group::with_old(Some(3)).lead();
+    group.propose(leader, "+one;");
+    group.settle();
+    group.propose(leader, "+new;");
+    group.settle();
+    assert_eq!(group.stopped, []);
+    group.propose(leader, "+two;");
+    group.run_until(|group| {
+        let gone_on = group
+            .lines()
+            .into_iter()
+            .filter(|it| it == "+one;+new;+two;");
+        (gone_on.count() == 2 || leader == 3).then_some(())
+    });
+    let [(3, why)] = &group.stopped[..] else {
+        panic!("{:?}", group.stopped);
+    };
+    assert!(why.ends_with("can't be applied by this build: install a newer one"));
+    assert_eq!(group.lines()[2], "+one;+new;", "and not one command more");
 }
 
 #[test]
@@ -511,6 +567,29 @@ fn a_peer_that_is_not_reached_is_not_sent_entries_in_advance() {
     }
     assert_eq!(sent.get(&other), Some(&3));
     assert_eq!(sent.get(&lost), Some(&1), "one to see whether it is back");
+}
+
+#[test]
+fn a_leader_knows_at_any_moment_whom_it_hears() {
+    let (mut group, leader) = Group::led();
+    let lost = leader % 3 + 1;
+    let active = |group: &mut Group| -> Vec<u64> {
+        let peers = group.replica(leader).peers().into_iter();
+        let active = peers.filter(|peer| peer.active);
+        active.map(|peer| peer.id.get()).collect()
+    };
+    let ticks = ReplicaConfig::new(id(1), 7).election_ticks;
+    for _ in 0..5 * ticks {
+        (1..=3).for_each(|number| group.replica(number).tick(NOW));
+        assert_eq!(active(&mut group).len(), 2, "as a timeout ends, too");
+        group.settle();
+    }
+    group.stopped.push((lost, "it is lost".into()));
+    for _ in 0..=ticks {
+        group.replica(leader).tick(NOW);
+        group.settle();
+    }
+    assert_eq!(active(&mut group), [6 - leader - lost]);
 }
 
 #[test]

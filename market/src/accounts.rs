@@ -22,8 +22,16 @@ pub struct Account {
     pub escrow: Credits,
     /// What it loses by a proven fault.
     pub stake: Credits,
+    /// How many accounts had been opened when it was: a smaller number is an older account.
+    pub opened: u64,
+    /// When it last commanded something.
+    pub used: Millis,
+    /// When the last of its batches that were carried out expires.
+    pub quiet_at: Millis,
     /// Leases as a provider that are not closed.
     pub open_leases: u32,
+    /// Leases that it bought, or of which it sold the rest, that are not closed.
+    pub leases_bought: u32,
     /// When its last lease as a provider closed.
     pub last_closed: Millis,
     /// What it has earned as a provider, fees not counted.
@@ -32,8 +40,14 @@ pub struct Account {
     pub sold: DeviceMicros,
     /// Orders in the book.
     pub open_orders: u32,
+    /// Asks among them that hold no deposit.
+    pub free_asks: u32,
     /// Requests that the operator has not decided.
     pub open_requests: u32,
+    /// Why it is frozen, if it is: it begins nothing new then.
+    pub frozen: Option<Name>,
+    /// What has come in and gone out on the last day that anything did.
+    pub moved: Movements,
     /// What its settled leases say of it.
     pub reputation: Reputation,
     /// Opened by the batch at hand, whose first command says so.
@@ -41,6 +55,17 @@ pub struct Account {
     pub(crate) fresh: bool,
     pub(crate) nonces: Nonces,
     pub(crate) pools: BTreeMap<DeviceId, Pool>,
+}
+
+/// Credits that came into an account and went out of it on one day of log time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Movements {
+    /// Days since the log's clock was 0.
+    pub day: u64,
+    /// What came in.
+    pub deposits: Credits,
+    /// What was asked to go out, and was not refused.
+    pub withdrawals: Credits,
 }
 
 /// What an account's settled leases say of it.
@@ -201,17 +226,34 @@ impl Account {
             available: Credits::ZERO,
             escrow: Credits::ZERO,
             stake: Credits::ZERO,
+            opened: 0,
+            used: Millis(0),
+            quiet_at: Millis(0),
             open_leases: 0,
+            leases_bought: 0,
             last_closed: Millis(0),
             earned: Credits::ZERO,
             sold: DeviceMicros(0),
             open_orders: 0,
+            free_asks: 0,
             open_requests: 0,
+            frozen: None,
+            moved: Movements::default(),
             reputation: Reputation::default(),
             fresh: false,
             nonces: Nonces::default(),
             pools: BTreeMap::new(),
         }
+    }
+
+    /// Whether nothing would be missed if it were not known any more at `now`: it has nothing, owes
+    /// nothing and stands for nothing, and no batch of its can be brought a second time.
+    pub(crate) fn is_idle(&self, now: Millis) -> bool {
+        let has = [self.available, self.escrow, self.stake];
+        let open = [self.open_orders, self.open_requests, self.open_leases];
+        let has_open = open.iter().any(|count| *count > 0) || self.leases_bought > 0;
+        let is_new = self.reputation == Reputation::default() && self.frozen.is_none();
+        has == [Credits::ZERO; 3] && !has_open && is_new && self.quiet_at <= now
     }
 
     /// Whether `quantity` more units of the pool may be offered.

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::{Demand, IdIndex, Key, Level, Node, Search, Slab, Summary, Visits};
 use crate::class::Class;
-use crate::genesis::Rules;
 use crate::ids::{BookId, JobId, LeaseId, OrderId, TermsId};
 use crate::lease::Lease;
 use crate::order::Side;
+use crate::rules::Rules;
 use crate::terms::{AskTerms, BidTerms, Interner};
 use crate::units::{Credits, Millis, Price, Units};
 pub(crate) use class_book::ClassBook;
@@ -36,6 +36,8 @@ pub(crate) struct Books {
     records: Vec<OrderRecord>,
     /// The job of each bid, by its place.
     jobs: Vec<JobId>,
+    /// What is held for each ask, by its place.
+    deposits: Vec<Credits>,
     /// The lease of which an ask resells the rest.
     resales: BTreeMap<OrderId, LeaseId>,
     places: IdIndex,
@@ -92,6 +94,20 @@ impl Books {
         &mut self.books[id.0 as usize]
     }
 
+    /// Has each class traded by these rules from now on. Tells the books that begin to have
+    /// auctions, at other intervals or not at all any more.
+    pub(crate) fn change_rules(&mut self, rules: &Rules) -> Vec<(BookId, Option<Millis>)> {
+        let mut changed = Vec::new();
+        for (at, book) in (0..).zip(&mut self.books) {
+            let new = rules.of_class(book.class);
+            if new.auction != book.rules.auction {
+                changed.push((BookId(at), new.auction));
+            }
+            book.rules = new;
+        }
+        changed
+    }
+
     /// Puts the trade that opens a lease on its class's tape.
     pub(crate) fn on_lease_opened(&mut self, now: Millis, lease: &Lease, terms: TermsId) {
         let resources = &self.ask_terms.get(terms).resources;
@@ -131,7 +147,7 @@ impl Books {
             id: node.id,
             price: node.key.price(record.side()),
             remaining: node.quantity,
-            detail: record.detail(resale),
+            detail: record.detail(resale, self.deposits[place as usize]),
         }
     }
 
@@ -207,12 +223,15 @@ impl Books {
         let at = place as usize;
         assert!(at <= self.records.len(), "places have no gaps");
         assert_eq!(self.records.len(), self.jobs.len(), "one of each a place");
+        assert_eq!(self.records.len(), self.deposits.len(), "and one of these");
         if at == self.records.len() {
             self.records.push(OrderRecord::of(&detail));
             self.jobs.push(job);
+            self.deposits.push(order.deposit());
         } else {
             self.records[at] = OrderRecord::of(&detail);
             self.jobs[at] = job;
+            self.deposits[at] = order.deposit();
         }
         if let Some(resale) = order.resale() {
             let earlier = self.resales.insert(id, resale);
@@ -339,6 +358,7 @@ impl Books {
     /// After a restore.
     pub(crate) fn rebuild(&mut self) {
         assert_eq!(self.records.len(), self.jobs.len(), "one of each a place");
+        assert_eq!(self.records.len(), self.deposits.len(), "and one of these");
         self.ask_terms.rebuild();
         self.bid_terms.rebuild();
     }

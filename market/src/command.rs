@@ -8,6 +8,7 @@ use crate::order::{Ask, Bid, Trade};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
 use crate::request::Direction;
+use crate::rules::{Setting, Upgrade};
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
@@ -58,11 +59,39 @@ pub enum Command {
         /// What they are for.
         reference: Name,
     },
-    /// The operator takes what the market earned: fees, and what is left of slashed stake.
+    /// The operators take what the market earned: fees, and what is left of slashed stake.
     Collect {
+        /// Whose it is then.
+        to: AccountKey,
         /// How much.
         amount: Credits,
     },
+    /// The operators freeze an account: it begins nothing new, and its orders leave the books.
+    Freeze {
+        /// Which.
+        account: AccountKey,
+        /// Why, for all to read.
+        reason: Name,
+    },
+    /// The operators thaw an account.
+    Thaw {
+        /// Which.
+        account: AccountKey,
+    },
+    /// The operators tell a change of the rules beforehand.
+    ChangeRules {
+        /// What becomes what.
+        settings: Vec<Setting>,
+        /// The log time at which it takes effect.
+        at: Millis,
+    },
+    /// The operators take a change back that was told and is not made yet.
+    KeepRules {
+        /// Its number.
+        change: u64,
+    },
+    /// The operators tell from when another version of the rules applies.
+    Upgrade(Upgrade),
     /// Offers device time.
     PlaceAsk(Box<Ask>),
     /// Asks for device time.
@@ -203,6 +232,32 @@ pub enum Acceptance {
     Collected {
         /// Available afterwards.
         available: Credits,
+    },
+    /// The account is frozen.
+    Frozen,
+    /// The account is not frozen.
+    Thawed,
+    /// The rules will change.
+    Due {
+        /// The number of the change.
+        change: u64,
+        /// When it takes effect.
+        at: Millis,
+    },
+    /// The rules stay as they are.
+    Kept,
+    /// Another version of the rules will apply.
+    UpgradeDue(Upgrade),
+    /// The command waits until more of the operators have given the same.
+    Awaited {
+        /// The number by which the others find it.
+        approval: u64,
+        /// How many have given it.
+        given: u32,
+        /// How many must.
+        needed: u32,
+        /// When it is forgotten.
+        until: Millis,
     },
     /// An ask or a bid was taken.
     Placed {

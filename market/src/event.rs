@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
-use crate::ids::{AccountKey, LeaseId, OrderId, RequestId};
+use crate::ids::{AccountKey, LeaseId, OrderId};
 use crate::lease::{CloseReason, NoteState};
 use crate::order::{Side, Trade};
 use crate::request::MoneyRequest;
+use crate::rules::Upgrade;
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
@@ -19,29 +20,86 @@ pub enum Event {
         /// Whose.
         account: AccountKey,
     },
-    /// An account's balances are now these.
+    /// An account that had nothing made room for another: it is not known any more.
+    Forgotten {
+        /// Whose.
+        account: AccountKey,
+    },
+    /// A command, or time, changed an account's balances.
     Balance {
         /// Whose.
         account: AccountKey,
-        /// What it may spend or withdraw.
-        available: Credits,
-        /// What is held for its orders and leases.
-        escrow: Credits,
-        /// What it has at stake.
-        stake: Credits,
+        /// What they were.
+        before: Balances,
+        /// What they are now.
+        after: Balances,
+    },
+    /// Credits of one account moved for a reason that nothing else tells.
+    Moved {
+        /// Whose.
+        account: AccountKey,
+        /// Why.
+        reason: MoveReason,
+        /// How much.
+        amount: Credits,
     },
     /// An account asked the operator for credits, or for some of its own to go out.
     Requested(MoneyRequest),
     /// A request was decided.
     Decided {
         /// Which.
-        request: RequestId,
-        /// Whose.
-        account: AccountKey,
+        request: MoneyRequest,
         /// Whether it was done.
         confirmed: bool,
         /// Why not.
         reason: Name,
+    },
+    /// An operator gave a command of which more than one is needed.
+    Approved {
+        /// The number of the command.
+        approval: u64,
+        /// Who gave it.
+        account: AccountKey,
+        /// How many have.
+        given: u32,
+        /// How many must.
+        needed: u32,
+    },
+    /// An account was frozen.
+    Frozen {
+        /// Whose.
+        account: AccountKey,
+        /// Why.
+        reason: Name,
+    },
+    /// An account is not frozen any more.
+    Thawed {
+        /// Whose.
+        account: AccountKey,
+    },
+    /// The rules will change.
+    RulesDue {
+        /// The number of the change.
+        change: u64,
+        /// When it takes effect.
+        at: Millis,
+    },
+    /// The rules have changed.
+    RulesChanged {
+        /// The number of the change.
+        change: u64,
+    },
+    /// A change that was told is not made.
+    RulesKept {
+        /// The number of the change.
+        change: u64,
+    },
+    /// Another version of the rules will apply.
+    UpgradeDue(Upgrade),
+    /// Another version of the rules applies.
+    Upgraded {
+        /// Which.
+        to: u16,
     },
     /// Credits went from one account to another.
     Transferred {
@@ -200,6 +258,31 @@ pub enum Event {
     },
 }
 
+/// What an account has, and where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Balances {
+    /// What it may spend or withdraw.
+    pub available: Credits,
+    /// What is held for its orders and leases.
+    pub escrow: Credits,
+    /// What it has at stake.
+    pub stake: Credits,
+}
+
+/// Why credits of one account moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MoveReason {
+    /// The operator credited it.
+    Credited,
+    /// The operator took what the market had earned.
+    Collected,
+    /// It put them at stake.
+    Staked,
+    /// It took them back from stake.
+    Unstaked,
+}
+
 /// Why an order left the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -212,19 +295,34 @@ pub enum OrderEnd {
     Expired,
     /// What of it could not trade at once was cancelled, as its time in force says.
     Unfilled,
+    /// The market was full of orders, it held less than a deposit, and one that holds more came.
+    Evicted,
+    /// Its account was frozen.
+    Frozen,
 }
 
 impl Event {
     /// The accounts it concerns, two at most.
     pub fn accounts(&self) -> impl Iterator<Item = AccountKey> {
         let (first, second) = match self {
-            Self::Auction { .. } => (None, None),
+            Self::Auction { .. }
+            | Self::RulesDue { .. }
+            | Self::RulesChanged { .. }
+            | Self::RulesKept { .. }
+            | Self::UpgradeDue(_)
+            | Self::Upgraded { .. } => (None, None),
             Self::Registered { account }
+            | Self::Forgotten { account }
+            | Self::Approved { account, .. }
+            | Self::Frozen { account, .. }
+            | Self::Thawed { account }
             | Self::Balance { account, .. }
+            | Self::Moved { account, .. }
             | Self::Rested { account, .. }
-            | Self::OrderClosed { account, .. }
-            | Self::Decided { account, .. } => (Some(*account), None),
-            Self::Requested(request) => (Some(request.account), None),
+            | Self::OrderClosed { account, .. } => (Some(*account), None),
+            Self::Requested(request) | Self::Decided { request, .. } => {
+                (Some(request.account), None)
+            }
             Self::Transferred { from, to, .. } => (Some(*from), Some(*to)),
             Self::Traded(Trade {
                 buyer, provider, ..

@@ -9,7 +9,9 @@ mod census;
 mod checks;
 mod displace;
 mod explain;
+mod freezing;
 mod gang;
+mod governing;
 mod leases;
 mod matching;
 mod notes;
@@ -19,30 +21,37 @@ mod quotes;
 mod requests;
 mod resale;
 mod reserve;
+mod room;
+mod rule_changes;
 mod settle;
+mod spot;
 mod stake;
 mod tick;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::iter::once;
 
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::accounts::Account;
+use crate::approval::Approval;
 use crate::batch::{Batch, VerifiedBatch};
 use crate::books::Books;
 use crate::command::{Acceptance, BatchOutcome, Command, Outcome};
 use crate::digest::Chain;
-use crate::event::Event;
-use crate::genesis::{Genesis, Rules};
+use crate::event::{Event, MoveReason};
+use crate::genesis::Genesis;
 use crate::ids::{AccountKey, BookId, Digest, LeaseId, MarketId, OrderId, RequestId, Slot};
-use crate::lease::Lease;
+use crate::lease::{Lease, LeaseState};
 use crate::lease_table::LeaseTable;
 use crate::ledger::{Ledger, Totals};
 use crate::refusal::Refusal;
 use crate::request::MoneyRequest;
+use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
+use spot::SpotAskKey;
 
 pub use census::Census;
 pub use explain::{Exclusion, Explanation, FirstAsk, Listing};
@@ -53,8 +62,12 @@ pub use quotes::{ClassSummary, DepthLevel, Quotes};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     market: MarketId,
-    operator: AccountKey,
+    operators: Vec<AccountKey>,
+    operators_needed: u32,
     rules: Rules,
+    /// The version of the rules that applies, and the next one where it is told.
+    version: u16,
+    upgrade: Option<Upgrade>,
     now: Millis,
     ledger: Ledger,
     books: Books,
@@ -62,10 +75,24 @@ pub struct Exchange {
     closed: BTreeSet<(Millis, LeaseId)>,
     timers: BTreeSet<(Millis, Timer)>,
     spot: BTreeSet<SpotKey>,
+    /// Asks that ask less of spot bids.
+    spot_asks: BTreeSet<SpotAskKey>,
     requests: BTreeMap<RequestId, MoneyRequest>,
+    /// Commands of the operators that wait for more of them.
+    approvals: BTreeMap<u64, Approval>,
+    /// Changes of the rules that are told and not yet made.
+    changes: BTreeMap<u64, RulesChange>,
+    /// Orders that hold less than a deposit, those of the oldest accounts first.
+    light: BTreeSet<LightKey>,
+    /// Accounts that had nothing when they were last looked for, the longest unused first.
+    idle: VecDeque<(Slot, AccountKey)>,
+    /// When accounts that have nothing may be looked for again.
+    idle_sought_at: Millis,
     orders_made: u64,
     trades_made: u64,
     requests_made: u64,
+    approvals_made: u64,
+    changes_made: u64,
     chain: Chain,
 }
 
@@ -77,6 +104,9 @@ fn spot_key(lease: &Lease) -> SpotKey {
     (lease.parties.book, lease.price, Reverse(lease.id))
 }
 
+/// The number of its account, and an order.
+type LightKey = (u64, OrderId);
+
 /// What falls due at a time; the order of the variants is the order within one millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Timer {
@@ -86,6 +116,9 @@ enum Timer {
     LeaseCloses(LeaseId),
     OrderExpires(OrderId),
     Auction(BookId),
+    Rules(u64),
+    Approval(u64),
+    Upgrade,
 }
 
 /// Where and when a command is carried out: by whom, and where its events go.
@@ -93,6 +126,17 @@ struct Context<'a> {
     slot: Slot,
     key: AccountKey,
     events: &'a mut Vec<Event>,
+}
+
+impl Context<'_> {
+    /// Tells why credits of the account at hand moved.
+    fn moved(&mut self, reason: MoveReason, amount: Credits) {
+        self.events.push(Event::Moved {
+            account: self.key,
+            reason,
+            amount,
+        });
+    }
 }
 
 impl Exchange {
@@ -106,7 +150,8 @@ impl Exchange {
         }
         let market = genesis.market_id();
         let Genesis {
-            operator,
+            operators,
+            operators_needed,
             accounts,
             rules,
             ..
@@ -124,8 +169,11 @@ impl Exchange {
         chain.extend(&market);
         Self {
             market,
-            operator,
+            operators,
+            operators_needed,
             rules,
+            version: RULES_VERSION,
+            upgrade: None,
             now: Millis(0),
             ledger,
             books: Books::default(),
@@ -133,10 +181,18 @@ impl Exchange {
             closed: BTreeSet::new(),
             timers: BTreeSet::new(),
             spot: BTreeSet::new(),
+            spot_asks: BTreeSet::new(),
             requests: BTreeMap::new(),
+            approvals: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            light: BTreeSet::new(),
+            idle: VecDeque::new(),
+            idle_sought_at: Millis(0),
             orders_made: 0,
             trades_made: 0,
             requests_made: 0,
+            approvals_made: 0,
+            changes_made: 0,
             chain,
         }
     }
@@ -165,7 +221,7 @@ impl Exchange {
             }
         }
         self.advance(now, &mut applied.events);
-        match self.admit(verified.batch()) {
+        match self.admit(verified.batch(), &mut applied.events) {
             Ok(slot) => self.run(slot, verified, applied),
             Err(refusal) => {
                 let each = verified.batch().commands.iter();
@@ -206,7 +262,7 @@ impl Exchange {
     }
 
     /// Whether the batch is for this market, in time, and under a fresh nonce. Spends the nonce.
-    fn admit(&mut self, batch: &Batch) -> Result<Slot, Refusal> {
+    fn admit(&mut self, batch: &Batch, events: &mut Vec<Event>) -> Result<Slot, Refusal> {
         let Batch {
             market,
             account,
@@ -226,37 +282,33 @@ impl Exchange {
                 now: self.now,
             });
         }
+        let latest = self.now.after(self.rules.batch_life_max);
+        if expires > latest {
+            return Err(Refusal::BatchFar { expires, latest });
+        }
         let slot = match (self.ledger.slot(account), &batch.commands[0]) {
             (Some(slot), _) => slot,
-            (None, Command::Register { name }) => self.register(account, name)?,
+            (None, Command::Register { name }) => self.register(account, name, events)?,
             (None, _) => return Err(Refusal::AccountUnknown { account }),
         };
-        let nonces = &mut self.ledger.get_mut(slot).nonces;
-        nonces.check(nonce)?;
-        nonces.spend(nonce);
+        let now = self.now;
+        let own = self.ledger.get_mut(slot);
+        own.nonces.check(nonce)?;
+        own.nonces.spend(nonce);
+        own.used = now;
+        own.quiet_at = own.quiet_at.max(expires);
         assert_eq!(self.ledger.get(slot).key, account, "the batch's account");
         Ok(slot)
     }
 
-    fn register(&mut self, account: AccountKey, name: &Name) -> Result<Slot, Refusal> {
-        let slot = self.open_account(account, name)?;
+    fn register(
+        &mut self,
+        account: AccountKey,
+        name: &Name,
+        events: &mut Vec<Event>,
+    ) -> Result<Slot, Refusal> {
+        let slot = self.open_account(account, name, events)?;
         self.ledger.get_mut(slot).fresh = true;
-        Ok(slot)
-    }
-
-    fn open_account(&mut self, account: AccountKey, name: &Name) -> Result<Slot, Refusal> {
-        if account.is_weak() {
-            return Err(Refusal::KeyWeak { account });
-        }
-        let limit = self.rules.accounts_max;
-        if self.ledger.accounts().len() >= limit as usize {
-            return Err(Refusal::AccountsMany { limit });
-        }
-        let slot = self.ledger.open(account, name.clone());
-        assert!(
-            self.ledger.accounts().len() <= limit as usize,
-            "within the limit"
-        );
         Ok(slot)
     }
 
@@ -293,22 +345,19 @@ impl Exchange {
         command: &Command,
         first: bool,
     ) -> Result<Acceptance, Refusal> {
+        self.check_frozen(context.slot, command)?;
         match command {
             Command::Register { .. } => self.on_register(context, first),
-            Command::Deposit { account, amount } => self.on_deposit(context, *account, *amount),
             Command::Request {
                 direction,
                 amount,
                 reference,
             } => self.on_request(context, *direction, *amount, reference),
-            Command::Confirm { request } => self.on_confirm(context, *request),
-            Command::Refuse { request, reason } => self.on_refuse(context, *request, reason),
             Command::Transfer {
                 to,
                 amount,
                 reference,
             } => self.on_transfer(context, *to, *amount, reference),
-            Command::Collect { amount } => self.on_collect(context, *amount),
             Command::PlaceAsk(ask) => self.on_ask(context, ask),
             Command::PlaceBid(bid) => self.on_bid(context, bid),
             Command::PlaceGang(legs) => self.on_gang(context, legs),
@@ -332,6 +381,7 @@ impl Exchange {
             Command::Stake { amount } => self.on_stake(context, *amount),
             Command::Unstake { amount } => self.on_unstake(context, *amount),
             Command::ProveFault(pair) => self.on_fault(context, pair),
+            operators => self.govern(context, operators),
         }
     }
 
@@ -349,28 +399,6 @@ impl Exchange {
         account_opened.fresh = false;
         context.events.push(Event::Registered { account });
         Ok(Acceptance::Registered)
-    }
-
-    fn on_deposit(
-        &mut self,
-        context: &mut Context<'_>,
-        account: AccountKey,
-        amount: Credits,
-    ) -> Result<Acceptance, Refusal> {
-        self.only_operator(context.key)?;
-        self.ledger.check_deposit(amount)?;
-        let slot = match self.ledger.slot(account) {
-            Some(slot) => slot,
-            None => {
-                let slot = self.open_account(account, &Name::default())?;
-                context.events.push(Event::Registered { account });
-                slot
-            }
-        };
-        self.ledger.deposit(slot, amount)?;
-        let available = self.ledger.get(slot).available;
-        assert!(available >= amount, "what came in is available");
-        Ok(Acceptance::Deposited { available })
     }
 }
 
@@ -424,7 +452,7 @@ impl Exchange {
         self.ledger.slot(key).map(|slot| self.ledger.get(slot))
     }
 
-    /// Every account, in the order they were opened.
+    /// Every account: in the order they were opened, but where one took another's place.
     pub fn accounts(&self) -> &[Account] {
         self.ledger.accounts()
     }
@@ -432,6 +460,25 @@ impl Exchange {
     /// One lease.
     pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
         self.leases.get(id)
+    }
+
+    /// The open leases in which an account is buyer or provider, by id. None that is closed is
+    /// looked at: each open one has a time at which it ends or closes, or waits for one that has.
+    pub fn leases_of(&self, key: AccountKey) -> Vec<&Lease> {
+        let timed = self.timers.iter().filter_map(|(_, timer)| match timer {
+            Timer::LeaseEnds(id) | Timer::LeaseCloses(id) => Some(&self.leases[id]),
+            _ => None,
+        });
+        let waiting = |lease: &Lease| {
+            let next = &self.leases[&lease.successor?];
+            matches!(next.state, LeaseState::Waiting { .. }).then_some(next)
+        };
+        let open = timed.flat_map(|lease| once(lease).chain(waiting(lease)));
+        let mut own: Vec<&Lease> = open
+            .filter(|lease| lease.buyer == key || lease.provider == key)
+            .collect();
+        own.sort_by_key(|lease| lease.id);
+        own
     }
 
     /// Every lease still known, by id.

@@ -54,6 +54,8 @@ pub struct Lease {
     pub term: Term,
     /// The notice before a reclaim or a displacement.
     pub notice: Millis,
+    /// The market's share of what is paid, in hundredths of a per cent: that of its trade.
+    pub fee_basis_points: u16,
     /// Whether its buyer said that the work has begun: before that nothing is noted.
     pub work_started: bool,
     /// Until when the buyer may begin or give up for nothing, once its provider said it is ready.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::accounts::Account;
-use crate::event::Event;
+use crate::event::{Balances, Event};
 use crate::ids::{AccountKey, Slot};
 use crate::refusal::{Quantity, Refusal};
 use crate::text::Name;
@@ -41,11 +41,12 @@ impl Totals {
     }
 }
 
-/// Available, escrow and stake.
-type Balances = (Credits, Credits, Credits);
-
 fn balances(account: &Account) -> Balances {
-    (account.available, account.escrow, account.stake)
+    Balances {
+        available: account.available,
+        escrow: account.escrow,
+        stake: account.stake,
+    }
 }
 
 /// All accounts and their sums.
@@ -53,6 +54,8 @@ fn balances(account: &Account) -> Balances {
 pub(crate) struct Ledger {
     slots: BTreeMap<AccountKey, Slot>,
     accounts: Vec<Account>,
+    /// How many accounts were ever opened.
+    opened: u64,
     totals: Totals,
     /// Whose balances the command at hand has touched, and what they were before.
     #[serde(skip)]
@@ -88,6 +91,12 @@ impl AccountHints {
         *self.0.get(self.place(key))?
     }
 
+    /// Tells of an account that took another's slot.
+    fn tell_one(&mut self, key: AccountKey, slot: Slot) {
+        let place = self.place(key);
+        self.0[place] = Some(slot);
+    }
+
     /// Tells of the newest account; with too little room for all, begins a longer list.
     fn tell(&mut self, accounts: &[Account]) {
         let wanted = (accounts.len() * 2)
@@ -121,9 +130,10 @@ impl Ledger {
         known.or_else(|| self.slots.get(&key).copied())
     }
 
-    /// The slot of an account that an order or a lease names, and that is never removed.
+    /// The slot of an account with something open: it stays while that is.
     pub(crate) fn known(&self, key: AccountKey) -> Slot {
-        self.slot(key).expect("accounts are never removed")
+        self.slot(key)
+            .expect("an account with something open stays")
     }
 
     pub(crate) fn get(&self, slot: Slot) -> &Account {
@@ -146,11 +156,34 @@ impl Ledger {
         let slot = Slot(u32::try_from(self.accounts.len()).expect("fewer than 2^32 accounts"));
         let earlier = self.slots.insert(key, slot);
         assert!(earlier.is_none(), "an account is opened once");
-        self.accounts.push(Account::new(key, name));
+        let account = self.new_account(key, name);
+        self.accounts.push(account);
         self.hints.tell(&self.accounts);
         debug_assert_eq!(self.slot(key), Some(slot), "what was opened is found");
         debug_assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
         slot
+    }
+
+    fn new_account(&mut self, key: AccountKey, name: Name) -> Account {
+        self.opened += 1;
+        Account {
+            opened: self.opened,
+            ..Account::new(key, name)
+        }
+    }
+
+    /// An account in the place of one that nothing names any more. Tells whose it was.
+    pub(crate) fn replace(&mut self, slot: Slot, key: AccountKey, name: Name) -> AccountKey {
+        let old = self.get(slot).key;
+        debug_assert!(self.touched.iter().all(|(touched, _)| *touched != slot));
+        let known = self.slots.remove(&old);
+        assert_eq!(known, Some(slot), "the old one was found by its key");
+        let earlier = self.slots.insert(key, slot);
+        assert!(earlier.is_none(), "an account is opened once");
+        *self.get_mut(slot) = self.new_account(key, name);
+        self.hints.tell_one(key, slot);
+        assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
+        old
     }
 
     /// Whether each account is found by its key; what was read from outside may be anything.
@@ -293,13 +326,22 @@ impl Ledger {
         );
     }
 
-    /// Stake to another's available, and to the fees.
-    pub(crate) fn slash(&mut self, from: Slot, to: Slot, compensated: Credits, fees: Credits) {
-        assert!(from != to, "nobody compensates itself");
+    /// Stake to another's available, where that one is known, and to the fees.
+    pub(crate) fn slash(
+        &mut self,
+        from: Slot,
+        to: Option<Slot>,
+        compensated: Credits,
+        fees: Credits,
+    ) {
+        assert!(to != Some(from), "nobody compensates itself");
+        assert!(to.is_some() || compensated.0 == 0, "nobody gets nothing");
         let account = self.balances_mut(from);
         account.stake = account.stake.minus(compensated).minus(fees);
-        let account = self.balances_mut(to);
-        account.available = account.available.plus(compensated);
+        if let Some(to) = to {
+            let account = self.balances_mut(to);
+            account.available = account.available.plus(compensated);
+        }
         self.totals.stake = self.totals.stake.minus(compensated).minus(fees);
         self.totals.available = self.totals.available.plus(compensated);
         self.totals.fees = self.totals.fees.plus(fees);
@@ -336,12 +378,12 @@ impl Ledger {
         for at in 0..self.touched.len() {
             let (slot, before) = self.touched[at];
             let account = self.get(slot);
-            if balances(account) != before {
+            let after = balances(account);
+            if after != before {
                 events.push(Event::Balance {
                     account: account.key,
-                    available: account.available,
-                    escrow: account.escrow,
-                    stake: account.stake,
+                    before,
+                    after,
                 });
             }
         }

@@ -39,6 +39,7 @@
 )]
 
 mod accounts;
+mod approval;
 mod batch;
 pub mod book;
 mod books;
@@ -57,6 +58,7 @@ mod predicate;
 mod receipt;
 mod refusal;
 mod request;
+mod rules;
 mod signing;
 mod snapshot;
 mod tape;
@@ -64,29 +66,34 @@ mod terms;
 mod text;
 mod units;
 
-pub use accounts::{Account, NONCE_WINDOW, Reputation};
+pub use accounts::{Account, Movements, NONCE_WINDOW, Reputation};
+pub use approval::{APPROVAL_LIFE, APPROVALS_MAX, Approval};
 pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{
     Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Slowness, Throughput, Work,
 };
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
-pub use event::{Event, OrderEnd};
+pub use event::{Balances, Event, MoveReason, OrderEnd};
 pub use exchange::{
     Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing,
     OpenOrder, Quotes,
 };
-pub use genesis::{ClassRules, Founder, Genesis, GenesisFault, Rules};
+pub use genesis::{Founder, Genesis, GenesisFault, OPERATORS_MAX};
 pub use ids::{
     AccountKey, ContentId, DeviceId, Digest, JobId, LeaseId, MarketId, Nonce, OrderId, RequestId,
     Signature, SigningKey, TradeId,
 };
 pub use lease::{CloseReason, Lease, LeaseState, Note, NoteState, Resale};
 pub use ledger::Totals;
-pub use order::{Ask, Bid, Limit, Side, Term, TimeInForce, Trade};
+pub use order::{Ask, Bid, Limit, SPOT_PRICES_MAX, Side, SpotPrice, Term, TimeInForce, Trade};
 pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
 pub use request::{Direction, MoneyRequest};
+pub use rules::{
+    CHANGES_MAX, ClassRules, RULES_VERSION, Rule, RuleFault, Rules, RulesChange, SETTINGS_MAX,
+    Setting, Unit, Upgrade,
+};
 pub use signing::Claim;
 pub use snapshot::SnapshotFault;
 pub use tape::{Candle, PriceIndex, Print};

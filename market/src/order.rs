@@ -78,6 +78,20 @@ pub enum Term {
     Spot,
 }
 
+/// The most prices by notice that an ask states.
+pub const SPOT_PRICES_MAX: usize = 4;
+
+/// What a device-second costs in a spot lease that ends at so much notice. Of an ask's prices each
+/// has a longer notice and a higher price than the one before, and all are below its limit. A spot
+/// bid pays the first whose notice is what it wants, and the limit where none is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SpotPrice {
+    /// The notice before a reclaim or a displacement.
+    pub notice: Millis,
+    /// Per device-second.
+    pub price: Price,
+}
+
 /// An offer of device time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
@@ -95,8 +109,10 @@ pub struct Ask {
     pub duration_min: Millis,
     /// The longest lease, extensions included.
     pub duration_max: Millis,
-    /// The notice before a reclaim or a displacement of a spot lease.
+    /// The notice before a reclaim or a displacement of a spot lease at the limit price.
     pub notice: Millis,
+    /// What spot leases cost that may end at shorter or longer notice; see [`SpotPrice`].
+    pub spot: Vec<SpotPrice>,
     /// Who may buy.
     pub accepts: Accepts,
     /// How long it rests.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{AccountKey, DeviceId, LeaseId, MarketId, Nonce, OrderId, RequestId};
 use crate::receipt::ReceiptFault;
+use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
 /// A number that a refusal is about.
@@ -77,6 +78,9 @@ refusals! {
     /// The batch came too late.
     "batch_expired" BatchExpired { expires: Millis, now: Millis }
         => "the batch expired at {expires} ms, it is {now} ms";
+    /// The batch could be brought for longer than the market remembers.
+    "batch_far" BatchFar { expires: Millis, latest: Millis }
+        => "the batch expires at {expires} ms, none may after {latest} ms: sign it for less time";
     /// The account has used this nonce before.
     "nonce_used" NonceUsed { nonce: Nonce }
         => "nonce {nonce} is already applied";
@@ -97,10 +101,41 @@ refusals! {
         => "the key {account} is weak: it would sign anything";
     /// Only the operator may do this.
     "operator_only" OperatorOnly { account: AccountKey }
-        => "only the market's operator may do this, {account} is not";
+        => "only the market's operators may do this, {account} is none";
+    /// An operator has begun too many commands that wait for the others.
+    "approvals_many" ApprovalsMany { limit: u32 }
+        => "{limit} commands of this operator wait for the others, the limit: have some approved";
+    /// The account is frozen.
+    "account_frozen" AccountFrozen { account: AccountKey, reason: Name }
+        => "account {account} is frozen ({reason}): ask the market's operators";
+    /// The account has moved what it may in a day.
+    "cap_reached" CapReached { cap: Credits, moved: Credits, next: Millis }
+        => "an account moves {cap} micro-credits a day at most, and {moved} were moved today: wait \
+            until {next} ms, or ask the market's operators";
+    /// The rule stays as it was founded.
+    "rule_fixed" RuleFixed { rule: String }
+        => "the rule {rule} is fixed: only a new market has another";
+    /// The rule can't be that.
+    "rule_range" RuleRange { rule: String, value: u64, least: u64, most: u64 }
+        => "the rule {rule} can't become {value}: it is {least} to {most} (times in milliseconds)";
+    /// A change is told too late.
+    "notice_short" NoticeShort { at: Millis, earliest: Millis }
+        => "a change at {at} ms is told too late: it can take effect from {earliest} ms on";
+    /// A change of nothing, or of too much.
+    "settings_many" SettingsMany { count: u32, limit: u32 }
+        => "a change of {count} settings is not within 1 to {limit}";
+    /// Too many changes are told and not made.
+    "changes_many" ChangesMany { limit: u32 }
+        => "{limit} changes are told and not made yet, the limit: take one back, or wait";
+    /// No such change is told.
+    "change_unknown" ChangeUnknown { change: u64 }
+        => "no change {change} is to come: it was made, or taken back";
+    /// The version applies already.
+    "version_old" VersionOld { to: u16, current: u16 }
+        => "version {current} of the rules applies already, {to} is not later";
     /// The account has too many requests that are not decided.
     "requests_many" RequestsMany { open: u32, limit: u32 }
-        => "{open} requests wait for the operator, the limit is {limit}";
+        => "{open} requests wait for the operators, the limit is {limit}";
     /// No such request is open.
     "request_unknown" RequestUnknown { request: RequestId }
         => "there is no open request {request}: it was decided, or never made";
@@ -116,6 +151,9 @@ refusals! {
     /// The price is between two ticks.
     "price_off_tick" PriceOffTick { price: Price, tick: Price }
         => "the price {price} is not a multiple of the tick {tick}";
+    /// A price by notice of an ask is not one.
+    "spot_price_bad" SpotPriceBad { place: u32 }
+        => "spot price {place} must be below the limit, and longer and dearer than the one before";
     /// The budget buys nothing even at the lowest price.
     "budget_small" BudgetSmall { budget: Credits, needed: Credits }
         => "the budget of {budget} micro-credits buys nothing: the lowest price needs {needed}";
@@ -131,6 +169,14 @@ refusals! {
     /// The account has too many open orders.
     "orders_many" OrdersMany { open: u32, limit: u32 }
         => "{open} orders are open, the limit is {limit}";
+    /// Only the first ask of an account is free.
+    "deposit_short" DepositShort { deposit: Credits, available: Credits }
+        => "an ask beside the account's first holds {deposit} micro-credits until it ends, \
+            {available} are available: earn or be given them, or end the other ask";
+    /// The market has all the orders it may have.
+    "orders_full" OrdersFull { limit: u32, deposit: Credits }
+        => "there are {limit} orders already, the limit: only one that holds {deposit} \
+            micro-credits or more can take the place of one that holds less. Try again later";
     /// The pool is offered or leased already.
     "device_busy" DeviceBusy { device: DeviceId, capacity: Units, offered: Units, leased: Units }
         => "device {device} has {capacity} units, {offered} are on offer and {leased} leased";

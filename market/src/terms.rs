@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::book::{Demand, Summary};
 use crate::class::Resources;
 use crate::ids::{Slot, TermsId};
-use crate::order::{Ask, Bid, Term};
+use crate::order::{Ask, Bid, Limit, SpotPrice, Term};
 use crate::predicate::{Accepts, Wants};
-use crate::units::{Millis, Units};
+use crate::units::{Millis, Price, Units};
 
 /// What an ask says beyond device, price and quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,26 @@ pub(crate) struct AskTerms {
     pub duration_min: Millis,
     pub duration_max: Millis,
     pub notice: Millis,
+    pub spot: SpotTerms,
     pub accepts: Accepts,
+}
+
+/// What spot leases of an ask cost by their notice, and its limit where they cost less.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct SpotTerms {
+    pub limit: Price,
+    pub prices: Vec<SpotPrice>,
+}
+
+impl SpotTerms {
+    fn of(ask: &Ask) -> Self {
+        let limit = match ask.limit {
+            Limit::Price(price) if !ask.spot.is_empty() => price,
+            _ => Price(0),
+        };
+        let prices = ask.spot.clone();
+        Self { limit, prices }
+    }
 }
 
 /// What a bid says beyond class, price, budget, job and quantity.
@@ -44,6 +63,7 @@ impl Ord for AskTerms {
         let first = numbers(self).cmp(&numbers(other));
         first
             .then_with(|| self.resources.cmp(&other.resources))
+            .then_with(|| self.spot.cmp(&other.spot))
             .then_with(|| self.accepts.cmp(&other.accepts))
     }
 }
@@ -83,6 +103,25 @@ pub(crate) trait Terms: Ord {
 }
 
 impl AskTerms {
+    /// What this ask asks of a spot bid in place of its limit, and the notice it gives it.
+    pub(crate) fn spot_price(&self, bid: &BidTerms) -> Option<SpotPrice> {
+        let enough = |spot: &&SpotPrice| spot.notice >= bid.wants.notice;
+        let prices = (bid.term == Term::Spot).then_some(&self.spot.prices);
+        prices?.iter().find(enough).copied()
+    }
+
+    /// The notice that a lease has which `bid` opens.
+    pub(crate) fn notice_for(&self, bid: &BidTerms) -> Millis {
+        self.spot_price(bid).map_or(self.notice, |spot| spot.notice)
+    }
+
+    /// What a lease costs at the least that `bid` opens on a device that is leased; nothing where
+    /// all leases cost alike.
+    pub(crate) fn least_for(&self, bid: &BidTerms) -> Price {
+        self.spot_price(bid)
+            .map_or(self.spot.limit, |spot| spot.price)
+    }
+
     fn lanes(&self) -> [u16; 8] {
         let Resources {
             memory_bytes,
@@ -118,6 +157,7 @@ impl Terms for AskTerms {
             duration_min: ask.duration_min,
             duration_max: ask.duration_max,
             notice: ask.notice,
+            spot: SpotTerms::of(ask),
             accepts: ask.accepts.clone(),
         }
     }
@@ -128,6 +168,8 @@ impl Terms for AskTerms {
             && self.duration_min == ask.duration_min
             && self.duration_max == ask.duration_max
             && self.notice == ask.notice
+            && self.spot.prices == ask.spot
+            && (ask.spot.is_empty() || ask.limit == Limit::Price(self.spot.limit))
             && self.accepts == ask.accepts
     }
 

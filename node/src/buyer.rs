@@ -1,16 +1,21 @@
 //! The buyer: plans a job over the book, buys the leases, has the parts run, checks and settles.
 //!
-//! What a job does is decided by its core (`souk_roles::job`). Here is what the core wants done:
-//! `shell` is the job's one task, [`quote`] and `planner` say what would run where at what price,
-//! `rest` what is left of a job, [`journal`] is what survives this process, `compare` judges what
-//! was run twice, `holders` whom to ask for what was made, `turn` whose job goes first.
+//! What a job does is decided by its core (`souk_roles::job`). Here is what it wants done: `shell`
+//! is its one task, [`quote`] and `planner` say what would run where, at what price, `rest` what is
+//! left, [`journal`] survives this process, `compare` judges what was run twice, `holders` where
+//! what was made is, `turn` whose job goes first.
 
 pub mod checked;
 mod compare;
+pub mod ending;
+pub mod explanation;
 mod holders;
 pub mod job;
+pub mod job_files;
 pub mod journal;
 mod link_estimates;
+pub mod names;
+pub mod plan_json;
 mod planner;
 pub mod quote;
 mod quote_error;
@@ -18,6 +23,7 @@ mod rest;
 pub mod resting;
 mod shell;
 mod terms;
+pub mod times;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +62,7 @@ pub use journal::{Journal, JournalError};
 pub use quote::{Alternative, Quote};
 pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
-pub use souk_roles::job::{End, JobEvent, Reason, Spending};
+pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
 pub use souk_roles::lease::WINDOW_MAX;
 
 /// Content a buyer keeps in memory: models, inputs and outputs of its jobs.
@@ -276,11 +282,10 @@ impl Buyer {
         } = config;
         let config = TransferConfig::new(&traffic, None, CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
-        let tensors = tensors.map_err(JoinError::Direct)?;
         Ok(Buyer {
             trader,
             network,
-            tensors,
+            tensors: tensors.map_err(JoinError::Direct)?,
             jobs: Arc::default(),
             queue,
         })
@@ -289,6 +294,16 @@ impl Buyer {
     /// The account.
     pub fn account(&self) -> AccountKey {
         self.trader.account()
+    }
+
+    /// Who signs for it.
+    pub fn trader(&self) -> &Trader {
+        &self.trader
+    }
+
+    /// The tensors that it keeps and moves.
+    pub fn tensors(&self) -> &Tensors {
+        &self.tensors
     }
 
     /// The way to the market.

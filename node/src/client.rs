@@ -2,6 +2,7 @@
 
 pub mod broker;
 pub mod joining;
+pub mod market_data;
 pub mod reach;
 mod task;
 pub mod trader;

@@ -7,6 +7,7 @@ pub mod group;
 pub mod kernels;
 mod library;
 pub mod linked;
+pub mod measurement;
 pub mod probe;
 pub mod stated;
 
@@ -24,7 +25,7 @@ use souk_onnx::subgraph::Subgraph;
 use souk_registry::check::{CheckError, check};
 use souk_registry::measure;
 use souk_scheduler::graph::extents;
-use souk_vocabulary::catalogue;
+pub use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::Kind;
@@ -131,7 +132,7 @@ pub fn open(
             }
         }
         one => {
-            let device = open_one(one, cores)?;
+            let device = open_one(one, cores, None)?;
             if has_driver(one) {
                 check(&*device)?;
             }
@@ -140,15 +141,33 @@ pub fn open(
     }
 }
 
-fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Processor>, DeviceError> {
+/// Opens devices that have no driver in this process, as what was measured of them before says.
+pub fn open_measured(
+    choice: &DeviceChoice,
+    cores: Option<u32>,
+    known: &[Profile],
+) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    let opened = |(choice, known): (&DeviceChoice, &Profile)| open_one(choice, cores, Some(known));
+    each.into_iter().zip(known).map(opened).collect()
+}
+
+fn open_one(
+    choice: &DeviceChoice,
+    cores: Option<u32>,
+    known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
         DeviceChoice::Group(_) => unreachable!("a group is opened one by one"),
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
-            let description = discover::cpu();
-            let measured = measure::cpu(&description, threads);
-            let cpu = Cpu::new(measure::profile(&description, &measured), threads);
-            Ok(beside(cpu, threads))
+            let measured = || {
+                let description = discover::cpu();
+                measure::profile(&description, &measure::cpu(&description, threads))
+            };
+            let profile = known.cloned().unwrap_or_else(measured);
+            Ok(beside(Cpu::new(profile, threads), threads))
         }
         DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, None),
         DeviceChoice::Cuda {
@@ -200,7 +219,7 @@ pub fn open_known(
         DeviceChoice::Onnxruntime { provider } => {
             runtime(provider, threads_of(0, cores), Some(known))
         }
-        other => open_one(other, cores),
+        other => open_one(other, cores, Some(known)),
     };
     let mut each = Vec::new();
     flatten(choice, &mut each);

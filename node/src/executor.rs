@@ -26,7 +26,8 @@ use crate::device::DeviceError;
 use crate::device::costs::DeviceCosts;
 use crate::device::group::{Between, crew};
 use crate::device::linked::{self, Unusable};
-use crate::folder::config::{Isolation, ProviderFile};
+use crate::device::measurement::{self, DeviceMeasurement};
+use crate::folder::config::{DeviceChoice, Isolation, ProviderFile};
 use crate::protocols::lease::Failure;
 use crate::sandbox::{
     Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy, SandboxPool,
@@ -96,6 +97,8 @@ pub(crate) struct OpenedDevices {
     pub(crate) executor: Executor,
     pub(crate) label: String,
     pub(crate) profiles: Vec<Profile>,
+    /// The share of what they are described to do that mixed work gets, where that is known.
+    pub(crate) share: Option<f64>,
     pub(crate) seen: Arc<DeviceCosts>,
 }
 
@@ -122,15 +125,13 @@ impl OpenedDevices {
         // Where jobs are run apart, no foreign code is in the node's own process.
         device::choose_library(library.as_deref().filter(|_| !apart))?;
         // A driver that crashes must not take the node: it is never in its process.
-        let devices = if apart && driven {
-            Vec::new()
+        let (devices, share) = if apart && driven {
+            (Vec::new(), None)
         } else {
-            let opening = move || device::open(&choice, cores);
-            let opened = tokio::task::spawn_blocking(opening).await;
-            opened.expect("opening a device does not panic")?
+            opened(home.to_owned(), choice, cores).await?
         };
         if !apart {
-            return OpenedDevices::here(home, file, (devices, seen), store);
+            return OpenedDevices::here(home, file, (devices, share, seen), store);
         }
         let known = (!driven).then(|| device::profiles(&devices));
         drop(devices);
@@ -145,6 +146,7 @@ impl OpenedDevices {
             objective: file.prefer,
             library,
             memory_bytes: 0,
+            outputs_bytes: file.limits.outputs_bytes(),
             #[cfg(target_os = "linux")]
             groups: Arc::new(crate::sandbox::ControlGroups::open()),
         };
@@ -155,7 +157,7 @@ impl OpenedDevices {
                 .each(never_more_than_there_is(file.limits.memory_bytes())),
         };
         let first = Sandbox::start(&recipe).await?;
-        let (label, profiles) = (first.label().to_owned(), first.profiles()?);
+        let profiles = first.profiles()?;
         // What the first one measured the next ones know.
         recipe.profiles.get_or_insert_with(|| profiles.clone());
         for missing in &first.policy().missing {
@@ -170,12 +172,33 @@ impl OpenedDevices {
         }
         keep(home, file.isolation, first.policy().clone());
         Ok(OpenedDevices {
+            label: first.label().to_owned(),
             executor: Executor::Sandboxed(SandboxPool::new(recipe, first)),
-            label,
             profiles,
+            share,
             seen,
         })
     }
+}
+
+/// Opens devices, as what was measured of them before says where that holds; with what share of
+/// that mixed work gets.
+async fn opened(
+    home: PathBuf,
+    choice: DeviceChoice,
+    cores: Option<u32>,
+) -> Result<(Vec<Arc<dyn Processor>>, Option<f64>), DeviceError> {
+    let opening = move || {
+        if !measurement::is_kept(&choice) {
+            return Ok((device::open(&choice, cores)?, None));
+        }
+        let now_seconds = unix_us() / 1_000_000;
+        let known = DeviceMeasurement::known(&home, &choice, cores, now_seconds)?;
+        let devices = device::open_measured(&choice, cores, &known.profiles)?;
+        Ok((devices, Some(known.share)))
+    };
+    let opened = tokio::task::spawn_blocking(opening).await;
+    opened.expect("opening a device does not panic")
 }
 
 impl OpenedDevices {
@@ -183,7 +206,7 @@ impl OpenedDevices {
     fn here(
         home: &Path,
         file: &ProviderFile,
-        (devices, seen): (Vec<Arc<dyn Processor>>, Arc<DeviceCosts>),
+        (devices, share, seen): (Vec<Arc<dyn Processor>>, Option<f64>, Arc<DeviceCosts>),
         store: &Arc<Store>,
     ) -> Result<OpenedDevices, ExecutorError> {
         tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
@@ -198,6 +221,7 @@ impl OpenedDevices {
             executor: Executor::Here(Arc::new(runner)),
             label,
             profiles,
+            share,
             seen,
         })
     }
@@ -356,8 +380,17 @@ impl LeaseExecutor {
     ) -> Result<(), Failure> {
         match &self.place {
             LeaseProcess::Here(runner, _) => {
-                let runner = runner.clone();
-                let prepared = tokio::task::spawn_blocking(move || runner.prepare(model)).await;
+                let (runner, given) = (runner.clone(), weights.to_vec());
+                // The store has other buyers' weights too.
+                let preparing = move || {
+                    let named = runner.weights_of(model)?.into_iter();
+                    let mut others = named.filter(|(_, id)| !given.contains(id));
+                    match others.next() {
+                        Some((name, id)) => Err(TaskError::WeightMissing { name, id }),
+                        None => runner.prepare(model),
+                    }
+                };
+                let prepared = tokio::task::spawn_blocking(preparing).await;
                 let prepared =
                     prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
                 prepared.map_err(|error| Failure::Compile(error.to_string()))
@@ -411,6 +444,7 @@ fn run_failed(fault: SandboxFault) -> Failure {
         SandboxFault::OutOfMemory { limit_bytes } => Failure::Memory(limit_bytes),
         SandboxFault::OutOfTime => Failure::Expired,
         SandboxFault::Refused(reason) => Failure::Run(reason),
+        SandboxFault::TooMuch { .. } => Failure::Limit(format!("{fault}: see limits.outputs_mib")),
         SandboxFault::Store(_) | SandboxFault::Memory(_) => Failure::Run(fault.to_string()),
         SandboxFault::NotHere { .. }
         | SandboxFault::Wall(_)

@@ -1,5 +1,5 @@
-//! What a node says of itself to whoever watches it: figures in the text format of Prometheus, over
-//! HTTP, on a loopback address and only where it is asked for.
+//! What a node says of itself to whoever watches it: figures in the text format of Prometheus,
+//! served by whoever has a door for it.
 //!
 //! A page is made when it is asked for, from what the node keeps anyway; nothing is counted for its
 //! sake but a few sums. It holds figures alone: no account, address or content id, so that whoever
@@ -7,17 +7,24 @@
 
 mod machine;
 pub(crate) mod peers;
-mod server;
 
-use std::fmt::Write;
+use std::sync::Arc;
 
-pub use server::{MetricsError, MetricsListener};
+use futures::future::BoxFuture;
+use prometheus::core::Collector;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Encoder, TextEncoder};
+
+pub use prometheus::TEXT_FORMAT;
 
 /// The metrics of a node at a moment.
 #[derive(Debug, Default)]
 pub struct Page {
-    text: String,
+    families: Vec<MetricFamily>,
 }
+
+/// What makes a page when one is asked for; nothing once the node has stopped.
+pub type PageMaker = Arc<dyn Fn() -> BoxFuture<'static, Option<Page>> + Send + Sync>;
 
 /// How a figure moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +37,8 @@ pub enum Kind {
 
 /// The figures of one name.
 pub struct Family<'p> {
-    page: &'p mut Page,
-    name: &'static str,
+    family: &'p mut MetricFamily,
+    kind: Kind,
 }
 
 impl Page {
@@ -49,16 +56,16 @@ impl Page {
     /// If the name is none: letters, digits and underscores, and the unit last.
     pub fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
         assert!(is_name(name), "{name} is no name of a metric");
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        let help = escaped(help, false);
-        put(
-            &mut self.text,
-            format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"),
-        );
-        Family { page: self, name }
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(match kind {
+            Kind::Counter => MetricType::COUNTER,
+            Kind::Gauge => MetricType::GAUGE,
+        });
+        self.families.push(family);
+        let family = self.families.last_mut().expect("it was put there just now");
+        Family { family, kind }
     }
 
     /// One figure without labels that goes up and down.
@@ -71,35 +78,54 @@ impl Page {
         self.family(Kind::Counter, name, help).put(&[], value);
     }
 
+    /// What somebody counted, such as a histogram.
+    pub fn counted(&mut self, counted: &impl Collector) {
+        self.families.extend(counted.collect());
+    }
+
     /// The text.
     #[must_use]
-    pub fn into_text(self) -> String {
-        self.text
+    pub fn into_text(mut self) -> String {
+        // A name without figures is not told of.
+        self.families
+            .retain(|family| !family.get_metric().is_empty());
+        let mut text = Vec::new();
+        let written = TextEncoder::new().encode(&self.families, &mut text);
+        written.expect("each family has a name and figures");
+        String::from_utf8(text).expect("names and figures are text")
     }
 }
 
 impl Family<'_> {
     /// One figure, told apart from the others of its name by its labels.
     pub fn put(&mut self, labels: &[(&str, &str)], value: impl Into<Figure>) -> &mut Self {
-        let text = &mut self.page.text;
-        text.push_str(self.name);
-        for (place, (label, value)) in labels.iter().enumerate() {
-            debug_assert!(is_name(label), "{label} is no name of a label");
-            let before = if place == 0 { '{' } else { ',' };
-            put(
-                text,
-                format_args!("{before}{label}=\"{}\"", escaped(value, true)),
-            );
+        let pair = |(name, value): &(&str, &str)| {
+            debug_assert!(is_name(name), "{name} is no name of a label");
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value((*value).to_owned());
+            pair
+        };
+        let mut metric = Metric::from_label(labels.iter().map(pair).collect());
+        let value = value.into().0;
+        match self.kind {
+            Kind::Counter => {
+                let mut counter = Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
+            }
+            Kind::Gauge => {
+                let mut gauge = Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
+            }
         }
-        if !labels.is_empty() {
-            text.push('}');
-        }
-        put(text, format_args!(" {}\n", value.into().0));
+        self.family.mut_metric().push(metric);
         self
     }
 }
 
-/// A figure as it is told.
+/// A figure as it is told; not a number where it is not known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure(f64);
 
@@ -117,7 +143,7 @@ impl From<usize> for Figure {
 
 impl From<f64> for Figure {
     fn from(value: f64) -> Figure {
-        Figure(if value.is_finite() { value } else { 0.0 })
+        Figure(value)
     }
 }
 
@@ -133,29 +159,10 @@ pub fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
-fn put(text: &mut String, words: std::fmt::Arguments<'_>) {
-    let written = text.write_fmt(words);
-    written.expect("a text takes whatever is written");
-}
-
 fn is_name(name: &str) -> bool {
     let rest = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let first = name.bytes().next();
     first.is_some_and(|byte| byte.is_ascii_alphabetic()) && name.bytes().all(rest)
-}
-
-/// A text as it stands in a line; within quotes, where it is a label's value.
-fn escaped(text: &str, is_quoted: bool) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '\\' => safe.push_str("\\\\"),
-            '\n' => safe.push_str("\\n"),
-            '"' if is_quoted => safe.push_str("\\\""),
-            other => safe.push(other),
-        }
-    }
-    safe
 }
 
 #[cfg(test)]
@@ -175,7 +182,7 @@ mod tests {
                         # HELP souk_joules_total By\\nmeter \\\\ model.\n\
                         # TYPE souk_joules_total counter\n\
                         souk_joules_total{device=\"a \\\"b\\\"\\\\\\n\",source=\"meter\"} 1.5\n\
-                        souk_joules_total{device=\"c\",source=\"model\"} 0\n";
+                        souk_joules_total{device=\"c\",source=\"model\"} NaN\n";
         assert_eq!(page.into_text(), expected);
     }
 

@@ -15,6 +15,7 @@ pub mod swarm;
 mod transport;
 pub mod wire;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,16 +23,18 @@ use std::time::Duration;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Stream, StreamProtocol};
 use libp2p::{Multiaddr, PeerId};
+use souk_market::AccountKey;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::folder::contact::Contact;
-use crate::folder::key::{NodeKey, NotAKey};
+use crate::folder::key::{NodeKey, NotAKey, account_of};
 use crate::network::profile::{Profile, SignedProfile};
 use peer_score::{Conduct, Misconduct};
 use stream_quotas::{QuotaExceeded, StreamQuotas};
 use streams::{IncomingStream, StreamError, Streams};
-use swarm::{Command, SwarmTask, routes};
+use swarm::routes::{self, Route};
+use swarm::{Command, SwarmTask};
 
 pub use rate_limit::RateLimit;
 pub use stream_quotas::STREAMS_PER_PEER_MAX;
@@ -172,7 +175,15 @@ impl Network {
 
     /// The peers with a connection at this moment.
     pub async fn connected(&self) -> Vec<PeerId> {
-        self.ask(Command::Connected).await.unwrap_or_default()
+        let routes = self.ask(Command::Routes).await.unwrap_or_default();
+        routes.into_iter().map(|(peer, _)| peer).collect()
+    }
+
+    /// The accounts with a connection at this moment, and by which way each is connected.
+    pub async fn routes(&self) -> BTreeMap<AccountKey, Route> {
+        let routes = self.ask(Command::Routes).await.unwrap_or_default();
+        let account = |(peer, route)| Some((AccountKey(account_of(&peer)?), route));
+        routes.into_iter().filter_map(account).collect()
     }
 
     /// The address from which a peer is connected, or at which it was dialled; none where it is not
@@ -208,11 +219,26 @@ impl Network {
 
     /// Opens a stream to `peer`, dialling the addresses known of it where there is no connection.
     pub async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
+        self.open_over(peer, protocol, 0).await
+    }
+
+    /// How many connections to a peer there are: processes that share a key are one peer.
+    pub fn connections(&self, peer: PeerId) -> usize {
+        self.streams.connections(peer)
+    }
+
+    /// The same over one of several connections, of which the youngest is number 0.
+    pub async fn open_over(
+        &self,
+        peer: PeerId,
+        protocol: StreamProtocol,
+        number: usize,
+    ) -> Result<Stream, OpenError> {
         let opening = async {
             self.ask(|reply| Command::Connect { peer, reply })
                 .await?
                 .map_err(|cause| OpenError::Unreachable { peer, cause })?;
-            let opened = self.streams.open(peer, protocol.clone()).await;
+            let opened = self.streams.open(peer, protocol.clone(), number).await;
             opened.map_err(|error| match error {
                 StreamError::Unspoken => OpenError::Protocol { peer, protocol },
                 StreamError::Broken(cause) => OpenError::Broken { peer, cause },
@@ -558,7 +584,7 @@ pub(crate) mod tests {
         let (_, far, _) = staying(folder.path(), &[&meeting]).await;
         let now = crate::clock::unix_ms();
         let profile = Profile {
-            account: souk_market::AccountKey(key.public()),
+            account: AccountKey(key.public()),
             addresses: contact.addresses.clone(),
             resources: souk_market::Resources::default(),
             issued_ms: now,

@@ -5,4 +5,4 @@ pub(crate) mod fuzzed;
 pub mod lease;
 pub mod market;
 
-pub use souk_roles::market::{demands, regions, roster, unsuitable};
+pub use souk_roles::market::{demands, regions, roster, statement, unsuitable};

@@ -36,6 +36,7 @@ use tokio::sync::{mpsc, watch};
 use crate::client::reach::{ReachError, reach};
 use crate::client::trader::{TradeError, Trader};
 use crate::clock::unix_ms;
+use crate::content::access::SHOWN_FILE;
 use crate::content::links::LINKS_FILE;
 use crate::content::transfers::{Tensors, TransferConfig};
 use crate::device::costs::DeviceCosts;
@@ -48,7 +49,7 @@ use crate::folder::facts::FactLogError;
 use crate::folder::key::NodeKey;
 use crate::folder::limits::LimitRefusal;
 use crate::folder::market_file::MarketFile;
-use crate::metrics::MetricsListener;
+use crate::metrics::PageMaker;
 use crate::network::profile::{self, Profile};
 use crate::network::wire::Intake;
 use crate::network::{self, Network};
@@ -216,6 +217,8 @@ impl Beginning {
 /// A running provider: what its parts share.
 pub struct Provider {
     home: PathBuf,
+    /// What its account is called.
+    name: Name,
     trader: Trader,
     network: Network,
     tensors: Tensors,
@@ -248,6 +251,15 @@ pub struct Provider {
     energy: meter::Energy,
 }
 
+/// How a provider brings and serves contents.
+fn transfers_of(provider: &ProviderFile, home: &Path) -> TransferConfig {
+    let (traffic, links) = (&provider.traffic, Some(home.join(LINKS_FILE)));
+    TransferConfig {
+        shown: Some(home.join(SHOWN_FILE)),
+        ..TransferConfig::new(traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links)
+    }
+}
+
 impl Provider {
     /// Opens the device, joins the market and serves. The ask is placed by [`Provider::run`].
     pub async fn start(config: Config) -> Result<Arc<Provider>, ProviderError> {
@@ -267,8 +279,10 @@ impl Provider {
         let power = power::HeldLimits::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
         let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
-        let check = |profile| provider.limits.check_device(profile);
-        opened.profiles.iter().try_for_each(check)?;
+        opened
+            .profiles
+            .iter()
+            .try_for_each(|profile| provider.limits.check_device(profile))?;
         let config = network::NetworkConfig {
             listen: Some(provider.listen.clone()),
             peers_file: Some(home.join(network::PEERS_FILE)),
@@ -279,23 +293,22 @@ impl Provider {
         let whole = together(&opened.profiles);
         let mut peak = resources(&provider.device, &whole, &provider.limits);
         peak.region = provider.region.0;
-        let pace = measured_pace(&provider, opened.profiles.clone()).await;
+        let pace = measured_pace(&provider, opened.profiles.clone(), opened.share).await;
         if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);
         }
         let fault = Faulty::new(provider.fault, provider.fault_after);
-        let (traffic, links) = (provider.traffic, Some(home.join(LINKS_FILE)));
-        let config =
-            TransferConfig::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
+        let config = transfers_of(&provider, &home);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(ProviderError::Direct)?;
-        trader.register(name_of(&provider)?).await?;
+        let name = registered(&trader, &provider).await?;
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let provider = Arc::new(Provider {
             outlook: Outlook::start(&home, tensors.store()),
             live: live::Live::new(&opened.executor, &opened.label, &opened.profiles),
             seen: opened.seen,
             home,
+            name,
             trader,
             network,
             tensors,
@@ -319,10 +332,11 @@ impl Provider {
         Ok(provider)
     }
 
-    /// Tells how it does to whoever asks there, for as long as it is.
-    pub fn tell(self: &Arc<Self>, listening: MetricsListener) {
+    /// What tells how it does, for as long as it is.
+    #[must_use]
+    pub fn figures(self: &Arc<Self>) -> PageMaker {
         let told = Arc::downgrade(self);
-        tokio::spawn(listening.serve(move || gauges::page(told.clone())));
+        Arc::new(move || Box::pin(gauges::page(told.clone())))
     }
 
     /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
@@ -396,6 +410,7 @@ impl Provider {
                 Err(error) => tracing::debug!(%error, "the validators are not known anew"),
             }
             self.tensors.links().save(unix_ms());
+            self.tensors.access().save();
             self.outlook.save();
             self.seen.save();
             let heard = self.trader.broker().announce().await;
@@ -436,6 +451,13 @@ impl Provider {
     }
 }
 
+/// Opens the provider's account, unless it is open. Tells what it is called.
+async fn registered(trader: &Trader, provider: &ProviderFile) -> Result<Name, ProviderError> {
+    let name = name_of(provider)?;
+    trader.register(name.clone()).await?;
+    Ok(name)
+}
+
 fn name_of(provider: &ProviderFile) -> Result<Name, ProviderError> {
     Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
         name: provider.name.clone(),
@@ -455,10 +477,11 @@ fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
 async fn measured_pace(
     provider: &ProviderFile,
     profiles: Vec<souk_vocabulary::profile::Profile>,
+    share: Option<f64>,
 ) -> Pace {
     let (choice, cores) = (provider.device.clone(), provider.limits.cores);
     let known = profiles.clone();
-    let sharing = move || device::share(&choice, cores, &known);
+    let sharing = move || share.unwrap_or_else(|| device::share(&choice, cores, &known));
     let share = tokio::task::spawn_blocking(sharing).await;
     Pace::new(share.expect("measuring does not panic")).of(&profiles, provider.prefer)
 }

@@ -94,6 +94,8 @@ pub struct Recipe {
     pub library: Option<PathBuf>,
     /// Bytes of memory that a job may use.
     pub memory_bytes: u64,
+    /// Bytes that one run may give.
+    pub outputs_bytes: u64,
     /// The control groups of this process, or why there are none.
     #[cfg(target_os = "linux")]
     pub groups: std::sync::Arc<Result<ControlGroups, ControlGroupError>>,

@@ -18,6 +18,7 @@ pub mod node;
 pub mod operator;
 pub mod raft_link;
 mod saving;
+mod statements;
 mod storage;
 mod task;
 mod verifier;

@@ -91,6 +91,17 @@ impl Cluster {
         futures::future::try_join_all(all).await.map(drop)
     }
 
+    /// Starts one more, and waits until it serves.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn add(&mut self, recipe: Recipe) -> Result<(), StartError> {
+        let mut node = Node::spawn(recipe)?;
+        node.ready().await?;
+        self.running.insert(node.recipe().name.clone(), node);
+        Ok(())
+    }
+
     /// Names of the nodes that run, with their process ids.
     pub fn running(&self) -> impl Iterator<Item = (&str, Option<u32>)> {
         self.running
@@ -161,13 +172,13 @@ impl Cluster {
         self.stopped.keys().cloned().collect()
     }
 
-    /// Stops every node: providers first, so that they can withdraw their asks.
+    /// Stops every node: validators last, so that the others can withdraw their asks.
     pub async fn stop(self) {
-        let (providers, validators): (Vec<_>, Vec<_>) = self
+        let (validators, others): (Vec<_>, Vec<_>) = self
             .running
             .into_values()
-            .partition(|node| node.recipe().name.starts_with("provider"));
-        for group in [providers, validators] {
+            .partition(|node| node.recipe().name.starts_with("validator"));
+        for group in [others, validators] {
             let stopping: Vec<_> = group.into_iter().map(|n| tokio::spawn(n.stop())).collect();
             for stop in stopping {
                 stop.await.expect("stopping a node does not panic");

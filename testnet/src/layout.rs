@@ -34,6 +34,7 @@ pub const BUYER_CREDITS: u64 = 100_000_000;
 /// On one machine nobody is away for long: money left open comes back within seconds.
 const SETTLE_GRACE: Millis = Millis(5_000);
 const NOTE_DEADLINE: Millis = Millis(3_000);
+const RULES_NOTICE: Millis = Millis(5_000);
 
 /// Where nodes listen that have a host of their own.
 const HOST_PORT: u16 = 4001;
@@ -186,6 +187,7 @@ pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     genesis.rules = Rules {
         settle_grace: SETTLE_GRACE,
         note_deadline: NOTE_DEADLINE,
+        rules_notice: RULES_NOTICE,
         ..Rules::default()
     };
     genesis.validators = validators;

@@ -11,5 +11,6 @@ pub mod layout;
 pub mod models;
 pub mod ports;
 pub mod process;
+pub mod readers;
 pub mod submissions;
 pub mod supervisor;

@@ -348,8 +348,8 @@ impl SubmissionReport {
 }
 
 impl Spread {
-    fn of(times: impl Iterator<Item = Duration>) -> Spread {
-        let mut times: Vec<Duration> = times.collect();
+    pub(crate) fn of(times: impl IntoIterator<Item = Duration>) -> Spread {
+        let mut times: Vec<Duration> = times.into_iter().collect();
         times.sort_unstable();
         let at = |share: f64| {
             let place = (times.len() as f64 * share).ceil() as usize;

@@ -1,5 +1,6 @@
 //! A testnet that stays up: one process that holds the folder's lock and watches the nodes.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 use souk_node::folder::config::ConfigError;
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, LOG};
 use crate::layout::{self, LayoutError};
 use crate::ports::Ports;
-use crate::process::StartError;
+use crate::process::{Recipe, StartError};
 
 /// The file that the supervisor holds a lock on.
 const LOCK_FILE: &str = "lock";
@@ -20,8 +21,10 @@ const PID_FILE: &str = "testnet.pid";
 
 /// How often nodes are looked at.
 const WATCH_PERIOD: Duration = Duration::from_millis(200);
-/// How long a node that ended is left alone before it is started again.
-const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// How long a node that ended is left alone before it is started again: the first time, and at
+/// most, where it does not run for longer than that.
+const RESTART_PAUSE: Duration = Duration::from_millis(100);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How long a supervisor may take to stop its nodes.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -125,6 +128,27 @@ impl Supervisor {
         Ok(self.cluster.ready().await?)
     }
 
+    /// Starts another process beside the nodes, once these serve: started again like them, and
+    /// stopped first. Its log lies in `home`, a folder of the testnet.
+    ///
+    /// # Errors
+    /// When it does not start. The supervisor must still be stopped.
+    pub async fn add(
+        &mut self,
+        binary: &Path,
+        name: &str,
+        arguments: &[&str],
+        home: &str,
+    ) -> Result<(), SupervisorError> {
+        let recipe = Recipe {
+            name: name.to_owned(),
+            binary: binary.to_owned(),
+            arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+            log: self.folder.join(home).join(LOG),
+        };
+        Ok(self.cluster.add(recipe).await?)
+    }
+
     /// The nodes.
     pub fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
@@ -133,6 +157,7 @@ impl Supervisor {
     /// Starts nodes that end again, until `stop` ends; then stops them all.
     pub async fn run(mut self, stop: impl Future<Output = ()>, mut tell: impl FnMut(Incident)) {
         tokio::pin!(stop);
+        let mut pauses: BTreeMap<String, (Instant, Duration)> = BTreeMap::new();
         loop {
             tokio::select! {
                 () = &mut stop => break,
@@ -140,7 +165,13 @@ impl Supervisor {
             }
             for name in self.cluster.reap() {
                 tell(Incident::Ended(name.clone()));
-                tokio::time::sleep(RESTART_PAUSE).await;
+                let last = pauses.get(&name).copied();
+                let pause = match last.filter(|(at, _)| at.elapsed() < RESTART_PAUSE_MAX * 2) {
+                    Some((_, pause)) => (pause * 2).min(RESTART_PAUSE_MAX),
+                    None => RESTART_PAUSE,
+                };
+                pauses.insert(name.clone(), (Instant::now(), pause));
+                tokio::time::sleep(pause).await;
                 tell(match self.cluster.restart(&name).await {
                     Ok(()) => Incident::Restarted(name),
                     Err(error) => Incident::NotRestarted(name, error.to_string()),

@@ -1,6 +1,4 @@
-//! The arguments of `souk account …` and `souk operator …`.
-
-use std::path::PathBuf;
+//! The arguments of `souk account …`.
 
 use clap::Subcommand;
 use souk_node::market::AccountKey;
@@ -19,6 +17,18 @@ pub enum Account {
     Show {
         /// The account (64 hexadecimal digits); else that of --dir.
         account: Option<AccountKey>,
+    },
+    /// List every movement of an account's credits, the oldest first, with what caused it. It takes
+    /// no key.
+    History {
+        /// The account (64 hexadecimal digits); else that of --dir.
+        account: Option<AccountKey>,
+        /// Only the last so many.
+        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        last: usize,
+        /// Print rows for a spreadsheet, in micro-credits.
+        #[arg(long)]
+        csv: bool,
     },
     /// Ask the market's operator for credits. They come once the operator has confirmed it, which
     /// is between the two of you: pay as agreed, under the same reference.
@@ -61,56 +71,6 @@ pub struct Movement {
     /// What it is known by outside: the text of a transfer, where to pay to.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub reference: String,
-}
-
-/// Commands of a market's operator.
-#[derive(Debug, Subcommand)]
-pub enum Operator {
-    /// List requests for credits in and out that wait for the operator; it takes no key.
-    Requests,
-    /// Say that requested credits have come in or gone out.
-    Confirm {
-        /// Their ids.
-        #[arg(required = true)]
-        requests: Vec<u64>,
-        #[command(flatten)]
-        key: OperatorKey,
-    },
-    /// Say that nothing comes of a request; what was held returns to its account.
-    Refuse {
-        /// Its id.
-        request: u64,
-        /// Why, for its account.
-        reason: String,
-        #[command(flatten)]
-        key: OperatorKey,
-    },
-    /// Make credits for an account without a request; it must be open.
-    Credit {
-        /// The account (64 hexadecimal digits), as `souk account new` prints it.
-        account: AccountKey,
-        /// How much, in credits.
-        #[arg(value_parser = credits)]
-        amount: u64,
-        #[command(flatten)]
-        key: OperatorKey,
-    },
-    /// Take what the market earned (fees, the rest of slashed stake) into the operator's account.
-    Collect {
-        /// How much, in credits.
-        #[arg(value_parser = credits)]
-        amount: u64,
-        #[command(flatten)]
-        key: OperatorKey,
-    },
-}
-
-/// Who signs for a market.
-#[derive(Debug, clap::Args)]
-pub struct OperatorKey {
-    /// The key of the market's operator; else operator/key in --dir or in the folder above it.
-    #[arg(long, value_name = "FILE")]
-    pub operator_key: Option<PathBuf>,
 }
 
 /// Reads an amount of credits with at most six decimal places, exactly: as micro-credits.

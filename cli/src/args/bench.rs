@@ -28,14 +28,7 @@ pub enum Bench {
     /// How well the cost model of the CPU foretells the largest operators of models.
     Cost(CostArgs),
     /// Drive the bare book and the full exchange with a flow of orders.
-    Market {
-        /// a: deep, 100,000 orders rest; b: hot, most operations move an order.
-        #[arg(long, value_enum, default_value_t = FlowName::A)]
-        flow: FlowName,
-        /// How many operations.
-        #[arg(long, default_value_t = 1_000_000)]
-        operations: usize,
-    },
+    Market(MarketBenchArgs),
     /// Plan published scheduling instances.
     Plan {
         /// The instances, .json.gz.
@@ -125,6 +118,33 @@ pub struct MachineArgs {
     /// Leave the emulated devices out.
     #[arg(long)]
     pub real_only: bool,
+}
+
+/// What is done to a market.
+#[derive(Debug, clap::Args)]
+pub struct MarketBenchArgs {
+    /// a: deep, 100,000 orders rest; b: hot, most operations move an order.
+    #[arg(long, value_enum, default_value_t = FlowName::A)]
+    pub flow: FlowName,
+    /// How many operations.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub operations: usize,
+    /// Instead, time commits in a market of processes with and without so many readers, each of
+    /// whom asks every two seconds for what a dashboard shows.
+    #[arg(long, default_value_t = 0)]
+    pub readers: u32,
+    /// Closed leases that the market holds then.
+    #[arg(long, default_value_t = 100_000)]
+    pub closed_leases: u32,
+    /// Validators of that market.
+    #[arg(long, default_value_t = 3)]
+    pub validators: u32,
+    /// Rounds with readers, and as many without, in turn.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Seconds of each round.
+    #[arg(long, default_value_t = 10)]
+    pub seconds: u64,
 }
 
 /// A model and the sizes of its inputs.

@@ -5,6 +5,9 @@ use clap::Command;
 /// The words of a command, and what people type.
 type Example = (&'static str, &'static [&'static str]);
 
+/// As wide as a terminal that nobody has made wider.
+pub const COLUMNS: usize = 80;
+
 /// By command.
 const EXAMPLES: &[Example] = &[
     ("demo", &["souk demo"]),
@@ -15,12 +18,29 @@ const EXAMPLES: &[Example] = &[
             "souk --dir net testnet up --detach --validators 5",
         ],
     ),
+    #[cfg(feature = "gateway")]
+    (
+        "serve",
+        &[
+            "souk serve",
+            "souk --dir bazaar serve --http 127.0.0.1:8000",
+        ],
+    ),
+    (
+        "doctor",
+        &["souk doctor", "souk --dir bazaar doctor --json"],
+    ),
+    ("completions", &["souk completions bash"]),
+    ("man", &["souk man ~/.local/share/man/man1"]),
+    #[cfg(feature = "gateway")]
+    ("dashboard", &["souk dashboard", "souk dashboard --trade"]),
     ("testnet down", &["souk testnet down"]),
     ("testnet status", &["souk testnet status"]),
     (
         "testnet sim",
         &["souk testnet sim --seed 7 --seeds 20 --minutes 2"],
     ),
+    ("testnet attacks", &["souk testnet attacks"]),
     (
         "testnet chaos",
         &["souk testnet chaos --seed 7 --minutes 10"],
@@ -70,6 +90,13 @@ const EXAMPLES: &[Example] = &[
     ("account new", &["souk account new --name alice"]),
     ("account show", &["souk account show"]),
     (
+        "account history",
+        &[
+            "souk account history",
+            "souk account history --last 20 --csv",
+        ],
+    ),
+    (
         "account deposit",
         &["souk account deposit 100 --reference invoice-17"],
     ),
@@ -114,10 +141,40 @@ const EXAMPLES: &[Example] = &[
     ("lease give-up", &["souk --dir provider lease give-up 7"]),
     ("lease reclaim", &["souk --dir provider lease reclaim 7"]),
     ("operator requests", &["souk operator requests"]),
+    (
+        "operator decide",
+        &[
+            "souk operator decide --faucet 100",
+            "souk operator decide --hook ./decide.py",
+        ],
+    ),
+    ("operator reconcile", &["souk operator reconcile bank.csv"]),
     ("operator confirm", &["souk operator confirm 1 2"]),
     ("operator refuse", &["souk operator refuse 3 unpaid"]),
     ("operator credit", &["souk operator credit ACCOUNT 100"]),
+    ("key new", &["souk --dir bazaar key new"]),
     ("operator collect", &["souk operator collect 2.5"]),
+    (
+        "operator freeze",
+        &["souk operator freeze ACCOUNT --reason stolen-key"],
+    ),
+    ("operator thaw", &["souk operator thaw ACCOUNT"]),
+    ("operator pending", &["souk operator pending"]),
+    ("operator approve", &["souk operator approve 3"]),
+    (
+        "operator upgrade",
+        &["souk operator upgrade --to 2 --notice 1d"],
+    ),
+    ("operator rules show", &["souk operator rules show"]),
+    ("operator rules list", &["souk operator rules list"]),
+    (
+        "operator rules change",
+        &[
+            "souk operator rules change --set fee_basis_points=50 --notice 1d",
+            "souk operator rules change --class gpu-m5-t7 --auctions 60s",
+        ],
+    ),
+    ("operator rules keep", &["souk operator rules keep 2"]),
     (
         "market found",
         &["souk --dir market market found --name bazaar"],
@@ -138,6 +195,10 @@ const EXAMPLES: &[Example] = &[
     (
         "receipt verify",
         &["souk receipt verify out/receipt-1.json"],
+    ),
+    (
+        "receipt prove",
+        &["souk receipt prove out/receipt-1.json other/receipt-1.json"],
     ),
     (
         "model inspect",
@@ -164,7 +225,13 @@ const EXAMPLES: &[Example] = &[
     ),
     ("bench memory", &["souk bench memory minilm.onnx:8,128"]),
     ("bench cost", &["souk bench cost minilm.onnx:8,128"]),
-    ("bench market", &["souk bench market --flow a"]),
+    (
+        "bench market",
+        &[
+            "souk bench market --flow a",
+            "souk bench market --readers 1000",
+        ],
+    ),
     ("bench plan", &["souk bench plan instances/la01"]),
     (
         "bench partition",
@@ -199,7 +266,7 @@ const EXAMPLES: &[Example] = &[
     ),
     (
         "provider run",
-        &["souk --dir provider provider run --metrics 127.0.0.1:9464"],
+        &["souk --dir provider provider run --http 127.0.0.1:9464"],
     ),
     (
         "provider init",
@@ -207,6 +274,10 @@ const EXAMPLES: &[Example] = &[
             "souk --dir provider provider init",
             "souk --dir provider provider init --yes --device cpu --price 0.1 --region europe-west",
         ],
+    ),
+    (
+        "provider measure",
+        &["souk --dir provider provider measure"],
     ),
     ("provider status", &["souk --dir provider provider status"]),
     ("key lock", &["souk --dir provider key lock"]),
@@ -230,7 +301,8 @@ fn with_path(command: Command, path: &str) -> Command {
     let known = EXAMPLES.iter().find(|(words, _)| *words == path);
     let command = match known {
         Some((_, examples)) => {
-            command.after_help(format!("Examples:\n  {}", examples.join("\n  ")))
+            let examples: Vec<String> = examples.iter().map(|example| folded(example)).collect();
+            command.after_help(format!("Examples:\n{}", examples.join("\n")))
         }
         None => command,
     };
@@ -238,6 +310,23 @@ fn with_path(command: Command, path: &str) -> Command {
         let path = of(&name);
         command.mut_subcommand(&name, |sub| with_path(sub, &path))
     })
+}
+
+/// An example as lines that fit a terminal and can be pasted.
+fn folded(example: &str) -> String {
+    let mut lines = vec![" ".to_owned()];
+    for word in example.split(' ') {
+        let last = lines.last_mut().expect("there is one");
+        // A space before it, and a backslash behind.
+        if last.len() + word.len() + 3 > COLUMNS {
+            last.push_str(" \\");
+            lines.push(format!("      {word}"));
+            continue;
+        }
+        last.push(' ');
+        last.push_str(word);
+    }
+    lines.join("\n")
 }
 
 #[cfg(test)]

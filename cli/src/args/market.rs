@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use souk_node::market::AccountKey;
 
 use super::Freshness;
 
@@ -18,7 +19,8 @@ pub enum Market {
         /// The line that `souk market found` or `souk market show` prints: souk:ID@ADDRESS.
         line: String,
     },
-    /// Show the market of --dir: its name, its line, its operator, validators and rules.
+    /// Show the market of --dir: its name, its line, its operators, validators and rules, and what
+    /// of these is to change.
     Show,
     /// List the classes of devices that are traded: best bid and ask, last trade, units traded.
     Classes(Freshness),
@@ -63,6 +65,13 @@ pub struct FoundArgs {
     /// Its rules, as `souk market rules` prints them; the usual ones where nothing is given.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
+    /// Another operator (64 hexadecimal digits), beside the key that is made in the folder; again
+    /// for each.
+    #[arg(long, value_name = "ACCOUNT")]
+    pub operator: Vec<AccountKey>,
+    /// How many operators must give the same command before it is done.
+    #[arg(long, default_value_t = 1, value_name = "K")]
+    pub needed: u32,
     /// Where its first validator listens and is reached by the others, such as
     /// /ip4/192.0.2.7/tcp/4001; a port of 0 is drawn now and kept. Else this machine's own address,
     /// with a port that is drawn.

@@ -1,19 +1,18 @@
 //! The arguments of `souk testnet …`.
 
+#[cfg(feature = "gateway")]
+use std::net::SocketAddr;
+
 use clap::Subcommand;
+
+#[cfg(feature = "gateway")]
+use super::PageArgs;
 
 /// Commands on a testnet.
 #[derive(Debug, Subcommand)]
 pub enum Testnet {
     /// Start the testnet in --dir, making it if there is none; stop with Ctrl-C.
-    Up {
-        /// Return once it is up; stop it with `souk testnet down`.
-        #[arg(long)]
-        detach: bool,
-        /// Validators of a new testnet, 1 to 7.
-        #[arg(long, default_value_t = 3)]
-        validators: u32,
-    },
+    Up(UpArgs),
     /// Stop the testnet in --dir. Its market stays in the folder.
     Down,
     /// Show the validators and what they have agreed on.
@@ -21,6 +20,9 @@ pub enum Testnet {
     /// Simulate a market with faults: replicas, log and exchange as they are, in one thread, on
     /// simulated networks, disks and clocks, everything from one seed.
     Sim(SimArgs),
+    /// Try every way there is to cheat the other party of a lease, on the market's real rules, and
+    /// tell the most it can lose.
+    Attacks,
     /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds.
     Chaos(ChaosArgs),
     /// Attack a market of real processes in every way known while honest buyers go on, and check
@@ -28,6 +30,29 @@ pub enum Testnet {
     Hostile(HostileArgs),
     /// Run the gossip of many nodes in this process and count what each pays for it.
     Gossip(GossipArgs),
+}
+
+/// How a testnet is started.
+#[derive(Clone, Debug, clap::Args)]
+pub struct UpArgs {
+    /// Return once it is up; stop it with `souk testnet down`.
+    #[arg(long)]
+    pub detach: bool,
+    /// Validators of a new testnet, 1 to 7.
+    #[arg(long, default_value_t = 3)]
+    pub validators: u32,
+    /// Where its gateway answers over HTTP; else 127.0.0.1:7800, or a free port where that is
+    /// taken.
+    #[cfg(feature = "gateway")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "no_http")]
+    pub http: Option<SocketAddr>,
+    /// Start no gateway.
+    #[cfg(feature = "gateway")]
+    #[arg(long)]
+    pub no_http: bool,
+    #[cfg(feature = "gateway")]
+    #[command(flatten)]
+    pub page: PageArgs,
 }
 
 /// How a market is attacked.

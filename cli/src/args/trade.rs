@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
-use souk_node::market::AccountKey;
+use souk_node::market::{AccountKey, Millis, Price, SpotPrice};
 
 use super::account::credits;
 
@@ -102,7 +102,7 @@ pub struct AskArgs {
     /// The least price of a device-second, in credits; else that of its file.
     #[arg(long, value_parser = credits)]
     pub price: Option<u64>,
-    /// How many leases are sold at once; else as its file says.
+    /// How many of the leases that its file sells at once are offered; else all of them.
     #[arg(long, value_name = "N")]
     pub units: Option<u32>,
     /// The longest lease, such as 10m.
@@ -113,6 +113,11 @@ pub struct AskArgs {
     /// The notice before a spot lease is taken back or displaced.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub notice: Option<Duration>,
+    /// What a spot lease costs whose notice is this long, in credits, such as 5s=0.04; the longer
+    /// the notice, the dearer, and all below the price. May be given four times; else as its file
+    /// says.
+    #[arg(long, value_name = "TIME=CREDITS", value_parser = spot_price)]
+    pub spot: Vec<SpotPrice>,
     /// Only to buyers of at least this reputation, 0 to 1000.
     #[arg(long, value_name = "PERMILLE", default_value_t = 0,
           value_parser = clap::value_parser!(u16).range(0..=1000))]
@@ -162,6 +167,26 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|_| "a time is like 90s, 10m or 2h".to_owned())?;
     let time = Duration::try_from_secs_f64(number * seconds);
     time.map_err(|error| format!("it is no time: {error}"))
+}
+
+/// A price of spot leases by their notice, such as `5s=0.04`.
+fn spot_price(text: &str) -> Result<SpotPrice, String> {
+    let wrong = || "a price by notice is like 5s=0.04".to_owned();
+    let (notice, price) = text.split_once('=').ok_or_else(wrong)?;
+    let notice = duration(notice)?.as_millis();
+    Ok(SpotPrice {
+        notice: Millis(u64::try_from(notice).map_err(|_| wrong())?),
+        price: Price(credits(price)?),
+    })
+}
+
+/// A share of the price for spot leases by their notice in seconds, such as `5s=40`.
+pub fn spot_share(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || "a share by notice is like 5s=40, in per cent".to_owned();
+    let (notice, percent) = text.split_once('=').ok_or_else(wrong)?;
+    let percent = percent.trim_end_matches('%').parse().map_err(|_| wrong())?;
+    let seconds = duration(notice)?.as_secs();
+    Ok((u32::try_from(seconds).map_err(|_| wrong())?, percent))
 }
 
 /// Commands on the leases of --dir's account.

@@ -1,10 +1,10 @@
 //! `souk account …`: an account of a market, opened, looked at, filled and emptied.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::folder::config::KEY_FILE;
+use souk_node::folder::config::{KEY_FILE, ProviderFile};
 use souk_node::folder::key::NodeKey;
 use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{
@@ -22,6 +22,9 @@ pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
     match command {
         Account::New { name } => open(folder, output, name).await,
         Account::Show { account } => show_account(folder, output, account).await,
+        Account::History { account, last, csv } => {
+            history(folder, output, account, (last, csv)).await
+        }
         Account::Deposit(movement) => ask(folder, output, Direction::Deposit, &movement).await,
         Account::Withdraw(movement) => ask(folder, output, Direction::Withdrawal, &movement).await,
         Account::Transfer { to, movement } => transfer(folder, output, to, &movement).await,
@@ -38,25 +41,30 @@ pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
 }
 
 async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
-    let home = account_folder(folder);
     let account = opened_trader(folder, name).await?.account();
-    let facts = json!({ "account": account, "dir": home });
+    let key_file = own_key_file(folder);
+    let facts = json!({ "account": account, "dir": key_file.parent() });
     let text = format!(
         "account {account} is open; its key is {}\n\
          ask for credits:  {}",
-        home.join(KEY_FILE).display(),
+        key_file.display(),
         paste::command("account deposit AMOUNT --reference TEXT"),
     );
     show::line(output, &facts, &text);
     Ok(())
 }
 
-/// Trades as the account of `--dir`, which is opened if it is not.
-async fn opened_trader(folder: &Path, name: Option<String>) -> Result<Trader, Failure> {
+/// Trades as the account of `--dir`, which is opened if it is not. That of a provider is its own,
+/// under its own name.
+pub async fn opened_trader(folder: &Path, name: Option<String>) -> Result<Trader, Failure> {
     MarketFile::find(folder).map_err(from_config)?;
-    let key_file = account_folder(folder).join(KEY_FILE);
+    let provider = ProviderFile::find(folder).ok().map(|file| file.name);
+    let key_file = match provider {
+        Some(_) => own_key_file(folder),
+        None => account_folder(folder).join(KEY_FILE),
+    };
     let key = NodeKey::load_or_create(&key_file).map_err(from_key)?;
-    let text = name.or_else(|| std::env::var("USER").ok());
+    let text = name.or(provider).or_else(|| std::env::var("USER").ok());
     let name = short_text("--name", &text.unwrap_or_else(|| "buyer".to_owned()))?;
     let trader = trader(folder, key).await?;
     trader.register(name).await.map_err(from_trade)?;
@@ -88,6 +96,34 @@ async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>
             show::money::print_held(account, (&orders, &leases, &requests));
             show::money::print_requests(&requests, false);
         }
+    }
+    Ok(())
+}
+
+async fn history(
+    folder: &Path,
+    output: Output,
+    account: Option<AccountKey>,
+    (last, csv): (usize, bool),
+) -> Outcome {
+    let account = account.map_or_else(|| own_account(folder), Ok)?;
+    let broker = look(folder).await?;
+    let statement = broker.statement(account, last).await;
+    let statement = statement.map_err(unreachable_market)?;
+    match output {
+        _ if csv => {
+            let mut rows = csv::Writer::from_writer(std::io::stdout().lock());
+            let header = rows.write_record(show::history::CSV_HEADER);
+            let lines = statement.lines.iter().rev();
+            let written = header.and_then(|()| {
+                let mut each = lines.map(|line| show::history::csv_row(account, line));
+                each.try_for_each(|row| rows.write_record(row))
+            });
+            // A reader that has gone away is no reason to fail.
+            drop(written.and_then(|()| Ok(rows.flush()?)));
+        }
+        Output::Json => show::json(&show::history::to_json(account, &statement)),
+        Output::Text => show::history::print(account, &statement),
     }
     Ok(())
 }
@@ -164,14 +200,17 @@ async fn stake(folder: &Path, output: Output, command: Command) -> Outcome {
     Ok(())
 }
 
-/// The key of a folder's account: that of its jobs, or of the node whose folder it is.
-fn own_key(folder: &Path) -> Result<NodeKey, Failure> {
+/// Where the key of a folder's account lies: that of its jobs, or of the node whose folder it is.
+fn own_key_file(folder: &Path) -> PathBuf {
     let (own, node) = (account_folder(folder).join(KEY_FILE), folder.join(KEY_FILE));
-    let path = match !own.exists() && node.exists() {
+    match !own.exists() && node.exists() {
         true => node,
         false => own,
-    };
-    NodeKey::load(&path).map_err(|error| {
+    }
+}
+
+fn own_key(folder: &Path) -> Result<NodeKey, Failure> {
+    NodeKey::load(&own_key_file(folder)).map_err(|error| {
         let hint = "`souk account new` makes an account in --dir";
         Failure::new(Kind::State, error, hint)
     })
@@ -234,6 +273,19 @@ fn remedy(refusal: &Refusal) -> String {
                 "account show",
             )
         }
+        Refusal::DepositShort { .. } => {
+            look("orders of this account, and what each holds", "order list")
+        }
+        Refusal::AccountFrozen { .. } | Refusal::CapReached { .. } => {
+            look("how the account stands", "account show")
+        }
+        Refusal::RuleFixed { .. } | Refusal::RuleRange { .. } | Refusal::NoticeShort { .. } => {
+            look("the rules, and which may change", "operator rules show")
+        }
+        Refusal::ChangeUnknown { .. } | Refusal::ChangesMany { .. } => {
+            look("changes that are to come", "operator rules list")
+        }
+        Refusal::ApprovalsMany { .. } => look("those that wait", "operator pending"),
         Refusal::RequestUnknown { .. } => look("those that are open", "operator requests"),
         Refusal::OrderUnknown { .. }
         | Refusal::OrderNotYours { .. }
@@ -254,7 +306,7 @@ fn remedy(refusal: &Refusal) -> String {
         | Refusal::BudgetSmall { .. }
         | Refusal::DurationBad { .. }
         | Refusal::Unfilled { .. } => look("what is on offer", "book"),
-        Refusal::OperatorOnly { .. } => "sign as the operator: --operator-key FILE".to_owned(),
+        Refusal::OperatorOnly { .. } => "sign as an operator: --operator-key FILE".to_owned(),
         _ => look("the market's rules", "market show"),
     }
 }

@@ -7,6 +7,7 @@ mod market;
 mod memory;
 mod models;
 mod planning;
+mod readers;
 mod submit;
 mod tasks;
 mod tensors;
@@ -34,8 +35,9 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         Bench::Models(args) => models::run(output, args),
         Bench::Memory(args) => memory::run(output, args),
         Bench::Cost(args) => cost::run(output, args),
-        Bench::Market { flow, operations } => {
-            market::run(output, *flow, *operations);
+        Bench::Market(args) if args.readers > 0 => readers::run(output, args).await,
+        Bench::Market(args) => {
+            market::run(output, args.flow, args.operations);
             Ok(())
         }
         Bench::Plan {

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use souk_node::buyer::Buyer;
 use souk_node::buyer::job::{Job, Limits};
+use souk_node::buyer::plan_json;
 use souk_node::memory::{Tensor, npy};
 use souk_testnet::layout;
 use souk_testnet::models::digits;
@@ -69,7 +70,7 @@ async fn market_day(
         .map_err(broken)?;
     let mut wanted = job_of(&images, 2);
     let quote = buyer.quote(&wanted).await.map_err(job::from_quote)?;
-    let plan = show::plan::to_json(&quote);
+    let plan = plan_json::to_json(&quote);
     let names = show::names(&quote.listings);
     if output == Output::Text {
         say(&format!(

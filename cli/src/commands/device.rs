@@ -46,6 +46,20 @@ fn library(folder: &Path) -> Option<PathBuf> {
     file.library(folder)
 }
 
+/// The names of this machine's processors that can be sold.
+pub fn present() -> Vec<String> {
+    let gpus = probe::ask::<Vec<Adapter>>(&["gpus"], None).unwrap_or_default();
+    let gpus = gpus.into_iter().filter(|gpu| !gpu.is_software);
+    let gpus = gpus.map(|gpu| format!("gpu:{}", gpu.profile.model));
+    let cards = probe::ask::<Vec<Profile>>(&["cuda"], None).unwrap_or_default();
+    let cards = (0..cards.len()).map(|ordinal| format!("cuda:{ordinal}"));
+    let runtime = probe::ask::<LibraryReport>(&["onnxruntime"], None);
+    let providers = runtime.map(|it| it.providers).unwrap_or_default();
+    let providers = providers.into_iter().map(|it| format!("onnxruntime:{it}"));
+    let all = std::iter::once("cpu".to_owned()).chain(gpus).chain(cards);
+    all.chain(providers).collect()
+}
+
 fn list(output: Output, library: Option<&Path>) {
     let cpu = discover::cpu();
     let gpus = probe::ask::<Vec<Adapter>>(&["gpus"], None);

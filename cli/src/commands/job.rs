@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use souk_node::buyer::checked::ShownPlan;
 use souk_node::buyer::job::{Job, Limits, Priority};
+use souk_node::buyer::plan_json;
 use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote, Submission};
 use souk_node::folder::config::{DirectChoice, Traffic};
 use souk_node::market::{AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Regions};
@@ -18,7 +19,6 @@ use souk_node::memory::Tensor;
 use souk_node::protocols::regions;
 use tokio::sync::mpsc;
 
-use super::job_files::JobFiles;
 use super::providers;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
@@ -29,6 +29,7 @@ use crate::{files, show};
 use asking::{Asking, Files, PlanView};
 use failures::{from_ended, left, with_held};
 pub use failures::{from_import, from_quote, unreadable};
+use souk_node::buyer::job_files::JobFiles;
 
 /// Progress that may wait to be printed.
 const PROGRESS_MAX: usize = 256;
@@ -36,11 +37,8 @@ const PROGRESS_MAX: usize = 256;
 /// Micro-credits in a credit.
 const MICRO: f64 = 1e6;
 
-/// Where shown plans are remembered, in the folder of the market.
-const PLANS_FOLDER: &str = "buyer/plans";
-
-/// Where jobs keep their journals.
-pub const JOBS_FOLDER: &str = "buyer/jobs";
+pub use souk_node::buyer::checked::PLANS_FOLDER;
+pub use souk_node::buyer::journal::JOBS_FOLDER;
 
 /// Shows a plan and what else there is to choose from.
 pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
@@ -56,13 +54,7 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
         .map_err(from_config)?;
     match output {
         Output::Json => {
-            let plan = show::plan::to_json(&quote);
-            let held = quote.holds(job.limits.budget).ok().map(|(held, _)| held);
-            let plan = show::with(plan, [("holds_micro_credits", serde_json::json!(held))]);
-            show::json(&show::with(
-                plan,
-                show::plan::choice_json(&quote, &alternatives),
-            ));
+            show::json(&plan_json::with_choice(&quote, &job.limits, &alternatives));
         }
         Output::Text => {
             let text = show::plan::text(&quote, &job.limits);
@@ -87,8 +79,8 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     let (jobs, command) = remembered(folder, args);
     let journal = buyer.journal(&jobs).map_err(unreadable)?;
     let name = journal.name().to_owned();
-    let shown = PlanView {
-        plan: show::plan::to_json(&quote),
+    let mut shown = PlanView {
+        plan: plan_json::to_json(&quote),
         planned: Some(Times::planned(&quote)),
         names: show::names(&quote.listings),
         kept: JobFiles::new(&jobs, &name),
@@ -102,7 +94,10 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     }
     if let Some(own) = own {
         let about = (&job, journal.job(), &shown.kept);
-        bidding::bought(&buyer, about, &quote, own).await?;
+        let lease = bidding::bought(&buyer, about, &quote, own).await?;
+        // It need not be of a provider that the job was planned over.
+        let names = providers::of_leases(buyer.broker(), &[lease]).await?;
+        shown.names.extend(names);
     }
     let journal = Some((journal, &command));
     let running = |submission| {

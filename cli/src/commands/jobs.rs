@@ -12,11 +12,11 @@ use souk_node::buyer::journal::{JobState, Record};
 use souk_node::clock::unix_ms;
 
 use super::job::{self, JOBS_FOLDER};
-use super::job_files::JobFiles;
 use crate::args::{JobCommand, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{join, unreachable_market};
 use crate::show;
+use souk_node::buyer::job_files::JobFiles;
 
 /// Runs a command on jobs.
 pub async fn run(folder: &Path, output: Output, command: &JobCommand) -> Outcome {

@@ -3,24 +3,44 @@
 use std::path::Path;
 
 use serde_json::json;
-use souk_node::folder::config::KEY_FILE;
+use souk_node::folder::config::{KEY_FILE, OPERATOR_FOLDER};
 use souk_node::folder::key::{KeyError, LockError, NodeKey, Passphrase};
+use souk_node::market::AccountKey;
 
 use crate::args::{Key, Output};
 use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::create;
 use crate::show;
 
 /// Locks or bares the key in a node's folder.
 pub fn run(folder: &Path, output: Output, command: &Key) -> Outcome {
+    if let Key::New = command {
+        return new(folder, output);
+    }
     let path = folder.join(KEY_FILE);
     let key = NodeKey::load(&path).map_err(from_key)?;
     let (passphrase, state) = match command {
         Key::Lock => (Some(Passphrase::choose().map_err(from_lock)?), "locked"),
-        Key::Unlock => (None, "bare"),
+        Key::Unlock | Key::New => (None, "bare"),
     };
     key.replace(&path, passphrase.as_ref()).map_err(from_key)?;
     let said = format!("{} is {state}", path.display());
     show::line(output, &json!({ "key": path, "is": state }), &said);
+    Ok(())
+}
+
+/// Makes an operator's key, where there is none.
+fn new(folder: &Path, output: Output) -> Outcome {
+    create(folder)?;
+    let path = folder.join(OPERATOR_FOLDER).join(KEY_FILE);
+    let key = NodeKey::load_or_create(&path).map_err(from_key)?;
+    let account = AccountKey(key.public());
+    let text = format!(
+        "{account}\n  its key is {}: keep a copy elsewhere. Whoever founds the market gives\n    \
+         souk market found --operator {account} --needed 2",
+        path.display()
+    );
+    show::line(output, &json!({ "account": account, "key": path }), &text);
     Ok(())
 }
 
@@ -29,7 +49,9 @@ pub fn from_key(error: KeyError) -> Failure {
     let hint = match &error {
         KeyError::Locked { .. } => "the passphrase is that of `souk key lock`",
         KeyError::Open { .. } => "and consider that it may have been read",
-        KeyError::File { .. } => "a node's folder holds its key; is --dir right?",
+        KeyError::File { .. } => {
+            "a node's folder holds its key: is --dir right, and was it set up there?"
+        }
         KeyError::Damaged { .. } => "put back a backup of the file",
     };
     Failure::new(Kind::State, error, hint)

@@ -1,7 +1,6 @@
 //! `souk market …`: a market is founded, joined, shown.
 
 mod founding;
-mod rules;
 pub mod views;
 
 use std::path::Path;
@@ -11,18 +10,19 @@ use souk_node::client::joining::{self, JoiningError};
 use souk_node::folder::invitation::Invitation;
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::Genesis;
+use souk_node::protocols::market::{Governance, Members};
 
 use crate::args::{Market, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{create, from_config, from_network, unreachable_market};
-use crate::show;
+use crate::folder::{create, from_config, from_network, look, unreachable_market};
+use crate::{rules, show};
 
 /// Carries out a command on markets.
 pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
     match command {
         Market::Found(new) => founding::found(folder, output, &new),
         Market::Join { line } => join(folder, output, &line).await,
-        Market::Show => show(folder, output),
+        Market::Show => show(folder, output).await,
         Market::Rules => {
             show::say(rules::text(&Default::default()).trim_end());
             Ok(())
@@ -97,28 +97,58 @@ fn of_another(folder: &Path, genesis: &Genesis) -> Failure {
     Failure::new(
         Kind::State,
         cause,
-        "give each market a folder of its own with --dir",
+        "give each market a folder of its own with --dir; remove one that nobody has joined",
     )
 }
 
-fn show(folder: &Path, output: Output) -> Outcome {
+async fn show(folder: &Path, output: Output) -> Outcome {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let market = market.with_known(folder);
     let line = line_of(&market)?;
     let genesis = &market.genesis;
+    // What the folder says is shown though nobody answers.
+    let asked = asked(folder).await;
     let facts = json!({
         "market": genesis.market_id().to_string(), "name": genesis.chain, "line": line,
-        "operator": genesis.operator, "validators": genesis.validators, "rules": genesis.rules,
+        "operators": genesis.operators, "operators_needed": genesis.operators_needed,
+        "validators": genesis.validators, "rules": genesis.rules,
+        "now": asked.as_ref().ok().map(|(found, _)| found),
+        "members": asked.as_ref().ok().map(|(_, members)| members),
     });
+    let rules = asked
+        .as_ref()
+        .map_or(&genesis.rules, |(found, _)| &found.rules);
+    let operators: Vec<String> = genesis.operators.iter().map(ToString::to_string).collect();
     let text = format!(
-        "market    {}\nid        {}\noperator  {}\nline      {line}\n\n{}",
+        "market    {}\nid        {}\noperators {} of {}\nline      {line}\n\n{}",
         genesis.chain.as_str(),
         genesis.market_id(),
-        genesis.operator,
-        rules::text(&genesis.rules).trim_end(),
+        genesis.operators_needed,
+        operators.join("\n          "),
+        rules::text(rules).trim_end(),
     );
     show::line(output, &facts, &text);
+    match (&asked, output) {
+        (_, Output::Json) => {}
+        (Ok((found, members)), Output::Text) => {
+            show::say("");
+            show::governance::print_coming(found);
+            show::governance::print_versions(members);
+        }
+        (Err(failure), Output::Text) => show::tell(&format!(
+            "note: it was founded with these rules; no validator says what they are now: {}",
+            failure.cause
+        )),
+    }
     Ok(())
+}
+
+/// How the market is run now, and by which validators.
+async fn asked(folder: &Path) -> Result<(Governance, Members), Failure> {
+    let broker = look(folder).await?;
+    let found = broker.governance().await.map_err(unreachable_market)?;
+    let members = broker.members().await.map_err(unreachable_market)?;
+    Ok((found, members))
 }
 
 /// The line of a market with all validators that are known here.

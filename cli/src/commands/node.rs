@@ -7,7 +7,7 @@ use std::time::Duration;
 use souk_node::folder::config::{self, KEY_FILE, ProviderFile, VALIDATOR_FILE};
 use souk_node::folder::facts::FactLogError;
 use souk_node::folder::key::NodeKey;
-use souk_node::metrics::{MetricsError, MetricsListener};
+use souk_node::metrics::PageMaker;
 use souk_node::network;
 use souk_node::provider::{self, ProviderError};
 use souk_node::sandbox::SandboxFault;
@@ -34,16 +34,14 @@ pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
         validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
         network: options(&run),
     };
-    let metrics = metrics(&run).await?;
+    let watched = MetricsDoor::at(&run).await?;
     let stop = async { drop(until(run).await) };
     tokio::pin!(stop);
     let seat = tokio::select! {
         seat = Seat::start(config, waiting) => seat.map_err(from_seat)?,
         () = &mut stop => return Ok(()),
     };
-    if let Some(listening) = metrics {
-        seat.tell(listening);
-    }
+    watched.tell(seat.figures());
     ready("validator");
     seat.run(stop).await.map_err(from_seat)
 }
@@ -51,7 +49,7 @@ pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
 /// Tells whoever started a newcomer what it waits for.
 fn waiting(address: &str) {
     tell(&format!(
-        "waiting to be added: the operator runs `souk validator add {address}`"
+        "waiting to be added: the operator runs `souk --dir FOLDER validator add {address}`"
     ));
 }
 
@@ -63,21 +61,21 @@ fn tell(text: &str) {
 
 /// Runs a provider until it is told to stop.
 pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
+    // Whoever has not made one yet is told so, and not that its key is missing.
+    let file = ProviderFile::find(folder).map_err(from_config)?;
     let config = provider::Config {
         home: folder.to_owned(),
         key: key(folder)?,
         market: MarketFile::find(folder).map_err(from_config)?,
-        provider: ProviderFile::find(folder).map_err(from_config)?,
+        provider: file,
         network: options(&args.run),
         program: program()?,
     };
-    let metrics = metrics(&args.run).await?;
+    let watched = MetricsDoor::at(&args.run).await?;
     let provider = provider::Provider::start(config)
         .await
         .map_err(from_provider)?;
-    if let Some(listening) = metrics {
-        provider.tell(listening);
-    }
+    watched.tell(provider.figures());
     let sold = provider.resources();
     ready(&show::device(sold.model.as_str(), sold.emulated));
     let patience = Duration::from_secs(args.drain);
@@ -101,27 +99,40 @@ fn options(run: &RunArgs) -> network::Options {
     }
 }
 
-/// Listens for who watches, if it is told to.
-async fn metrics(run: &RunArgs) -> Result<Option<MetricsListener>, Failure> {
-    let Some(address) = run.metrics else {
-        return Ok(None);
-    };
-    let listening = MetricsListener::at(address)
-        .await
-        .map_err(|error| match error {
-            MetricsError::NotLoopback { .. } => Failure::new(
-                Kind::Input,
-                error,
-                "give --metrics 127.0.0.1:9464, and have a proxy with a password answer others",
-            ),
-            MetricsError::Listen { .. } => Failure::new(
-                Kind::Network,
-                error,
-                "another program may listen there: give --metrics another port",
-            ),
-        })?;
-    tell(&format!("metrics: http://{}/metrics", listening.address()));
-    Ok(Some(listening))
+/// Where a node tells who watches it how it does, if it is told to.
+struct MetricsDoor {
+    #[cfg(feature = "gateway")]
+    door: Option<souk_gateway::Door>,
+}
+
+impl MetricsDoor {
+    /// Listens, before the node starts: what it cannot do it says at once.
+    #[cfg(feature = "gateway")]
+    async fn at(run: &RunArgs) -> Result<MetricsDoor, Failure> {
+        let Some(address) = run.http else {
+            return Ok(MetricsDoor { door: None });
+        };
+        let door = souk_gateway::Door::at(address).await;
+        let door = door.map_err(super::serve::from_door)?;
+        tell(&format!("metrics: http://{}/metrics", door.address()));
+        Ok(MetricsDoor { door: Some(door) })
+    }
+
+    #[cfg(not(feature = "gateway"))]
+    #[expect(clippy::unused_async, reason = "with the gateway it waits")]
+    async fn at(_: &RunArgs) -> Result<MetricsDoor, Failure> {
+        Ok(MetricsDoor {})
+    }
+
+    /// Tells from now on.
+    fn tell(self, figures: PageMaker) {
+        #[cfg(feature = "gateway")]
+        if let Some(door) = self.door {
+            tokio::spawn(souk_gateway::watched(door, figures));
+        }
+        #[cfg(not(feature = "gateway"))]
+        drop(figures);
+    }
 }
 
 /// This program as it was started: also after its file was replaced by a newer one.
@@ -157,6 +168,10 @@ async fn until(run: RunArgs) -> Requests {
 pub fn from_seat(error: SeatError) -> Failure {
     let anew = "stop it, `souk validator init --anew` in its folder, start it, and let the \
                 operator `souk validator add` its address";
+    if error.is_for_later_build() {
+        let hint = "nothing is lost: start that release on the same folder, and it goes on";
+        return Failure::new(Kind::State, error, hint);
+    }
     match error {
         SeatError::Wiped { raft_id, .. } => {
             let hint = format!(

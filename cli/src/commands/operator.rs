@@ -1,4 +1,8 @@
-//! `souk operator …`: credits come into a market and go out of it as its operator says.
+//! `souk operator …`: what a market's operators decide.
+
+mod deciding;
+mod reconciling;
+mod rules;
 
 use std::path::Path;
 
@@ -9,68 +13,163 @@ use souk_node::market::{Acceptance, Command, Credits, Name, RequestId};
 use super::account::{from_trade, out_of_turn, short_text, trader};
 use super::validator::operator_key;
 use crate::args::{Operator, OperatorKey, Output};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{look, unreachable_market};
+use crate::paste;
 use crate::show;
 
 /// The name under which an operator's account is open.
 const NAME: &str = "operator";
 
-/// Carries out a command of the operator.
+/// Carries out a command of the operators.
 pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
     match command {
         Operator::Requests => requests(folder, output).await,
+        Operator::Decide(args) => deciding::run(folder, output, &args).await,
+        Operator::Reconcile { file } => reconciling::run(folder, output, &file).await,
+        Operator::Pending => rules::pending(folder, output).await,
+        Operator::Rules(command) => rules::run(folder, output, command).await,
+        Operator::Upgrade {
+            to,
+            notice,
+            anyway,
+            key,
+        } => rules::upgrade(folder, output, (to, notice, anyway), &key).await,
         Operator::Confirm { requests, key } => {
             let operator = operator(folder, &key).await?;
             confirm(&operator, output, requests).await
         }
+        Operator::Approve { command, key } => approve(folder, output, command, &key).await,
         Operator::Refuse {
             request,
             reason,
             key,
         } => {
-            let refuse = Command::Refuse {
-                request: RequestId(request),
-                reason: short_text("the reason", &reason)?,
-            };
-            let operator = operator(folder, &key).await?;
-            operator.submit_one(refuse).await.map_err(from_trade)?;
+            let reason = short_text("the reason", &reason)?;
+            let request = RequestId(request);
             let facts = json!({ "request": request, "is": "refused" });
-            show::line(output, &facts, &format!("request {request} is refused"));
-            Ok(())
+            let text = format!("request {request} is refused");
+            let refuse = Command::Refuse { request, reason };
+            say_done(folder, output, &key, refuse, (facts, text)).await
         }
         Operator::Credit {
             account,
             amount,
             key,
         } => {
-            let credit = Command::Deposit {
-                account,
-                amount: Credits(amount),
-            };
-            let operator = operator(folder, &key).await?;
-            operator.submit_one(credit).await.map_err(from_trade)?;
             let facts = json!({ "account": account, "micro_credits": amount });
             let text = format!("credited {} to {account}", show::credits(amount));
-            show::line(output, &facts, &text);
-            Ok(())
+            let amount = Credits(amount);
+            let credit = Command::Deposit { account, amount };
+            say_done(folder, output, &key, credit, (facts, text)).await
         }
-        Operator::Collect { amount, key } => {
-            let collect = Command::Collect {
-                amount: Credits(amount),
-            };
-            let operator = operator(folder, &key).await?;
-            let done = operator.submit_one(collect).await.map_err(from_trade)?;
-            let Acceptance::Collected { available } = done else {
-                return Err(out_of_turn(&done));
-            };
-            let facts = json!({ "micro_credits": amount, "available_micro_credits": available });
-            let (taken, now) = (show::credits(amount), show::credits(available.0));
-            let text = format!("collected {taken}; the operator has {now} available");
-            show::line(output, &facts, &text);
-            Ok(())
+        Operator::Freeze {
+            account,
+            reason,
+            key,
+        } => {
+            let reason = short_text("the reason", &reason)?;
+            let facts = json!({ "account": account, "is": "frozen", "reason": reason });
+            let text = format!("{account} is frozen: {reason}");
+            let freeze = Command::Freeze { account, reason };
+            say_done(folder, output, &key, freeze, (facts, text)).await
         }
+        Operator::Thaw { account, key } => {
+            let facts = json!({ "account": account, "is": "thawed" });
+            let text = format!("{account} is thawed");
+            let thaw = Command::Thaw { account };
+            say_done(folder, output, &key, thaw, (facts, text)).await
+        }
+        Operator::Collect { amount, key } => collect(folder, output, amount, &key).await,
     }
+}
+
+/// Gives a command of the operators, and says that it is done.
+async fn say_done(
+    folder: &Path,
+    output: Output,
+    key: &OperatorKey,
+    command: Command,
+    (facts, text): (serde_json::Value, String),
+) -> Outcome {
+    let operator = operator(folder, key).await?;
+    if given(&operator, output, command).await?.is_some() {
+        show::line(output, &facts, &text);
+    }
+    Ok(())
+}
+
+/// Gives a command of the operators; nothing where it waits for more of them, which is said.
+async fn given(
+    operator: &Trader,
+    output: Output,
+    command: Command,
+) -> Result<Option<Acceptance>, Failure> {
+    let done = operator.submit_one(command).await.map_err(from_trade)?;
+    let Acceptance::Awaited {
+        approval,
+        given,
+        needed,
+        until,
+    } = done
+    else {
+        return Ok(Some(done));
+    };
+    let facts = json!({
+        "is": "awaited", "command": approval, "given": given, "needed": needed, "until": until,
+    });
+    let approve = paste::command(&format!("operator approve {approval}"));
+    let text = format!(
+        "command {approval} has {given} of {needed} operators: it is done once as many have given \
+         it, and forgotten in a day\n  another operator gives it so: {approve}"
+    );
+    show::line(output, &facts, &text);
+    Ok(None)
+}
+
+async fn collect(folder: &Path, output: Output, amount: u64, key: &OperatorKey) -> Outcome {
+    let operator = operator(folder, key).await?;
+    let collect = Command::Collect {
+        to: operator.account(),
+        amount: Credits(amount),
+    };
+    let given = given(&operator, output, collect).await;
+    let Some(done) = given.map_err(with_earnings)? else {
+        return Ok(());
+    };
+    let Acceptance::Collected { available } = done else {
+        return Err(out_of_turn(&done));
+    };
+    let facts = json!({ "micro_credits": amount, "available_micro_credits": available });
+    let (taken, now) = (show::credits(amount), show::credits(available.0));
+    let text = format!("collected {taken}; the operator has {now} available");
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+/// Whoever wants to collect more than there is looks at what there is.
+fn with_earnings(mut failure: Failure) -> Failure {
+    if failure.facts.contains(&("refusal", "funds_short".into())) {
+        failure.hint = format!("what the market has earned: {}", paste::command("balance"));
+    }
+    failure
+}
+
+async fn approve(folder: &Path, output: Output, id: u64, key: &OperatorKey) -> Outcome {
+    let broker = look(folder).await?;
+    let found = broker.governance().await.map_err(unreachable_market)?;
+    let found = found.approvals.into_iter().find(|one| one.id == id);
+    let Some(approval) = found else {
+        let cause = format!("no command {id} waits for operators: it was done, or is forgotten");
+        let hint = format!("those that wait: {}", paste::command("operator pending"));
+        return Err(Failure::new(Kind::State, cause, hint));
+    };
+    let text = format!(
+        "command {id} is done: {}",
+        show::governance::told(&approval.command)
+    );
+    let facts = json!({ "command": id, "is": "done" });
+    say_done(folder, output, key, approval.command, (facts, text)).await
 }
 
 async fn requests(folder: &Path, output: Output) -> Outcome {
@@ -88,11 +187,11 @@ async fn requests(folder: &Path, output: Output) -> Outcome {
 async fn confirm(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
     let mut confirmed = Vec::new();
     for request in requests.into_iter().map(RequestId) {
-        let done = operator.submit_one(Command::Confirm { request }).await;
-        let done = done.map_err(|error| {
-            let facts = [("confirmed", json!(confirmed)), ("request", json!(request))];
-            from_trade(error).with(facts)
+        let done = given(operator, output, Command::Confirm { request }).await;
+        let done = done.map_err(|failure| {
+            failure.with([("confirmed", json!(confirmed)), ("request", json!(request))])
         })?;
+        let Some(done) = done else { continue };
         let Acceptance::Confirmed { available } = done else {
             return Err(out_of_turn(&done));
         };
@@ -103,7 +202,7 @@ async fn confirm(operator: &Trader, output: Output, requests: Vec<u64>) -> Outco
         }
         confirmed.push(json!({ "request": request, "available_micro_credits": available }));
     }
-    if output == Output::Json {
+    if output == Output::Json && !confirmed.is_empty() {
         show::json(&json!({ "is": "confirmed", "confirmed": confirmed }));
     }
     Ok(())

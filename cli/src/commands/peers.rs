@@ -24,7 +24,7 @@ pub fn run(folder: &Path, output: Output) -> Outcome {
 
 fn print(view: &View) {
     let reach = match view.reach {
-        Reach::Unknown => "nobody has tried to dial it",
+        Reach::Unknown => "nobody has tried out yet whether it can be dialled from outside",
         Reach::Public => "others can dial it",
         Reach::Private => "others cannot dial it",
     };

@@ -2,8 +2,9 @@
 
 mod device_text;
 mod init;
+mod measuring;
 
-pub use init::measured;
+pub use measuring::measured;
 
 use std::path::Path;
 
@@ -25,6 +26,7 @@ pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
         Provider::Run(run) => node::provider(folder, run).await,
         Provider::Init(new) => init::run(folder, output, &new).await,
+        Provider::Measure => measuring::measure(folder, output).await,
         Provider::Status { reset } => status(folder, output, reset),
     }
 }

@@ -1,29 +1,87 @@
-//! `souk receipt verify`: arithmetic and signatures, with no node running.
+//! `souk receipt …`: what a receipt is worth by itself, and what two of them prove.
 
-use souk_node::market::Receipt as Signed;
+use std::path::Path;
 
+use serde_json::json;
+use souk_node::market::{Command, Receipt as Signed, ReceiptFault};
+
+use super::account::{from_trade, own_trader};
 use crate::args::{Output, Receipt};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{files, show};
 
 /// Runs a command on receipts.
-pub fn run(output: Output, command: &Receipt) -> Outcome {
-    let Receipt::Verify { file } = command;
-    let receipt: Signed = files::read_receipt(file)?;
+pub async fn run(folder: &Path, output: Output, command: &Receipt) -> Outcome {
+    match command {
+        Receipt::Verify { file } => verify(output, file),
+        Receipt::Prove { first, second } => prove(folder, output, [first, second]).await,
+    }
+}
+
+/// Arithmetic and signatures, with no node running.
+fn verify(output: Output, file: &Path) -> Outcome {
+    let receipt = files::read_receipt(file)?;
     receipt.verify().map_err(|fault| {
-        let cause = format!("{} does not hold: {fault}", file.display());
-        Failure::new(
-            Kind::Verification,
-            cause,
-            "do not count it as paid or done work",
-        )
+        let hint = "do not count it as paid or done work";
+        unsound(file, &fault, hint)
     })?;
     match output {
-        Output::Json => show::json(&serde_json::json!({ "valid": true, "receipt": receipt })),
+        Output::Json => show::json(&json!({ "valid": true, "receipt": receipt })),
         Output::Text => {
             show::receipt::print(&receipt, &show::Names::new());
             show::say("valid: the arithmetic and both signatures hold");
         }
     }
     Ok(())
+}
+
+/// A contradiction in the market's log: what the market would refuse is said without it.
+async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
+    let mut receipts = Vec::with_capacity(files.len());
+    for file in files {
+        let receipt = files::read_receipt(file)?;
+        receipt.verify_provider().map_err(|fault| {
+            let hint = "only what a provider signed speaks against it";
+            unsound(file, &fault, hint)
+        })?;
+        receipts.push(receipt);
+    }
+    let pair: [Signed; 2] = receipts.try_into().expect("each file is one receipt");
+    if let Some(cause) = harmless(&pair) {
+        let hint =
+            "give two receipts of one lease for the same graph and inputs, with unlike outputs";
+        return Err(Failure::new(Kind::Input, cause, hint));
+    }
+    let trader = own_trader(folder).await?;
+    let proof = Command::ProveFault(Box::new(pair));
+    let done = trader.submit_one(proof).await.map_err(from_trade)?;
+    show::line(output, &json!(done), &show::trade::done(&done));
+    Ok(())
+}
+
+/// Why two receipts contradict each other in nothing.
+fn harmless([first, second]: &[Signed; 2]) -> Option<String> {
+    let (one, other) = (&first.body, &second.body);
+    let differs = [
+        ("markets", one.market != other.market),
+        ("leases", one.lease != other.lease),
+        ("providers", one.provider != other.provider),
+        ("graphs", one.graph != other.graph),
+        ("inputs", one.inputs != other.inputs),
+    ];
+    let differing = differs.iter().find(|(_, differ)| *differ);
+    match differing {
+        Some((what, _)) => Some(format!(
+            "they are of different {what}: neither denies the other"
+        )),
+        None if one.outputs == other.outputs => {
+            Some("they name the same outputs: neither denies the other".to_owned())
+        }
+        None => None,
+    }
+}
+
+fn unsound(file: &Path, fault: &ReceiptFault, hint: &str) -> Failure {
+    let cause = format!("{} does not hold: {fault}", file.display());
+    Failure::new(Kind::Verification, cause, hint)
 }

@@ -1,21 +1,24 @@
 //! `souk testnet …`: a whole market on this machine.
 
 mod chaos;
+#[cfg(feature = "gateway")]
+mod gateway;
 mod gossip;
 mod hostile;
 mod sim;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use serde_json::Value;
 use souk_testnet::layout;
 use souk_testnet::process::{READY, StartError};
 use souk_testnet::supervisor::{self, Incident, Supervisor, SupervisorError};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use crate::args::{Output, Testnet};
+use crate::args::{Output, Testnet, UpArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, unreachable_market};
 use crate::show::balance::Balances;
@@ -29,14 +32,8 @@ const BOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 /// Runs a command on a testnet.
 pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
     match command {
-        Testnet::Up {
-            detach: false,
-            validators,
-        } => up(folder, output, validators).await,
-        Testnet::Up {
-            detach: true,
-            validators,
-        } => detach(folder, output, validators).await,
+        Testnet::Up(args) if args.detach => detach(folder, output, &args).await,
+        Testnet::Up(args) => up(folder, output, &args).await,
         Testnet::Down => {
             supervisor::down(folder).map_err(from_supervisor)?;
             show::line(
@@ -48,6 +45,10 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
         }
         Testnet::Status => status(folder, output).await,
         Testnet::Sim(args) => sim::run(output, &args),
+        Testnet::Attacks => {
+            sim::attacks(output);
+            Ok(())
+        }
         Testnet::Chaos(args) => chaos::run(output, &args).await,
         Testnet::Hostile(args) => hostile::run(output, &args).await,
         Testnet::Gossip(args) => gossip::run(output, &args).await,
@@ -103,35 +104,65 @@ async fn filled(folder: &Path) -> Outcome {
     Ok(())
 }
 
-async fn up(folder: &Path, output: Output, validators: u32) -> Outcome {
+async fn up(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     let shape = layout::Config {
-        validators,
+        validators: args.validators,
         ..layout::Config::default()
     };
     let mut supervisor = spawn(folder, &shape)?;
     let ready = tokio::select! {
-        ready = ready(folder, &mut supervisor) => Some(ready),
+        ready = served(folder, &mut supervisor, args) => Some(ready),
         () = stop::asked() => None,
     };
-    let Some(Ok(())) = ready else {
-        supervisor.stop().await;
-        return ready.unwrap_or(Ok(()));
+    let page = match ready {
+        Some(Ok(page)) => page,
+        other => {
+            supervisor.stop().await;
+            return other.map_or(Ok(()), |ready| ready.map(drop));
+        }
     };
     let nodes: Vec<_> = supervisor
         .cluster()
         .running()
         .map(|(n, p)| (n.to_owned(), p))
         .collect();
-    let json = serde_json::json!({ "ready": true, "dir": folder, "nodes": nodes });
-    let text = format!(
-        "{READY} {} nodes in {}; stop with Ctrl-C or `souk --dir {} testnet down`",
-        nodes.len(),
-        folder.display(),
-        folder.display(),
-    );
+    let url = page.as_ref().and_then(|page| page.split("/#").next());
+    let json = serde_json::json!({
+        "ready": true, "dir": folder, "nodes": nodes, "url": url, "page": page,
+    });
+    let text = format!("{READY} {}", up_text(folder, &json, "Ctrl-C or "));
     show::line(output, &json, &text);
     supervisor.run(stop::asked(), tell).await;
     Ok(())
+}
+
+/// What is up, for people.
+fn up_text(folder: &Path, facts: &Value, also: &str) -> String {
+    let nodes = facts["nodes"].as_array().map_or(0, Vec::len);
+    let dir = folder.display();
+    let page = match (&facts["page"], &facts["url"]) {
+        // What is no terminal may be a log, which others read.
+        (Value::String(page), _) if std::io::stdout().is_terminal() => format!("open {page}; "),
+        (_, Value::String(url)) => format!("HTTP at {url} (`souk dashboard` opens its page); "),
+        _ => String::new(),
+    };
+    format!("{nodes} processes in {dir}; {page}stop with {also}`souk --dir {dir} testnet down`")
+}
+
+/// Waits until every node serves, and starts the gateway beside; what opens its page.
+async fn served(
+    folder: &Path,
+    supervisor: &mut Supervisor,
+    args: &UpArgs,
+) -> Result<Option<String>, Failure> {
+    ready(folder, supervisor).await?;
+    #[cfg(feature = "gateway")]
+    return gateway::beside(folder, supervisor, args).await;
+    #[cfg(not(feature = "gateway"))]
+    {
+        let _ = args;
+        Ok(None)
+    }
 }
 
 fn tell(incident: Incident) {
@@ -145,7 +176,7 @@ fn tell(incident: Incident) {
 }
 
 /// Starts a supervisor that outlives this process, and waits until it is ready.
-async fn detach(folder: &Path, output: Output, validators: u32) -> Outcome {
+async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     std::fs::create_dir_all(folder).map_err(|error| {
         let cause = format!("cannot make {}: {error}", folder.display());
         Failure::new(Kind::State, cause, "choose another folder with --dir")
@@ -162,7 +193,9 @@ async fn detach(folder: &Path, output: Output, validators: u32) -> Outcome {
     let mut child = Command::new(binary()?)
         .arg("--dir")
         .arg(folder)
-        .args(["testnet", "up", "--validators", &validators.to_string()])
+        .args(["--json", "testnet", "up"])
+        .args(["--validators", &args.validators.to_string()])
+        .args(http(args))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)
@@ -175,22 +208,45 @@ async fn detach(folder: &Path, output: Output, validators: u32) -> Outcome {
         .take()
         .expect("the standard output was asked for");
     let mut lines = BufReader::new(stdout).lines();
-    if let Ok(Some(line)) = lines.next_line().await {
-        let json = serde_json::json!({ "ready": true, "dir": folder, "pid": child.id() });
-        show::line(output, &json, &line.replace("Ctrl-C or ", ""));
+    let line = lines.next_line().await.ok().flatten().unwrap_or_default();
+    let mut facts: Value = serde_json::from_str(&line).unwrap_or_default();
+    if facts["ready"] == true {
+        facts["pid"] = child.id().into();
+        let text = format!("{READY} {}", up_text(folder, &facts, ""));
+        show::line(output, &facts, &text);
         return Ok(());
     }
-    Err(failed_child(&mut child, &log).await)
+    // It has ended, in its own words.
+    let code = child.wait().await.ok().and_then(|status| status.code());
+    let said = |name: &str| facts["error"][name].as_str();
+    let cause = said("cause").unwrap_or("the testnet did not start");
+    let log = format!("its log is {}", log.display());
+    Err(Failure::new(
+        Kind::of_code(code),
+        cause,
+        said("hint").unwrap_or(&log),
+    ))
 }
 
-/// The failure of a supervisor that ended, in its own words.
-async fn failed_child(child: &mut tokio::process::Child, log: &Path) -> Failure {
-    let code = child.wait().await.ok().and_then(|status| status.code());
-    let said = std::fs::read_to_string(log).unwrap_or_default();
-    let after = |mark: &str| said.lines().find_map(|line| line.strip_prefix(mark));
-    let cause = after("error: ").unwrap_or("the testnet did not start");
-    let hint = after(" hint: ").unwrap_or_default();
-    Failure::new(Kind::of_code(code), cause, hint)
+/// What a supervisor is told of its gateway.
+fn http(args: &UpArgs) -> Vec<String> {
+    #[cfg(feature = "gateway")]
+    {
+        let mut told = match (args.no_http, args.http) {
+            (true, _) => vec!["--no-http".to_owned()],
+            (false, Some(address)) => vec!["--http".to_owned(), address.to_string()],
+            (false, None) => Vec::new(),
+        };
+        if args.page.trade {
+            told.push("--trade".to_owned());
+        }
+        told
+    }
+    #[cfg(not(feature = "gateway"))]
+    {
+        let _ = args;
+        Vec::new()
+    }
 }
 
 async fn status(folder: &Path, output: Output) -> Outcome {

@@ -30,12 +30,12 @@ pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
         Validator::Add { address, order } => {
             let operator = operator(folder, &order).await?;
             let added = operator.add(&address, wait(&order)).await;
-            changed(output, &added.map_err(from_order)?, "votes")
+            changed(output, added, "votes")
         }
         Validator::Remove { id, order } => {
             let operator = operator(folder, &order).await?;
             let removed = operator.remove(id, wait(&order)).await;
-            changed(output, &removed.map_err(from_order)?, "has left for good")
+            changed(output, removed, "has left for good")
         }
         Validator::Transfer { id, order } => {
             let operator = operator(folder, &order).await?;
@@ -82,7 +82,7 @@ fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
     });
     let text = format!(
         "a new validator in {}: start it with `souk --dir {} validator run`, then let the operator \
-         add it:\n  souk validator add {address}{put}",
+         add it:\n  souk --dir FOLDER validator add {address}{put}",
         folder.display(),
         folder.display(),
     );
@@ -119,7 +119,16 @@ async fn list(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-fn changed(output: Output, member: &Member, what: &str) -> Outcome {
+fn changed(output: Output, done: Result<Member, OrderError>, what: &str) -> Outcome {
+    if let Err(OrderError::Declined(OrderRefusal::Refused(awaits))) = &done
+        && let RosterRefusal::Awaits { given, needed } = awaits
+    {
+        let facts = json!({ "is": "awaited", "given": given, "needed": needed });
+        let text = format!("{awaits}; each gives the same command with its own key");
+        show::line(output, &facts, &text);
+        return Ok(());
+    }
+    let member = done.map_err(from_order)?;
     let text = format!("validator {} {what} ({})", member.raft_id, member.address);
     show::line(output, &json!(member), &text);
     Ok(())
@@ -272,7 +281,7 @@ fn of_declined(declined: &OrderRefusal) -> (Kind, &'static str) {
             Kind::Input,
             "give the address that `souk validator init` printed",
         ),
-        OrderRefusal::Refused(RosterRefusal::Operator { .. }) => (
+        OrderRefusal::Refused(RosterRefusal::Operator(_)) => (
             Kind::State,
             "sign with the operator's key: --operator-key FILE",
         ),

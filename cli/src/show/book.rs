@@ -1,6 +1,6 @@
 //! The asks in the book.
 
-use souk_node::market::{Dtype, Listing};
+use souk_node::market::{Dtype, Listing, SpotPrice};
 use souk_node::protocols::regions;
 
 use super::{Table, bytes, count, credits, number, provider, say, scaled, seconds};
@@ -17,12 +17,14 @@ pub fn print(asks: &[Listing]) {
         ">memory",
         ">bandwidth",
         ">notice",
+        "spot",
         ">reputation",
         "region",
     ])
     .sparing(&[
         "notice",
         "region",
+        "spot",
         "kind",
         "bandwidth",
         "reputation",
@@ -38,10 +40,21 @@ pub fn print(asks: &[Listing]) {
             bytes(stated.memory_bytes),
             format!("{}/s", bytes(stated.memory_bandwidth)),
             seconds(ask.notice.0 as f64 / 1e3),
+            spot_prices(ask),
             ask.reputation.to_string(),
             regions::name(stated.region),
         ]);
     }
     say(&count(number(asks.len()), "ask"));
     table.print();
+}
+
+/// What its spot leases cost by their notice.
+fn spot_prices(ask: &Listing) -> String {
+    let price = |spot: &SpotPrice| {
+        let notice = seconds(spot.notice.0 as f64 / 1e3);
+        format!("{} at {notice}", credits(spot.price.0))
+    };
+    let prices: Vec<String> = ask.spot.iter().map(price).collect();
+    prices.join(", ")
 }

@@ -19,6 +19,11 @@ pub fn print_account(account: &Account) {
     for (what, value) in lines {
         say(&format!("{what:<11} {value}"));
     }
+    if let Some(reason) = &account.frozen {
+        say(&format!(
+            "frozen      {reason}: nothing can be placed, given or withdrawn; ask the operators"
+        ));
+    }
 }
 
 /// Prints what holds credits of an account, and the command that gives each back.

@@ -38,7 +38,7 @@ pub fn print_order(order: &OpenOrder) {
             format!("{} a device-second", credits(order.price.0)),
         ),
         ("units", order.quantity.to_string()),
-        ("held", credits(order.held.0)),
+        ("held", held(order)),
         ("until", until),
         (
             "cancel",
@@ -47,6 +47,19 @@ pub fn print_order(order: &OpenOrder) {
     ];
     for (name, value) in lines {
         say(&format!("{name:<10} {value}"));
+    }
+}
+
+/// What an order holds, and why.
+fn held(order: &OpenOrder) -> String {
+    let held = credits(order.held.0);
+    match (order.side, order.held.0, order.resale) {
+        (Side::Bid, ..) => {
+            format!("{held} for what it may buy; it returns with what is not bought")
+        }
+        (Side::Ask, _, Some(lease)) => format!("{held}: what lease {lease} holds stands for it"),
+        (Side::Ask, 0, None) => format!("{held}: an account's first ask is free"),
+        (Side::Ask, _, None) => format!("{held} as a deposit; it returns when the order ends"),
     }
 }
 
@@ -255,6 +268,14 @@ pub fn done(done: &Acceptance) -> String {
             count(resting.0, "unit"),
         ),
         Acceptance::Staked { stake } => format!("{} are at stake", credits(stake.0)),
+        Acceptance::Slashed {
+            slashed,
+            compensated,
+        } => format!(
+            "the fault is proven: the provider lost {} of its stake, of which {} are the buyer's",
+            credits(slashed.0),
+            credits(compensated.0)
+        ),
         other => format!("{other:?}"),
     }
 }

@@ -99,10 +99,10 @@ fn market() -> Market {
 /// The same of a model with additions at its end.
 fn market_for(additions: usize) -> Market {
     let market = Market::up();
-    for (name, profile, price) in SOLD {
+    market.set_in_providers(SOLD.map(|(name, profile, price)| {
         let device = json!({ "emulated": { "profile": profile } });
-        market.set_in_provider(name, &[("device", device), ("price", price.into())]);
-    }
+        (name, vec![("device", device), ("price", price.into())])
+    }));
     std::fs::write(market.folder().join("model.onnx"), model(additions))
         .expect("a file is written");
     let rows = (0..ROWS * SIDE).map(|index| (index % 7) as f32 / 7.0);

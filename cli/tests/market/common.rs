@@ -8,6 +8,7 @@ use serde_json::Value;
 use souk_node::folder::key::NodeKey;
 use souk_node::market::AccountKey;
 use souk_node::memory::{Tensor, npy};
+use souk_testnet::ports::Ports;
 use tempfile::TempDir;
 
 /// The binary under test.
@@ -43,20 +44,27 @@ impl Market {
     /// Starts a market of one validator and four providers: what is tried here is seldom how the
     /// log is replicated, and each process more takes its time from all others.
     pub fn up() -> Market {
-        Market::of("1")
+        Market::of("1", &["--no-http"])
+    }
+
+    /// The same with a gateway, and where that answers.
+    pub fn with_gateway() -> (Market, String) {
+        let ports = Ports::take(1).expect("a port is free");
+        let address = format!("127.0.0.1:{}", ports.numbers()[0]);
+        (Market::of("1", &["--http", &address]), address)
     }
 
     /// Starts a market of three validators and four providers.
     pub fn replicated() -> Market {
-        Market::of("3")
+        Market::of("3", &["--no-http"])
     }
 
-    fn of(validators: &str) -> Market {
+    fn of(validators: &str, more: &[&str]) -> Market {
         let market = Market {
             home: tempfile::tempdir().expect("a temporary folder"),
         };
         let up = ["testnet", "up", "--detach", "--validators", validators];
-        market.souk(&up).done();
+        market.souk(&[&up[..], more].concat()).done();
         market
     }
 
@@ -124,6 +132,29 @@ impl Market {
 
     /// Changes entries of a provider's file; it is started again by the supervisor.
     pub fn set_in_provider(&self, name: &str, entries: &[(&str, Value)]) {
+        self.set_in_providers([(name, entries.to_vec())]);
+    }
+
+    /// Changes entries of several providers' files; they are started again side by side.
+    pub fn set_in_providers<'a>(
+        &self,
+        changes: impl IntoIterator<Item = (&'a str, Vec<(&'a str, Value)>)>,
+    ) {
+        let changes: Vec<_> = changes.into_iter().collect();
+        for (name, entries) in &changes {
+            self.write_in_provider(name, entries);
+        }
+        // The next plan goes by what providers state, as the first did: what a job saw of the
+        // links on a busy machine might choose another provider than the one that was changed.
+        let seen = self.folder().join("net/buyer/links.json");
+        if fs::exists(&seen).expect("the folder can be read") {
+            fs::remove_file(seen).expect("the buyer's file is removed");
+        }
+        let names: Vec<&str> = changes.iter().map(|(name, _)| *name).collect();
+        self.restart(&names);
+    }
+
+    fn write_in_provider(&self, name: &str, entries: &[(&str, Value)]) {
         let file = self
             .home
             .path()
@@ -136,33 +167,22 @@ impl Market {
             config[*entry] = value.clone();
         }
         fs::write(&file, config.to_string()).expect("a provider's file is written");
-        // The next plan goes by what providers state, as the first did: what a job saw of the
-        // links on a busy machine might choose another provider than the one that was changed.
-        let seen = self
-            .home
-            .path()
-            .join("net")
-            .join("buyer")
-            .join("links.json");
-        if fs::exists(&seen).expect("the folder can be read") {
-            fs::remove_file(seen).expect("the buyer's file is removed");
-        }
-        let old = self.processes(&format!("{name} "));
-        self.restart(name, &old);
     }
 
-    /// Kills the processes of a provider, and waits until it serves again.
-    fn restart(&self, name: &str, old: &[u32]) {
-        for id in old {
+    /// Kills the processes of providers, and waits until they serve again.
+    fn restart(&self, names: &[&str]) {
+        let state = |name: &str| (self.processes(&format!("{name} ")), self.asks_of(name));
+        let before: Vec<_> = names.iter().map(|name| (*name, state(name))).collect();
+        for id in before.iter().flat_map(|(_, (processes, _))| processes) {
             kill(*id, "-9");
         }
-        // Its ask stays in the book; it serves again once it has replaced it.
-        let before = self.asks_of(name);
-        self.until(|| {
-            let now = self.processes(&format!("{name} "));
-            let asks = self.asks_of(name);
-            !now.is_empty() && now != *old && !asks.is_empty() && asks != before
-        });
+        // An ask stays in the book; its provider serves again once it has replaced it.
+        for (name, (processes, asks)) in before {
+            self.until(|| {
+                let (now, offered) = state(name);
+                !now.is_empty() && now != processes && !offered.is_empty() && offered != asks
+            });
+        }
     }
 
     /// The sandboxes of a provider: the processes that it has started, one for each lease at work

@@ -284,10 +284,13 @@ fn four_providers_may_be_lost_and_a_fifth_finishes_within_the_budget() {
         .submit_digits("right", &["--max-providers", "1"])
         .done();
     let crashing: Vec<String> = (1..=4).map(|number| format!("provider-{number}")).collect();
-    for name in &crashing {
+    market.set_in_providers(crashing.iter().map(|name| {
         let device = json!({ "emulated": { "profile": "nvidia-h100-sxm" } });
-        market.set_in_provider(name, &[("device", device), ("fault", "crash".into())]);
-    }
+        (
+            name.as_str(),
+            vec![("device", device), ("fault", "crash".into())],
+        )
+    }));
     let mut fifth = Seller::run(&market, "fifth");
     let hands = crate::hand::Hand::join(&market);
     until("the fifth is on offer", || {

@@ -1,37 +1,64 @@
 //! A market as people make one: founded, joined by its line, funded, used, by commands alone.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{IMAGES, Ran, SOUK, digits, images, souk};
+use crate::common::{IMAGES, Ran, SOUK, digits, images, kill, souk};
 
 /// Machines of a market, each with an empty folder, and the nodes that run on them.
-struct Machines {
+pub struct Machines {
     home: TempDir,
     nodes: Vec<Child>,
 }
 
 impl Machines {
-    fn new() -> Machines {
+    pub fn new() -> Machines {
         Machines {
             home: tempfile::tempdir().expect("a temporary folder"),
             nodes: Vec::new(),
         }
     }
 
-    fn folder(&self, name: &str) -> PathBuf {
+    pub fn folder(&self, name: &str) -> PathBuf {
         self.home.path().join(name)
     }
 
-    fn souk(&self, machine: &str, arguments: &[&str]) -> Ran {
+    pub fn souk(&self, machine: &str, arguments: &[&str]) -> Ran {
         souk(&self.folder(machine), arguments)
     }
 
     /// Runs a node until the test ends.
-    fn run(&mut self, machine: &str, role: &str) {
+    pub fn run(&mut self, machine: &str, role: &str) {
+        let node = self.start(machine, role);
+        self.nodes.push(node);
+    }
+
+    /// Ends a node at once, by its place among those that were run, and runs it again.
+    fn kill_and_run_again(&mut self, place: usize, machine: &str, role: &str) {
+        self.kill(place);
+        self.nodes[place] = self.start(machine, role);
+    }
+
+    /// Ends a node at once.
+    pub fn kill(&mut self, place: usize) {
+        self.nodes[place].kill().expect("it runs");
+        self.nodes[place].wait().expect("it ends");
+    }
+
+    /// Asks a node to stop; how long it takes.
+    pub fn terminated(&mut self, place: usize) -> Duration {
+        let begin = Instant::now();
+        kill(self.nodes[place].id(), "-TERM");
+        self.nodes[place].wait().expect("it ends");
+        begin.elapsed()
+    }
+
+    fn start(&self, machine: &str, role: &str) -> Child {
         let started = Command::new(SOUK)
             .arg("--dir")
             .arg(self.folder(machine))
@@ -40,12 +67,12 @@ impl Machines {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        self.nodes.push(started.expect("the binary runs"));
+        started.expect("the binary runs")
     }
 
     /// A command that another process must be up for; what else it says it says at once.
-    fn until_done(&self, machine: &str, arguments: &[&str]) -> Value {
-        let begin = std::time::Instant::now();
+    pub fn until_done(&self, machine: &str, arguments: &[&str]) -> Value {
+        let begin = Instant::now();
         loop {
             let ran = self.souk(machine, arguments);
             if ran.code != 5 || begin.elapsed().as_secs() > 40 {
@@ -65,7 +92,7 @@ impl Drop for Machines {
     }
 }
 
-fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     value
         .as_str()
         .unwrap_or_else(|| panic!("{value}"))
@@ -154,13 +181,79 @@ fn a_market_is_founded_joined_funded_used_and_left_by_commands_alone() {
             &["account", "withdraw", &all, "--reference", "iban"],
         )
         .done();
-    let paid = machines
-        .souk("founder", &["operator", "confirm", "3"])
-        .done();
-    assert_eq!(paid["confirmed"][0]["available_micro_credits"], 0);
+    assert_decided_by_a_program(&machines);
+    let held = machines.souk("buyer", &["account", "show"]).done();
+    assert_eq!(held["account"]["available"], 0, "{held}");
+    assert_eq!(held["account"]["escrow"], 0, "{held}");
+    assert_reconciled(&machines, &all);
     let sums = &machines.souk("seller", &["balance"]).done();
     assert_eq!(sums["balanced"], true);
     assert_eq!(sums["totals"]["withdrawals"], left);
+
+    let history = machines.souk("buyer", &["account", "history"]).done();
+    assert_adds_up(&history);
+    machines.kill_and_run_again(0, "founder", "validator");
+    let again = machines.until_done("buyer", &["account", "history"]);
+    assert_eq!(
+        history, again,
+        "nothing is lost with its validator's process"
+    );
+}
+
+/// The operator's program is given what waits, and its word counts only where it makes sense.
+fn assert_decided_by_a_program(machines: &Machines) {
+    let hook = machines.folder("hook");
+    let decide = ["operator", "decide", "--once", "--hook", path(&hook)];
+    for (says, decided) in [
+        ("nonsense", 0),
+        (r#"{"decision":"wait"}"#, 0),
+        (r#"{"decision":"confirm"}"#, 1),
+    ] {
+        let script =
+            format!("#!/bin/sh\ngrep -q '\"reference\":\"iban\"' || exit 1\necho '{says}'\n");
+        std::fs::write(&hook, script).expect("a file is written");
+        std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755))
+            .expect("it may run");
+        let ran = machines.souk("founder", &decide);
+        assert_eq!(ran.code, 0, "{} {}", ran.stdout, ran.stderr);
+        let lines = ran.stdout.lines().count();
+        assert_eq!(lines, decided, "{says}: {} {}", ran.stdout, ran.stderr);
+    }
+}
+
+/// What was confirmed is compared with an account outside, and what is missing there is named.
+fn assert_reconciled(machines: &Machines, withdrawn: &str) {
+    let file = machines.folder("bank.csv");
+    let reconcile = ["operator", "reconcile", path(&file)];
+    let deposit = "direction,amount,reference\ndeposit,10,invoice 7\n";
+    std::fs::write(&file, format!("{deposit}withdrawal,{withdrawn},iban\n")).expect("written");
+    let same = machines.souk("founder", &reconcile).done();
+    assert_eq!(same["matched"], 2, "{same}");
+    std::fs::write(&file, format!("{deposit}deposit,10,invoice 7\n")).expect("written");
+    let differs = machines.souk("founder", &reconcile);
+    assert_eq!(differs.code, 7, "{} {}", differs.stdout, differs.stderr);
+    std::fs::write(&file, "what,is,this\n1,2,3\n").expect("written");
+    assert_eq!(machines.souk("founder", &reconcile).code, 3);
+}
+
+/// Each movement begins where the one before ended, from nothing to nothing, and says why.
+fn assert_adds_up(history: &Value) {
+    let movements = history["movements"].as_array().expect("movements");
+    let nothing = json!({ "available": 0, "escrow": 0, "stake": 0 });
+    let mut before = &nothing;
+    for movement in movements {
+        assert_eq!(movement["before"], *before, "{history}");
+        before = &movement["after"];
+    }
+    assert_eq!(*before, nothing, "all of it was withdrawn");
+    let whys: Vec<&str> = movements
+        .iter()
+        .filter_map(|it| it["why"].as_str())
+        .collect();
+    assert_eq!(whys[0], "deposit 1 confirmed \"invoice 7\"");
+    assert_eq!(whys[1], "credited by the operator");
+    assert!(whys[2].starts_with("lease 1 bought"), "{whys:?}");
+    assert_eq!(whys.last(), Some(&"withdrawal 3 confirmed \"iban\""));
 }
 
 /// The market's data tell of the job's one trade, to whoever asks.

@@ -1,6 +1,6 @@
 //! What a buyer may demand of a plan, and that a submission keeps to it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Market, Ran, digits};
 
@@ -35,8 +35,14 @@ fn a_plan_shows_its_price_range_and_what_else_there_is() {
     let others = fastest["alternatives"].as_array().unwrap();
     assert!(!others.is_empty());
     let range = &fastest["price_range"];
-    assert_eq!(range["least_micro_credits"].as_u64(), Some(cost(&cheapest)));
-    assert!(range["most_micro_credits"].as_u64() >= Some(cost(&fastest)));
+    let bound = |name: &str| range[name].as_u64().unwrap();
+    let priced = others.iter().chain([&fastest]).map(cost);
+    let least = priced.min();
+    assert_eq!(Some(bound("least_micro_credits")), least, "{fastest}");
+    // Another plan measures its links anew, and what a link takes is paid.
+    let apart = bound("least_micro_credits").abs_diff(cost(&cheapest));
+    assert!(apart * 10 <= cost(&cheapest), "{range} and {cheapest}");
+    assert!(bound("most_micro_credits") >= cost(&fastest));
     assert_eq!(
         market.souk(&["balance"]).done()["totals"]["escrow"],
         0,
@@ -142,6 +148,36 @@ fn a_budget_is_kept_to_by_a_cheaper_plan_where_the_fastest_holds_more() {
         "{} micro-credits",
         before - after
     );
+}
+
+#[test]
+fn a_spot_job_pays_what_its_provider_asks_at_the_notice_it_wants() {
+    let market = Market::up();
+    let spot = json!({ "spot": [
+        { "notice_seconds": 1, "percent": 10 }, { "notice_seconds": 60, "percent": 50 },
+    ] });
+    let slow = json!({ "emulated": { "profile": "sifive-p550" } });
+    let entries = vec![("device", slow), ("price", json!(1_000)), ("pricing", spot)];
+    market.set_in_providers([("provider-1", entries)]);
+    let planned = |more: &[&str]| {
+        let arguments = [&["--device", "P550"], more].concat();
+        cost(&plan(&market, &arguments).done())
+    };
+    let (firm, short) = (planned(&[]), planned(&["--spot"]));
+    let long = planned(&["--spot", "--min-notice", "30"]);
+    assert!(
+        short * 2 < long && long * 3 < firm * 2,
+        "{short}, {long}, {firm}"
+    );
+    let arguments = ["--device", "P550", "--spot", "--min-notice", "30"];
+    let done = market.submit_few("out", &arguments).done();
+    let lease = done["receipts"][0]["body"]["lease"].to_string();
+    let lease = market.souk(&["lease", "show", &lease]).done();
+    assert_eq!(
+        (&lease["price"], &lease["notice"]),
+        (&json!(500), &json!(60_000))
+    );
+    market.assert_escrow_returns();
 }
 
 #[test]

@@ -107,4 +107,24 @@ fn a_device_is_found_in_the_region_its_provider_states() {
     assert_eq!(there["parts"][0]["provider_name"], "provider-1");
     assert_eq!(there["not_eligible"][0]["cause"], "region");
     assert_eq!((plan("oceania").code, plan("atlantis").code), (4, 3));
+
+    // Who asks for more providers than there are is told how many there are.
+    let spread = [
+        "plan",
+        &model,
+        "-i",
+        &images,
+        "--wait",
+        "0",
+        "--min-providers",
+    ];
+    let many = market.souk(&[&spread[..], &["9"]].concat());
+    assert_eq!(many.code, 4, "{}", many.stdout);
+    let error = &many.json()["error"];
+    let says = |what: &str, word: &str| error[what].as_str().is_some_and(|it| it.contains(word));
+    assert!(
+        says("cause", "over 9 providers") && says("cause", "4 that suit"),
+        "{error}"
+    );
+    assert!(says("hint", "--min-providers 4"), "{error}");
 }

@@ -19,7 +19,7 @@ const COUNT: usize = 16;
 const UPLOAD: &str = "2000";
 
 /// A provider that sells two leases at once and holds the model, and what sees the book.
-fn seller_of_two(market: &Market) -> (Seller, Hand) {
+pub fn seller_of_two(market: &Market) -> (Seller, Hand) {
     let mut seller = Seller::init(market, "shared");
     seller.sell_leases(2);
     seller.start();
@@ -37,7 +37,7 @@ fn free(hand: &Hand, seller: &Seller) -> u32 {
 }
 
 /// The folder of another buyer in the same market, with credits of its own.
-fn other_buyer(market: &Market) -> PathBuf {
+pub fn other_buyer(market: &Market) -> PathBuf {
     let (net, folder) = (market.folder().join("net"), market.folder().join("other"));
     let key = NodeKey::generate();
     fs::create_dir_all(folder.join("buyer")).expect("a folder is made");
@@ -63,7 +63,7 @@ fn submission(market: &Market, folder: &Path, out: &str) -> Command {
 }
 
 /// A stream that takes seconds, since what it sends is held back.
-fn stream(market: &Market, folder: &Path, out: &str) -> Child {
+pub fn stream(market: &Market, folder: &Path, out: &str) -> Child {
     let requests = market.path("requests");
     fs::create_dir_all(&requests).expect("a folder is made");
     for number in 0..COUNT {
@@ -82,7 +82,7 @@ fn stream(market: &Market, folder: &Path, out: &str) -> Child {
 }
 
 /// One run by itself.
-fn single(market: &Market, folder: &Path, out: &str) -> Child {
+pub fn single(market: &Market, folder: &Path, out: &str) -> Child {
     let images = format!("images={}", market.write("few.npy", &images(0, IMAGES)));
     let mut command = submission(market, folder, out);
     command
@@ -92,7 +92,7 @@ fn single(market: &Market, folder: &Path, out: &str) -> Child {
 }
 
 /// The one receipt of a submission that ended well.
-fn receipt(job: Child) -> Value {
+pub fn receipt(job: Child) -> Value {
     let ended = job.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{text}");
@@ -144,6 +144,9 @@ fn of_two_leases_of_one_provider_the_end_of_one_is_nothing_to_the_other() {
     let market = Market::up();
     let (seller, hand) = seller_of_two(&market);
     let (net, other) = (market.folder().join("net"), other_buyer(&market));
+    // What it sends as slowly later are its requests alone.
+    receipt(single(&market, &other, "model"));
+    until("all is on offer again", || free(&hand, &seller) == 2);
     let mut ended = stream(&market, &net, "first");
     let kept = stream(&market, &other, "second");
     assert_eq!(free(&hand, &seller), 0, "both are sold");

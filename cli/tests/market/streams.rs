@@ -35,9 +35,8 @@ fn model() -> String {
 
 /// Two providers that really compute, with a thread each.
 fn make_two_real(market: &Market) {
-    for name in ["provider-1", "provider-2"] {
-        market.set_in_provider(name, &[("device", json!({ "cpu": { "threads": 1 } }))]);
-    }
+    let real = vec![("device", json!({ "cpu": { "threads": 1 } }))];
+    market.set_in_providers([("provider-1", real.clone()), ("provider-2", real)]);
 }
 
 /// What the model gives for a request by itself.
@@ -763,9 +762,8 @@ fn a_large_cut_tensor_takes_the_channel_and_else_the_stream() {
     };
     let (with, first) = ways("with", 0.5);
     assert_eq!(with, ["direct"]);
-    for name in ["provider-2", "provider-3", "provider-4"] {
-        market.set_in_provider(name, &[("traffic", json!({ "direct": "off" }))]);
-    }
+    let off = |name| (name, vec![("traffic", json!({ "direct": "off" }))]);
+    market.set_in_providers(["provider-2", "provider-3", "provider-4"].map(off));
     let (without, second) = ways("without", 0.25);
     assert_eq!(without, ["stream"]);
     assert_eq!(first, vec![32.0; 1 << 21]);
@@ -845,15 +843,17 @@ fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
     let market = Market::up();
     let slow = json!({ "emulated": { "profile": "sifive-p550" } });
     let limits = json!({ "notice_seconds": NOTICE_SECONDS });
-    for (name, price) in [("provider-1", 1_000), ("provider-4", 1_200)] {
-        let (device, limits) = (slow.clone(), limits.clone());
-        let entries = [
-            ("device", device),
+    let entries = |price: u64| {
+        vec![
+            ("device", slow.clone()),
             ("price", json!(price)),
-            ("limits", limits),
-        ];
-        market.set_in_provider(name, &entries);
-    }
+            ("limits", limits.clone()),
+        ]
+    };
+    market.set_in_providers([
+        ("provider-1", entries(1_000)),
+        ("provider-4", entries(1_200)),
+    ]);
     let means = Means::write(&market, COUNT);
     let [first, second] = ["provider-1", "provider-4"].map(|name| market.account_key(name));
     let rival = Hand::stranger(&market, "rival", Credits(10_000_000));

@@ -13,7 +13,7 @@ use crate::validator::Newcomer;
 /// The figures that a node tells, by name and labels; none while it does not answer.
 fn figures(address: &str) -> Option<BTreeMap<String, f64>> {
     let mut stream = TcpStream::connect(address).ok()?;
-    let question = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let question = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(question.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

@@ -11,13 +11,13 @@ use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, Term};
-use crate::machine::{Position, RestoreError, StateMachine};
+use crate::machine::{Position, RestoreError, StateMachine, Unable};
 use crate::snapshot::{Snapshot, SnapshotParts};
 use protobuf::Message as _;
 
-/// Why a snapshot could not become the state.
+/// Why a snapshot could not become the state, or an entry not be applied.
 #[derive(Debug, thiserror::Error)]
-pub enum InstallError {
+pub enum ApplyError {
     /// The machine does not understand it.
     #[error("the snapshot of entry {index} cannot be restored: {cause}")]
     Restore {
@@ -37,14 +37,27 @@ pub enum InstallError {
         /// Digest of the restored machine.
         found: Digest,
     },
+    /// The machine can't do what is to be done from this entry on: another build can.
+    #[error("entry {index} of the log can't be applied by this build: {cause}")]
+    Unable {
+        /// The first entry that is not applied.
+        index: LogIndex,
+        /// The machine's reason.
+        #[source]
+        cause: Unable,
+    },
 }
+
+/// The log since a snapshot comes to at least one part in so many of it before the next is taken.
+const STATE_SHARE: u64 = 8;
 
 impl<M: StateMachine> Replica<M> {
     /// Goes on after `work` was made durable and its messages were sent.
     ///
     /// # Errors
-    /// When a received snapshot can't be restored: the replica must stop.
-    pub fn persisted(&mut self, work: Work) -> Result<Outcome, InstallError> {
+    /// When a received snapshot can't be restored, or an entry not be applied: the replica must
+    /// stop.
+    pub fn persisted(&mut self, work: Work) -> Result<Outcome, ApplyError> {
         let mut ready = self
             .in_work
             .take()
@@ -63,7 +76,7 @@ impl<M: StateMachine> Replica<M> {
         for read in ready.take_read_states() {
             self.reads.on_index(read.request_ctx, LogIndex(read.index));
         }
-        self.apply_all(ready.take_committed_entries(), &mut outcome);
+        self.apply_all(ready.take_committed_entries(), &mut outcome)?;
         self.raw.advance_append_async(ready);
         // A snapshot counts as applied, which it can only once it counts as durable.
         self.acknowledge();
@@ -80,7 +93,11 @@ impl<M: StateMachine> Replica<M> {
         let log = self.raw.store();
         let since = self.applied.0 - log.snapshot().index.0;
         let grown = log.grown_bytes() >= self.config.snapshot_log_bytes;
-        since >= self.config.snapshot_entries || (since > 0 && (grown || log.wants_snapshot()))
+        // A large state is written again once the log that it makes superfluous is worth it.
+        let size = log.snapshot().bytes.len() as u64;
+        let worth_it = log.grown_bytes() >= size / STATE_SHARE;
+        let many = since >= self.config.snapshot_entries && worth_it;
+        many || (since > 0 && (grown || log.wants_snapshot()))
     }
 
     /// A snapshot of the present state, to be made durable and then given to
@@ -112,7 +129,7 @@ impl<M: StateMachine> Replica<M> {
         self.raw.mut_store().compact(snapshot, keep_from);
     }
 
-    fn install(&mut self, snapshot: Snapshot, outcome: &mut Outcome) -> Result<(), InstallError> {
+    fn install(&mut self, snapshot: Snapshot, outcome: &mut Outcome) -> Result<(), ApplyError> {
         assert!(snapshot.index > self.applied, "a snapshot never goes back");
         self.take_state(&snapshot)?;
         outcome.installed = Some(snapshot.index);
@@ -131,14 +148,14 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Replaces the state by a snapshot's.
-    pub(super) fn take_state(&mut self, snapshot: &Snapshot) -> Result<(), InstallError> {
+    pub(super) fn take_state(&mut self, snapshot: &Snapshot) -> Result<(), ApplyError> {
         let index = snapshot.index;
         if index != LogIndex(0) {
             let restored = self.machine.restore(&snapshot.machine);
-            restored.map_err(|cause| InstallError::Restore { index, cause })?;
+            restored.map_err(|cause| ApplyError::Restore { index, cause })?;
             let found = Digest(self.machine.digest());
             if found != snapshot.state {
-                return Err(InstallError::Differs {
+                return Err(ApplyError::Differs {
                     index,
                     wanted: snapshot.state,
                     found,
@@ -153,7 +170,7 @@ impl<M: StateMachine> Replica<M> {
         Ok(())
     }
 
-    fn apply_all(&mut self, entries: Vec<Entry>, outcome: &mut Outcome) {
+    fn apply_all(&mut self, entries: Vec<Entry>, outcome: &mut Outcome) -> Result<(), ApplyError> {
         for entry in entries {
             assert_eq!(
                 entry.index,
@@ -163,7 +180,7 @@ impl<M: StateMachine> Replica<M> {
             self.applied = LogIndex(entry.index);
             match entry.get_entry_type() {
                 EntryType::EntryNormal if entry.data.is_empty() => {}
-                EntryType::EntryNormal => self.apply_batch(&entry, outcome),
+                EntryType::EntryNormal => self.apply_batch(&entry, outcome)?,
                 EntryType::EntryConfChangeV2 => self.apply_members(&conf_change(&entry)),
                 EntryType::EntryConfChange => unreachable!("changes are proposed as version 2"),
             }
@@ -171,18 +188,23 @@ impl<M: StateMachine> Replica<M> {
                 self.on_checkpoint(Term(entry.term), outcome);
             }
         }
+        Ok(())
     }
 
-    fn apply_batch(&mut self, entry: &Entry, outcome: &mut Outcome) {
+    fn apply_batch(&mut self, entry: &Entry, outcome: &mut Outcome) -> Result<(), ApplyError> {
         let UnappliedEntry {
             batch, standing, ..
         } = self.verifying.take(entry.index);
         if !self.sessions.admit(&batch) {
-            return;
+            return Ok(());
         }
         let before = self.time;
         self.time = self.time.max(batch.time);
         assert!(self.time >= before, "time in the log never goes back");
+        if let Some(cause) = self.machine.unable(self.time) {
+            let index = LogIndex(entry.index);
+            return Err(ApplyError::Unable { index, cause });
+        }
         let (tickets, commands): (Vec<Ticket>, Vec<M::Command>) = match standing {
             Standing::Own => {
                 let landed = self.proposals.on_applied(&batch).into_iter();
@@ -214,6 +236,7 @@ impl<M: StateMachine> Replica<M> {
             time,
             results,
         });
+        Ok(())
     }
 
     /// Gives a batch to the machine, and what came of it to the history.

@@ -129,13 +129,20 @@ impl<M: StateMachine> Replica<M> {
             Some(PeerProgress {
                 id,
                 reached,
-                active: peer.recent_active,
+                active: self.hears(id),
                 voter,
             })
         };
         let mut peers: Vec<_> = self.raw.raft.prs().iter().filter_map(progress).collect();
         peers.sort_by_key(|peer| peer.id);
         peers
+    }
+
+    /// Whether a member was heard from within an election timeout. raft-rs' own `recent_active` is
+    /// forgotten as each such timeout ends, of all at once.
+    fn hears(&self, id: ReplicaId) -> bool {
+        let heard = self.heard.get(&id);
+        heard.is_some_and(|tick| tick + self.config.election_ticks as u64 > self.ticks)
     }
 
     /// Whether this replica is a member, as far as it has applied the log.
@@ -197,6 +204,7 @@ impl<M: StateMachine> Replica<M> {
         };
         for id in ids(&before).filter(|id| !contains(&members, *id)) {
             self.sessions.retire(id);
+            self.heard.remove(&id);
         }
         self.raw.mut_store().on_members_changed(members);
     }

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use souk_host::busy::Busy;
@@ -41,6 +41,7 @@ pub(crate) struct Context {
     live: Option<Live>,
     memory: Arc<Memory>,
     pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
+    compiling_us: AtomicU64,
     traffic: Traffic,
     /// How kernels have floats of 16 bits, once a graph asked.
     halves: OnceLock<Halves>,
@@ -84,6 +85,7 @@ impl Context {
             lost,
             memory: Arc::default(),
             pipelines: Mutex::default(),
+            compiling_us: AtomicU64::new(0),
             meter: None,
             live: None,
             traffic: Traffic::default(),
@@ -270,7 +272,10 @@ impl Context {
         if let Some(pipeline) = held {
             return Ok(pipeline);
         }
+        let start = Instant::now();
         let pipeline = Arc::new(self.driver.compile(source)?);
+        let took = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.compiling_us.fetch_add(took, Ordering::Relaxed);
         let mut pipelines = self
             .pipelines
             .lock()
@@ -280,6 +285,11 @@ impl Context {
         }
         pipelines.insert(source.to_owned(), pipeline.clone());
         Ok(pipeline)
+    }
+
+    /// How long kernels were compiled, since the device was opened: no work of the device.
+    pub fn compiled_for(&self) -> Duration {
+        Duration::from_micros(self.compiling_us.load(Ordering::Relaxed))
     }
 
     /// Whether the device can still be used: not once it was lost, or hung in a run.

@@ -15,6 +15,7 @@ pub(crate) mod products;
 mod quantise;
 pub(crate) mod reduce;
 pub(crate) mod scatter;
+pub(crate) mod unfolding;
 
 use souk_memory::DType;
 

@@ -288,14 +288,16 @@ impl Program for GpuProgram {
         let mut values = self.given(inputs)?;
         let turn = self.context.turn.lock();
         let _turn = turn.unwrap_or_else(PoisonError::into_inner);
-        let (start, before) = (Instant::now(), self.context.joules());
+        let before = self.context.joules();
+        let (start, compiled_before) = (Instant::now(), self.context.compiled_for());
         let gone = self.context.check();
         gone.map_err(|error| error.at(&self.context.name, None))?;
         let mut stream = Stream::new(&self.context);
         self.record(&mut stream, &mut values)?;
         let outputs = self.finish(stream, &values, kept);
         let outputs = outputs.map_err(|error| error.at(&self.context.name, None))?;
-        let busy = start.elapsed();
+        let compiled = self.context.compiled_for() - compiled_before;
+        let busy = start.elapsed().saturating_sub(compiled);
         self.context.note_busy(busy);
         Ok(Outcome {
             outputs,

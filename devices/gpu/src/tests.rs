@@ -170,6 +170,11 @@ fn agrees(
     }
 }
 
+/// Whether the device is a card reached through CUDA.
+fn on_card() -> bool {
+    std::env::var_os("SOUK_TEST_CUDA").is_some()
+}
+
 fn agrees_in_all_types(
     gpu: &Gpu,
     node: &NodeProto,
@@ -182,14 +187,18 @@ fn agrees_in_all_types(
             .iter()
             .map(|(dims, values)| (dims.clone(), rounded(dtype, values)))
             .collect();
-        // What is moved keeps its bits; what is computed is rounded once.
+        // What is moved keeps its bits; what is computed is rounded once, and a maker's library
+        // rounds a product before what is added to it.
+        let is_twice = on_card() && node.op_type() == "Gemm";
+        let times = if is_twice { 2.0 } else { 1.0 };
         let rounding = match dtype {
             _ if tolerance == 0.0 => 0.0,
             DType::F16 => 1.0 / 2048.0,
             DType::Bf16 => 1.0 / 256.0,
             _ => 0.0,
         };
-        agrees_on(gpu, node, &inputs, weights, tolerance + rounding, dtype)?;
+        let tolerance = tolerance + times * rounding;
+        agrees_on(gpu, node, &inputs, weights, tolerance, dtype)?;
     }
     Ok(())
 }
@@ -648,6 +657,24 @@ fn memory_is_given_back_and_used_again() {
         run(&gpu, &node, DType::F32, &[(vec![1000], vec![1.0])], &[]).unwrap();
         assert_eq!(gpu.context.used_bytes(), 0);
     }
+}
+
+#[test]
+fn what_a_kernel_takes_to_be_compiled_is_no_work() {
+    let Some(gpu) = open(GpuConfig::default()) else {
+        return;
+    };
+    let (from, to) = (("x", DType::F32), ("y", DType::F32));
+    let nodes = vec![node("Relu", &["x"], &["y"])];
+    let program = gpu.compile(&subgraph(&model(nodes, &[from], &[to], &[])));
+    let (program, before) = (program.unwrap(), gpu.context.compiled_for());
+    let inputs = BTreeMap::from([("x".to_owned(), tensor(DType::F32, &[1000], &[1.0]))]);
+    let started = std::time::Instant::now();
+    let first = program.run(&inputs).unwrap().busy;
+    let (took, compiled) = (started.elapsed(), gpu.context.compiled_for() - before);
+    assert!(!compiled.is_zero() && first + compiled <= took);
+    program.run(&inputs).unwrap();
+    assert_eq!(gpu.context.compiled_for(), before + compiled, "it is kept");
 }
 
 /// A kernel that doubles what it is given.

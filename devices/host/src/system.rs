@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Cores that this process may compute on.
 #[must_use]
@@ -42,6 +43,35 @@ fn memory_field(field: &str) -> Option<u64> {
     let line = text.lines().find(|line| line.starts_with(field))?;
     let kilobytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
     kilobytes.checked_mul(1024)
+}
+
+/// A process' times.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessTimes {
+    /// What its threads have computed in sum, in the program and in the kernel.
+    pub computed: Duration,
+    /// From the machine's start to its own.
+    pub begun: Duration,
+}
+
+/// The times of a process by its id, or of this one.
+#[must_use]
+pub fn process_times(process: Option<u32>) -> Option<ProcessTimes> {
+    /// Ticks in a second, as Linux counts the time of processes on every architecture.
+    const TICKS: u32 = 100;
+    let name = process.map_or_else(|| "self".to_owned(), |process| process.to_string());
+    let stat = fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
+    // The program's name may hold anything, spaces and brackets too.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let words: Vec<&str> = rest.split(' ').collect();
+    let time = |place: usize| {
+        let ticks: f64 = words.get(place)?.parse().ok()?;
+        Duration::try_from_secs_f64(ticks / f64::from(TICKS)).ok()
+    };
+    Some(ProcessTimes {
+        computed: time(11)?.saturating_add(time(12)?),
+        begun: time(19)?,
+    })
 }
 
 /// Follows the load of all cores: what was busy since it was last asked.
@@ -85,4 +115,21 @@ fn ticks() -> Option<Ticks> {
         busy: all - idle,
         all,
     })
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_computes_is_counted_from_its_start() {
+        let before = process_times(None).unwrap();
+        assert!(before.begun > Duration::ZERO);
+        let own = || process_times(Some(std::process::id())).unwrap();
+        while own().computed == before.computed {
+            std::hint::spin_loop();
+        }
+        assert!(own().computed > before.computed);
+        assert_eq!(process_times(Some(u32::MAX)).map(|it| it.begun), None);
+    }
 }

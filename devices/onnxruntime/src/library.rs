@@ -17,6 +17,7 @@ use thiserror::Error;
 use super::loaded::{LoadedModel, OpenSession};
 use super::provider::{self, Provider};
 use super::refusal::{self, Placements, Refusal};
+use super::rules;
 
 /// The environment variable that names the library.
 pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
@@ -333,6 +334,10 @@ impl Library {
         builder = builder.with_log_level(level).map_err(text)?;
         if !provider.is_cpu() && log.is_none() {
             builder = builder.with_disable_cpu_fallback().map_err(text)?;
+        }
+        if provider.is_host() && !rules::bytes_are_exact() {
+            // Else products of what was dequantised become products of bytes.
+            builder = builder.with_quant_qdq(false).map_err(text)?;
         }
         match provider.dispatch(threads) {
             Some(dispatch) => builder

@@ -125,6 +125,11 @@ impl Provider {
         self.name == OpenVINO::NAME
     }
 
+    /// Whether it is the library's own, which computes with its own kernels on the host's CPU.
+    pub(super) fn is_host(&self) -> bool {
+        self.name == HOST
+    }
+
     /// Whether it computes on the host's CPU.
     pub(super) fn is_cpu(&self) -> bool {
         matches!(self.kind, Kind::Cpu { .. })

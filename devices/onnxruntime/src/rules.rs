@@ -25,6 +25,11 @@ pub(super) fn check(graph: &Graph, provider: &Provider) -> Result<(), CompileErr
         if let Err(reason) = judge(node, graph) {
             return Err(Unsupported::new(node, reason).into());
         }
+        if provider.is_host() && !bytes_are_exact() && mixes_bytes(node, graph) {
+            let why = "ONNX Runtime loses digits of u8 by i8 on a CPU without VNNI";
+            let reason = UnsupportedReason::Engine(why.to_owned());
+            return Err(Unsupported::new(node, reason).into());
+        }
         let of_provider = provider.is_openvino().then(|| openvino::fault(node, graph));
         if let Some(fault) = of_provider.flatten() {
             let reason = UnsupportedReason::Engine(fault.to_owned());
@@ -64,6 +69,26 @@ fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
         | "RandomUniformLike" => refused("its result is drawn at random"),
         _ => Ok(()),
     }
+}
+
+/// Whether the library's own kernels multiply u8 by i8 exactly on this CPU. Where there is no
+/// instruction for it they add two products in 16 bits, which is not enough for large ones.
+pub(super) fn bytes_are_exact() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    true
+}
+
+/// Whether a node multiplies u8 by i8.
+fn mixes_bytes(node: &NodeProto, graph: &Graph) -> bool {
+    let second = match node.op_type() {
+        "MatMulInteger" | "ConvInteger" => 1,
+        "QLinearMatMul" | "QLinearConv" => 3,
+        _ => return false,
+    };
+    let dtype = |index| graph.dtypes.get(node.input_name(index)?).copied();
+    dtype(0) == Some(DType::U8) && dtype(second) == Some(DType::I8)
 }
 
 /// Whether a dropout is told to drop, or might be in a run.

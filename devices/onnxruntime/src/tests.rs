@@ -8,7 +8,7 @@ use souk_cpu::Cpu;
 use souk_memory::{DType, Tensor};
 use souk_onnx as onnx;
 use souk_onnx::subgraph::node_name;
-use souk_onnx::{Dimension, ValueInfoProto};
+use souk_onnx::{Dimension, NodeProto, ValueInfoProto};
 use souk_testing::{model, node, product, product_inputs, subgraph, with_ints};
 use souk_vocabulary::processor::RunError;
 use souk_vocabulary::taxonomy::{Kind, NpuFamily};
@@ -164,6 +164,74 @@ fn what_it_gets_wrong_is_refused_by_name() {
         &[],
     );
     assert!(device.compile(&subgraph(&unknown)).is_err());
+}
+
+/// What multiplies the largest of u8 by the largest of i8, as one node or between dequantisations.
+fn products_of_bytes() -> [(Vec<NodeProto>, DType); 3] {
+    let dequantised = ["a", "b"].map(|name| {
+        let (zero, out) = (format!("{name}_zero"), format!("{name}_wide"));
+        NodeProto {
+            name: Some(format!("{name}_node")),
+            ..node("DequantizeLinear", &[name, "one", &zero], &[&out])
+        }
+    });
+    let [a, b] = dequantised;
+    let between = vec![
+        a,
+        b,
+        node("MatMul", &["a_wide", "b_wide"], &["wide"]),
+        node("QuantizeLinear", &["wide", "scale", "a_zero"], &["y"]),
+    ];
+    let linear = [
+        "a", "one", "a_zero", "b", "one", "b_zero", "scale", "a_zero",
+    ];
+    [
+        (vec![node("MatMulInteger", &["a", "b"], &["y"])], DType::I32),
+        (vec![node("QLinearMatMul", &linear, &["y"])], DType::U8),
+        (between, DType::U8),
+    ]
+}
+
+#[test]
+fn products_of_bytes_lose_no_digits() {
+    let Some(device) = device() else { return };
+    let (depth, columns) = (16, 8);
+    let weights = [
+        (
+            "b",
+            Tensor::from_vec([depth, columns], vec![127i8; depth * columns]).unwrap(),
+        ),
+        ("one", Tensor::scalar(1f32)),
+        ("scale", Tensor::scalar(8192f32)),
+        ("a_zero", Tensor::scalar(0u8)),
+        ("b_zero", Tensor::scalar(0i8)),
+    ];
+    let a = Tensor::from_vec([1, depth], vec![255u8; depth]).unwrap();
+    let inputs = BTreeMap::from([("a".to_owned(), a)]);
+    for (nodes, made) in products_of_bytes() {
+        let named = |(name, _): &&(&str, Tensor)| {
+            nodes
+                .iter()
+                .any(|node| node.input.iter().any(|it| it == name))
+        };
+        let used: Vec<_> = weights.iter().filter(named).cloned().collect();
+        let whole = nodes.len() > 1;
+        let proto = model(nodes, &[("a", DType::U8)], &[("y", made)], &used);
+        let program = match device.compile(&subgraph(&proto)) {
+            Ok(program) => program,
+            Err(error) => {
+                assert!(error.to_string().contains("VNNI"), "{error}");
+                assert!(!whole && !rules::bytes_are_exact(), "{error}");
+                continue;
+            }
+        };
+        let expected = cpu().compile(&subgraph(&proto)).unwrap().run(&inputs);
+        let found = program.run(&inputs).unwrap();
+        assert_eq!(
+            found.outputs["y"].bytes(),
+            expected.unwrap().outputs["y"].bytes()
+        );
+    }
 }
 
 /// Whether OpenVINO's rules refuse a model of one node with inputs of floats.

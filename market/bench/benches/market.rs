@@ -384,7 +384,7 @@ fn signatures() {
             market: MarketId::default(),
             account: AccountKey::from(&key),
             nonce: Nonce(nonce),
-            expires: Millis(u64::MAX),
+            expires: Millis(3_600_000),
             commands: vec![Command::Stake { amount: Credits(1) }; commands],
         };
         let signed: Vec<_> = (0..2_000).map(|nonce| batch(nonce).sign(&key)).collect();

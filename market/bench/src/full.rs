@@ -62,6 +62,7 @@ impl ExchangeEngine {
         let fund = |number| (account(number), Name::default(), Credits(1 << 50));
         genesis.accounts = (0..MAKERS + TAKERS).map(fund).collect();
         genesis.rules.open_orders_max = u32::MAX;
+        genesis.rules.orders_max = u32::MAX;
         Self {
             exchange: Exchange::new(genesis),
             owners: Vec::with_capacity(script.orders as usize),
@@ -116,7 +117,7 @@ impl ExchangeEngine {
             market: self.exchange.market(),
             account: account(owner),
             nonce: Nonce(self.made),
-            expires: Millis(u64::MAX),
+            expires: Millis(3_600_000),
             commands,
         };
         let signed = SignedBatch {
@@ -201,6 +202,7 @@ fn order(owner: u32, buys: bool, limit: Limit, quantity: u32, tif: TimeInForce) 
             duration_min: Millis(1_000),
             duration_max: Millis(7_200_000),
             notice: Millis(0),
+            spot: Vec::new(),
             accepts: Accepts::default(),
             tif,
         }));

@@ -86,7 +86,7 @@ fn place(exchange: &mut Exchange, nonce: u64, commands: Vec<Command>) {
         market: exchange.market(),
         account: account(nonce % PROVIDERS),
         nonce: Nonce(nonce),
-        expires: Millis(u64::MAX),
+        expires: Millis(3_600_000),
         commands,
     };
     let signed = SignedBatch {
@@ -136,6 +136,7 @@ fn ask(attributes: Attributes, number: u64) -> Ask {
         duration_min: Millis(1_000),
         duration_max: Millis(3_600_000),
         notice: Millis(0),
+        spot: Vec::new(),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
     }

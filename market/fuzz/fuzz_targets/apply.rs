@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
             market: exchange.market(),
             account: account(who),
             nonce: Nonce(nonce),
-            expires: Millis(u64::MAX),
+            expires: now.after(Millis(60_000)),
             commands,
         };
         let signed = SignedBatch { batch, signature: Signature([0; 64]) };

@@ -26,6 +26,8 @@ pub struct IdIndex {
     /// The number of the first page.
     first: u64,
     pages: VecDeque<IdPage>,
+    /// How many orders are open.
+    live: u64,
 }
 
 impl IdIndex {
@@ -71,6 +73,7 @@ impl IdIndex {
         page.places[within] = place;
         page.live += 1;
         assert!(page.live as usize <= PAGE, "no more than there are ids");
+        self.live += 1;
         debug_assert_eq!(self.get(id), Some(place), "what went in is found");
     }
 
@@ -87,8 +90,12 @@ impl IdIndex {
         );
         page.places[within] = NONE;
         page.live -= 1;
-        if page.live == 0 {
+        let is_empty = page.live == 0;
+        if is_empty {
             page.places = Vec::new();
+        }
+        self.live -= 1;
+        if is_empty {
             self.drop_front();
         }
         Some(place)
@@ -111,7 +118,7 @@ impl IdIndex {
 
     /// How many orders are open.
     pub(crate) fn len(&self) -> u64 {
-        self.pages.iter().map(|page| u64::from(page.live)).sum()
+        self.live
     }
 
     /// Every open order's place, by id.

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::{Book, Tree};
 use crate::class::{Class, Resources};
-use crate::genesis::ClassRules;
 use crate::lease::Lease;
 use crate::order::Side;
+use crate::rules::ClassRules;
 use crate::tape::Tape;
 use crate::units::Millis;
 

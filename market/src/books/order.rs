@@ -36,6 +36,8 @@ pub(crate) enum OrderKind {
         provider: Slot,
         /// The lease of which the rest is resold; 0 for none.
         resale: LeaseId,
+        /// What is held for it until it ends; nothing for the one its account has free.
+        deposit: Credits,
     },
     Bid {
         /// What is left of it.
@@ -94,8 +96,9 @@ impl OrderRecord {
         }
     }
 
-    /// The detail again; `resale` is the lease of which an ask resells the rest.
-    pub(super) fn detail(&self, resale: LeaseId) -> OrderDetail {
+    /// The detail again; `resale` is the lease of which an ask resells the rest, `deposit` what is
+    /// held for an ask.
+    pub(super) fn detail(&self, resale: LeaseId, deposit: Credits) -> OrderDetail {
         let kind = match self.side() {
             Side::Bid => OrderKind::Bid {
                 budget: Credits(self.value),
@@ -104,6 +107,7 @@ impl OrderRecord {
                 device: DeviceId(self.value),
                 provider: self.provider,
                 resale,
+                deposit,
             },
         };
         let Self {
@@ -159,6 +163,14 @@ impl Order {
         match self.detail.kind {
             OrderKind::Ask { resale, .. } if resale.0 != 0 => Some(resale),
             _ => None,
+        }
+    }
+
+    /// What is held for an ask until it ends.
+    pub(crate) fn deposit(&self) -> Credits {
+        match self.detail.kind {
+            OrderKind::Ask { deposit, .. } => deposit,
+            OrderKind::Bid { .. } => Credits::ZERO,
         }
     }
 

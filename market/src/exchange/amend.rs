@@ -21,8 +21,8 @@ impl Exchange {
         let order = self.own_order(context, id)?;
         let released = self.drop_order(id, OrderEnd::Cancelled, context.events);
         assert!(
-            released.0 == 0 || order.side() == Side::Bid,
-            "nothing is held for an ask"
+            order.side() == Side::Bid || released == order.deposit(),
+            "only its deposit is held for an ask"
         );
         Ok(Acceptance::Cancelled { released })
     }
@@ -104,6 +104,7 @@ impl Exchange {
             }
             let left = self.books.reduce(id, less);
             assert!(left.is_none(), "some of the order is left");
+            self.weigh_again(id);
         }
         debug_assert_eq!(
             self.books.get(id).map(|order| order.remaining),
@@ -135,6 +136,7 @@ impl Exchange {
             duration_min: terms.duration_min,
             duration_max: terms.duration_max,
             notice: terms.notice,
+            spot: terms.spot.prices,
             accepts: terms.accepts,
             tif: TimeInForce::until(order.detail.expires),
         }

@@ -47,17 +47,15 @@ impl Exchange {
         let mut asks = self.books.side(class, Side::Ask);
         let mut bids = self.books.side(class, Side::Bid);
         asks.retain(|ask| self.suits_some_bid(ask));
-        bids.retain(|bid| self.suits_some_ask(bid));
+        // One that came before its class had auctions waits until it has none.
+        let in_parts = |bid: &Order| !self.view(bid).terms.all_or_none;
+        bids.retain(|bid| in_parts(bid) && self.suits_some_ask(bid));
         let tick = class.rules.tick;
         let Some(clearing) = clear(&asks, &bids, tick) else {
             return;
         };
         let Clearing { price, quantity } = clearing;
         assert!(quantity > 0, "orders that cross have units");
-        assert!(
-            price.0.is_multiple_of(tick.0),
-            "a price is a multiple of the tick"
-        );
         events.push(Event::Auction {
             class: class.class,
             price,
@@ -75,6 +73,15 @@ impl Exchange {
         left(&mut asks);
         left(&mut bids);
         self.pair(price, &mut asks, &mut bids, events);
+    }
+
+    /// The class has no auctions from now on: what waits for one has it now.
+    pub(super) fn hold_last_auction(&mut self, book: BookId, events: &mut Vec<Event>) {
+        if let Some(at) = self.books.book(book).auction_at {
+            let timed = self.timers.remove(&(at, Timer::Auction(book)));
+            assert!(timed, "an auction that is due is timed");
+            self.hold_auction(book, events);
+        }
     }
 
     /// Whether an ask could trade with any bid in the book: if not, it has no say in the price.

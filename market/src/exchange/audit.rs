@@ -22,7 +22,9 @@ use super::{Exchange, SpotKey, Timer};
 struct AccountFigures {
     escrow: u64,
     open_orders: u32,
+    free_asks: u32,
     open_leases: u32,
+    leases_bought: u32,
     open_requests: u32,
     pools: BTreeMap<DeviceId, (u32, u32)>,
 }
@@ -37,6 +39,14 @@ impl Exchange {
         self.audit_books();
         self.audit_timers();
         assert_eq!(self.spot, self.spot_leases(), "the displaceable leases");
+        let priced = self.books.all();
+        let priced = priced.filter_map(|order| self.spot_ask_key(&order));
+        assert_eq!(self.spot_asks, priced.collect(), "the asks at spot prices");
+        assert_eq!(
+            self.light,
+            self.light_orders(),
+            "the orders that hold little"
+        );
         let open = self.leases.values().filter(|lease| !lease.is_closed());
         let asks = self.books.all().filter(|order| order.side() == Side::Ask);
         let bids = self.books.all().filter(|order| order.side() == Side::Bid);
@@ -77,10 +87,17 @@ impl Exchange {
             let kept = AccountFigures {
                 escrow: account.escrow.0,
                 open_orders: account.open_orders,
+                free_asks: account.free_asks,
                 open_leases: account.open_leases,
+                leases_bought: account.leases_bought,
                 open_requests: account.open_requests,
                 pools: account.pools.iter().map(pool).collect(),
             };
+            let own = |lease: &&Lease| {
+                !lease.is_closed() && [lease.buyer, lease.provider].contains(&account.key)
+            };
+            let own: Vec<&Lease> = self.leases.values().filter(own).collect();
+            assert_eq!(own, self.leases_of(account.key), "the open leases");
             assert_eq!(
                 kept,
                 expected.remove(&slot).unwrap_or_default(),
@@ -98,13 +115,15 @@ impl Exchange {
         for order in self.books.all() {
             let own = expected.entry(order.slot()).or_default();
             own.open_orders += 1;
-            own.escrow += self.hold_of(&order, order.remaining).0;
+            own.escrow += self.hold_of(&order, order.remaining).0 + order.deposit().0;
             if let OrderKind::Ask {
                 device,
                 resale: LeaseId(0),
+                deposit,
                 ..
             } = order.detail.kind
             {
+                own.free_asks += u32::from(deposit.0 == 0);
                 own.pools.entry(device).or_default().0 += order.remaining.0;
             }
         }
@@ -179,6 +198,13 @@ impl Exchange {
                 timers.insert((note.accepted_at, Timer::Note(lease.id)));
             }
         }
+        for change in self.changes.values() {
+            timers.insert((change.at, Timer::Rules(change.id)));
+        }
+        for approval in self.approvals.values() {
+            timers.insert((approval.until, Timer::Approval(approval.id)));
+        }
+        timers.extend(self.upgrade.map(|upgrade| (upgrade.at, Timer::Upgrade)));
         let auctions = self.books.by_class().filter_map(|book| book.auction_at);
         let kept = self
             .timers
@@ -211,9 +237,13 @@ fn expect_lease(lease: &Lease, expected: &mut BTreeMap<Slot, AccountFigures>) {
         );
         return;
     }
-    expected.entry(parties.buyer).or_default().escrow += lease.escrow.0;
+    let buyer = expected.entry(parties.buyer).or_default();
+    buyer.escrow += lease.escrow.0;
+    buyer.leases_bought += 1;
     if let Some(resale) = lease.resale {
-        expected.entry(resale.seller_slot).or_default().escrow += resale.subsidy.0;
+        let seller = expected.entry(resale.seller_slot).or_default();
+        seller.escrow += resale.subsidy.0;
+        seller.leases_bought += 1;
     }
     let provider = expected.entry(parties.provider).or_default();
     provider.open_leases += 1;

@@ -10,7 +10,7 @@ use crate::units::{Credits, Units};
 use super::{Exchange, Timer};
 
 impl Exchange {
-    /// What is held for `quantity` units of an order while it rests: nothing for an ask.
+    /// What is held for `quantity` units of an order while it rests: nothing for units of an ask.
     pub(super) fn hold_of(&self, order: &Order, quantity: Units) -> Credits {
         if order.side() == Side::Ask {
             return Credits::ZERO;
@@ -67,16 +67,24 @@ impl Exchange {
             OrderKind::Ask {
                 device,
                 resale: LeaseId(0),
+                deposit,
                 ..
             } => {
                 let capacity = self.books.ask_terms.get(order.detail.terms).capacity;
-                self.ledger
-                    .get_mut(slot)
-                    .offer(device, capacity, order.remaining);
+                if deposit.0 > 0 {
+                    self.ledger.hold(slot, deposit);
+                }
+                let account = self.ledger.get_mut(slot);
+                account.offer(device, capacity, order.remaining);
+                account.free_asks += u32::from(deposit.0 == 0);
             }
             OrderKind::Ask { .. } => {}
         }
+        if let Some(key) = self.spot_ask_key(order) {
+            assert!(self.spot_asks.insert(key), "an ask is listed once");
+        }
         self.ledger.get_mut(slot).open_orders += 1;
+        self.weigh(order);
         if order.detail.expires != NEVER {
             let expiry = (order.detail.expires, Timer::OrderExpires(order.id));
             assert!(self.timers.insert(expiry), "an order expires once");
@@ -91,7 +99,7 @@ impl Exchange {
             .remove(id)
             .expect("only open orders are taken out");
         assert!(order.remaining.0 > 0, "an open order has units left");
-        let held = self.hold_of(&order, order.remaining);
+        let held = self.hold_of(&order, order.remaining).plus(order.deposit());
         match order.detail.kind {
             OrderKind::Bid { .. } => self.ledger.release(order.slot(), held),
             OrderKind::Ask {
@@ -112,11 +120,23 @@ impl Exchange {
         (order, node, held)
     }
 
-    /// What is counted and timed for an order that has left the book.
+    /// What is counted and timed for an order that has left the book, and the deposit of an ask.
     pub(super) fn forget(&mut self, order: &Order) {
+        if order.deposit().0 > 0 {
+            self.ledger.release(order.slot(), order.deposit());
+        }
         let account = self.ledger.get_mut(order.slot());
         assert!(account.open_orders > 0, "an order that leaves was counted");
         account.open_orders -= 1;
+        let opened = account.opened;
+        if order.side() == Side::Ask && order.resale().is_none() && order.deposit().0 == 0 {
+            assert!(account.free_asks > 0, "a free ask was counted");
+            account.free_asks -= 1;
+        }
+        if let Some(key) = self.spot_ask_key(order) {
+            assert!(self.spot_asks.remove(&key), "an ask in the book is listed");
+        }
+        self.light.remove(&(opened, order.id));
         if order.detail.expires != NEVER {
             self.timers
                 .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));

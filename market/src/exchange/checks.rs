@@ -1,11 +1,11 @@
 //! What an order must be before it is looked at.
 
 use crate::class::Class;
-use crate::genesis::ClassRules;
 use crate::ids::{AccountKey, BookId, Slot};
 use crate::order::{Ask, Bid, Limit, TimeInForce};
 use crate::predicate::EXCLUDED_MAX;
 use crate::refusal::{Quantity, Refusal};
+use crate::rules::ClassRules;
 use crate::units::{Credits, Millis, Price, Units};
 
 use super::Exchange;
@@ -20,8 +20,10 @@ impl Exchange {
 
     pub(super) fn open_book(&mut self, class: Class) -> Result<BookId, Refusal> {
         let limit = self.rules.classes_max;
+        let before = self.books.classes();
         let book = self.books.open(class, &self.rules);
-        assert!(self.books.classes() <= u64::from(limit), "within the limit");
+        let most = before.max(limit.into());
+        assert!(self.books.classes() <= most, "within the limit");
         book.ok_or(Refusal::ClassesMany { limit })
     }
 
@@ -57,6 +59,7 @@ impl Exchange {
             Limit::Price(price) => check_price(price, rules.tick)?,
             Limit::Market => rules.tick,
         };
+        Self::check_spot(ask, rules.tick)?;
         if price.escrow(ask.quantity, ask.duration_max).is_none() {
             return Err(Refusal::AmountLarge {
                 what: Quantity::Cost,

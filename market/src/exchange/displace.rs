@@ -71,8 +71,7 @@ impl Exchange {
 
     /// What displacing a lease costs a bid.
     pub(super) fn displaced(&self, lease: &Lease, bid: &LiveBid) -> Displacement {
-        let tick = self.books.book(bid.order.detail.book).rules.tick;
-        let price = Price(lease.price.0 + tick.0);
+        let price = self.price_of_displacing(lease, bid);
         debug_assert!(price <= bid.order.price, "a bid never pays above its limit");
         let escrow = price.escrow(lease.quantity, bid.terms.duration);
         Displacement {
@@ -83,13 +82,22 @@ impl Exchange {
         }
     }
 
+    /// A tick above what the lease pays, and not below what its provider asks of such a bid.
+    fn price_of_displacing(&self, lease: &Lease, bid: &LiveBid) -> Price {
+        let tick = self.books.book(bid.order.detail.book).rules.tick;
+        let terms = self.books.ask_terms.get(lease.parties.terms);
+        let asked = terms.least_for(&bid.terms);
+        Price(lease.price.0 + tick.0).max(asked)
+    }
+
     fn displaceable_by(&self, lease: &Lease, bid: &LiveBid) -> bool {
         let parties = &lease.parties;
         let own = parties.buyer == bid.order.slot() || parties.provider == bid.order.slot();
         let terms = self.books.ask_terms.get(parties.terms);
-        !own && self
-            .lack_of_terms(terms, parties.provider, bid.view())
-            .is_none()
+        let is_frozen = self.ledger.get(parties.provider).frozen.is_some();
+        let is_paid = self.price_of_displacing(lease, bid) <= bid.order.price;
+        let provider = (parties.provider, terms.notice_for(&bid.terms));
+        !own && !is_frozen && is_paid && self.lack_of_terms(terms, provider, bid.view()).is_none()
     }
 
     pub(super) fn displace(
@@ -120,8 +128,10 @@ impl Exchange {
         );
         let until = self.now.after(lease.notice).min(lease.deadline);
         debug_assert!(until >= self.now, "notice is given beforehand");
+        let terms = self.books.ask_terms.get(lease.parties.terms);
         let opening = LeaseOpening {
             bid,
+            notice: terms.notice_for(&bid.terms),
             ask: lease.ask,
             device: lease.device,
             provider: lease.parties.provider,

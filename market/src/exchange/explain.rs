@@ -10,7 +10,7 @@ use crate::book::Visits;
 use crate::books::{BookQuery, ClassBook, Order, OrderDetail, OrderKind};
 use crate::class::{Class, Resources};
 use crate::ids::{AccountKey, BookId, DeviceId, LeaseId, OrderId, Slot, TermsId};
-use crate::order::{Bid, Side};
+use crate::order::{Bid, Side, SpotPrice};
 use crate::predicate::{Accepts, Lack};
 use crate::refusal::Refusal;
 use crate::terms::{AskTerms, BidTerms, Terms};
@@ -50,10 +50,26 @@ pub struct Listing {
     pub duration_max: Millis,
     /// The notice before a reclaim or a displacement.
     pub notice: Millis,
+    /// What spot leases cost by their notice; see [`SpotPrice`].
+    #[serde(default)]
+    pub spot: Vec<SpotPrice>,
     /// Who may buy.
     pub accepts: Accepts,
     /// The lease of which this is the rest, where a buyer resells it.
     pub resale: Option<LeaseId>,
+}
+
+impl Listing {
+    /// The ask as a buyer sees it that takes spot leases of at least this notice: at the price it
+    /// pays, with the notice it gets.
+    #[must_use]
+    pub fn to_spot_buyer(mut self, notice: Millis) -> Listing {
+        let spot = std::mem::take(&mut self.spot);
+        if let Some(spot) = spot.iter().find(|spot| spot.notice >= notice) {
+            (self.price, self.notice) = (spot.price, spot.notice);
+        }
+        self
+    }
 }
 
 /// How many asks a bid would find, and what rules out the others.
@@ -124,6 +140,10 @@ impl Exchange {
             duration_min: terms.duration_min,
             duration_max: self.longest(resale, terms.duration_max),
             notice: terms.notice,
+            spot: match resale {
+                Some(_) => Vec::new(),
+                None => terms.spot.prices,
+            },
             accepts: terms.accepts,
             resale,
         }
@@ -182,6 +202,7 @@ impl Exchange {
             });
         };
         let live = imagined(slot, price, bid);
+        // The asks' limits alone are looked at: it is of the index that visits are counted.
         let query = BookQuery {
             book,
             side: Side::Ask,
@@ -199,7 +220,7 @@ impl Exchange {
 
     fn any_lack(&self, class: &Class, ask: &Order, live: &LiveBid, bid: &Bid) -> Option<Lack> {
         let other = || (*class != bid.class).then_some(Lack::Class);
-        let dear = || (ask.price > live.order.price).then_some(Lack::Price);
+        let dear = || (self.asked(ask, live.view()) > live.order.price).then_some(Lack::Price);
         self.lack(ask, live.view()).or_else(other).or_else(dear)
     }
 
@@ -219,8 +240,11 @@ impl Exchange {
                 provider.reputation.score.0.into(),
             ),
             Lack::Stake => (wants.stake.0, provider.stake.0),
-            Lack::Notice => (wants.notice.0, terms.notice.0),
-            Lack::Price => (live.order.price.0, ask.price.0),
+            Lack::Notice => {
+                let notice = self.notice_of(ask, ask.resale(), live.view());
+                (wants.notice.0, notice.0)
+            }
+            Lack::Price => (live.order.price.0, self.asked(ask, live.view()).0),
             _ => return None,
         })
     }

@@ -19,7 +19,7 @@ use crate::units::{Credits, Price};
 
 use super::bid::LiveBid;
 use super::displace::Displacement;
-use super::matching::{Fill, asks_for};
+use super::matching::Fill;
 use super::{Context, Exchange};
 
 /// What an assignment costs, and, to choose among equals, which candidates it takes: a number in
@@ -206,7 +206,7 @@ impl Exchange {
     fn asks_for(&self, bid: &LiveBid, count: usize) -> Candidates {
         let order: &Order = &bid.order;
         let mut found = Candidates::new();
-        let take = |ask: Order| {
+        let take = |ask: Order, price: Price| {
             let (provider, resale) = ask.provider();
             let fits = match resale {
                 Some(_) => ask.remaining == order.remaining,
@@ -214,7 +214,7 @@ impl Exchange {
             };
             let taken = found.iter().any(|(known, _)| *known == provider);
             if fits && !taken && self.lack(&ask, bid.view()).is_none() {
-                let (ask, quantity, price) = (ask.id, order.remaining, ask.price);
+                let (ask, quantity) = (ask.id, order.remaining);
                 let fill = Fill {
                     ask,
                     quantity,
@@ -227,7 +227,7 @@ impl Exchange {
                 false => ControlFlow::Break(()),
             }
         };
-        self.books.search(&asks_for(bid.view()), take);
+        self.search_asks(bid.view(), take);
         debug_assert!(found.len() <= count, "one for each leg is enough");
         found
     }

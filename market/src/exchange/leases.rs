@@ -14,6 +14,7 @@ use super::{Context, Exchange, Timer, spot_key};
 /// All that a new lease follows from.
 pub(super) struct LeaseOpening<'a> {
     pub bid: &'a LiveBid,
+    pub notice: Millis,
     pub ask: OrderId,
     pub device: DeviceId,
     pub provider: Slot,
@@ -55,6 +56,7 @@ impl Exchange {
         assert_ne!(lease.buyer, lease.provider, "nobody trades with itself");
         self.ledger.hold(lease.parties.buyer, lease.escrow);
         self.ledger.get_mut(lease.parties.provider).open_leases += 1;
+        self.ledger.get_mut(lease.parties.buyer).leases_bought += 1;
         let terms = self.books.ask_terms.share(lease.parties.terms);
         self.books.on_lease_opened(self.now, &lease, terms);
         events.push(Event::Traded(trade));
@@ -90,7 +92,8 @@ impl Exchange {
             start: opening.start,
             deadline: opening.start.after(terms.duration),
             term: terms.term,
-            notice: ask_terms.notice,
+            notice: opening.notice,
+            fee_basis_points: self.rules.fee_basis_points,
             work_started: false,
             reserved_until: None,
             accepted: DeviceMicros(0),

@@ -42,15 +42,16 @@ impl Exchange {
         if ask.slot() == buyer || provider == buyer {
             return Some(Lack::OwnAsk);
         }
-        let lack = self.lack_of_terms(terms, provider, bid);
+        let notice = self.notice_of(ask, resale, bid);
+        let lack = self.lack_of_terms(terms, (provider, notice), bid);
         lack.or_else(|| self.lack_of_resale(resale?, ask, bid))
     }
 
-    /// Why a device of `provider` on these terms does not suit `bid`.
+    /// Why a device of `provider` on these terms, taken back at `notice`, does not suit `bid`.
     pub(super) fn lack_of_terms(
         &self,
         terms: &AskTerms,
-        provider: Slot,
+        (provider, notice): (Slot, Millis),
         bid: BidView<'_>,
     ) -> Option<Lack> {
         let wants = &bid.terms.wants;
@@ -67,7 +68,7 @@ impl Exchange {
         if provider.stake < wants.stake {
             return Some(Lack::Stake);
         }
-        if terms.notice < wants.notice {
+        if notice < wants.notice {
             return Some(Lack::Notice);
         }
         let duration = bid.terms.duration;
@@ -100,7 +101,7 @@ impl Exchange {
         let order = &bid.order;
         let mut left = order.remaining;
         let mut fills = Vec::new();
-        let take = |ask: Order| {
+        let take = |ask: Order, asked: Price| {
             let whole = ask.provider().1.is_some();
             if (whole && ask.remaining > left) || self.lack(&ask, bid.view()).is_some() {
                 return ControlFlow::Continue(());
@@ -109,7 +110,7 @@ impl Exchange {
             fills.push(Fill {
                 ask: ask.id,
                 quantity,
-                price: trade_price(&ask, order),
+                price: trade_price((&ask, asked), order),
             });
             left = left.minus(quantity);
             if left.0 == 0 {
@@ -118,7 +119,7 @@ impl Exchange {
                 ControlFlow::Continue(())
             }
         };
-        self.books.search(&asks_for(bid.view()), take);
+        self.search_asks(bid.view(), take);
         debug_assert!(left <= order.remaining, "no more than the bid wants");
         (fills, left)
     }
@@ -146,19 +147,22 @@ impl Exchange {
         let ask = self.books.get(fill.ask).expect("a fill names an open ask");
         assert!(fill.quantity.0 > 0, "a trade is of something");
         assert!(
-            ask.price <= fill.price,
+            self.asked(&ask, bid.view()) <= fill.price,
             "an ask never gets less than it said"
         );
         let OrderKind::Ask {
             device,
             provider,
             resale,
+            ..
         } = ask.detail.kind
         else {
             unreachable!("a fill names an ask");
         };
+        let notice = self.notice_of(&ask, ask.resale(), bid.view());
         let opening = LeaseOpening {
             bid,
+            notice,
             ask: ask.id,
             device,
             provider,
@@ -205,11 +209,11 @@ impl Exchange {
     pub(super) fn fillable(&self, ask: &Order) -> Units {
         debug_assert_eq!(ask.side(), Side::Ask, "an ask is filled by bids");
         let mut left = ask.remaining;
-        let terms = self.books.ask_terms.get(ask.detail.terms);
+        let query = self.bids_for_any_price(ask);
         let count = |order: Order| {
             let bid = self.view(&order);
             let fits = !bid.terms.all_or_none || bid.order.remaining <= left;
-            if fits && self.lack(ask, bid).is_none() {
+            if fits && self.trades_with(ask, bid) {
                 left = left.minus(left.min(bid.order.remaining));
             }
             if left.0 == 0 {
@@ -218,7 +222,7 @@ impl Exchange {
                 ControlFlow::Continue(())
             }
         };
-        self.books.search(&bids_for(ask, terms), count);
+        self.books.search(&query, count);
         ask.remaining.minus(left)
     }
 
@@ -231,12 +235,12 @@ impl Exchange {
     ) -> Vec<Trade> {
         let first = self.books.get(id).expect("the ask has just entered");
         assert_eq!(first.side(), Side::Ask, "asks look for bids");
-        let query = bids_for(&first, self.books.ask_terms.get(first.detail.terms));
+        let query = self.bids_for_any_price(&first);
         let mut visits = Visits::new();
         let mut trades = Vec::new();
         let mut last: Option<Order> = None;
         while let Some(ask) = self.books.get(id) {
-            let suits = |bid: &Order| self.lack(&ask, self.view(bid)).is_none();
+            let suits = |bid: &Order| self.trades_with(&ask, self.view(bid));
             let found = self.books.next(&query, last.as_ref(), &mut visits, suits);
             let Some(order) = found else { break };
             let bid = self.live_bid(order, self.books.job(order.id));
@@ -260,6 +264,15 @@ impl Exchange {
                 .all(|trade| trade.ask == id || tif != TimeInForce::Fok)
         );
         trades
+    }
+
+    /// The bids that pay the least that an ask asks of any.
+    fn bids_for_any_price(&self, ask: &Order) -> BookQuery {
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        BookQuery {
+            limit: self.least_asked(ask),
+            ..bids_for(ask, terms)
+        }
     }
 
     /// What a resting bid takes of all asks there are, where only the whole of it will do and the
@@ -300,21 +313,18 @@ impl Exchange {
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
         assert!(spent.0 > 0, "nothing is leased for nothing");
         self.books.spend(order.id, spent);
-        if let Some(closed) = self.books.reduce(order.id, quantity) {
-            self.on_filled(&closed, events);
+        match self.books.reduce(order.id, quantity) {
+            Some(closed) => self.on_filled(&closed, events),
+            None => self.weigh_again(order.id),
         }
     }
 }
 
 /// The price of the order that was there first.
-fn trade_price(ask: &Order, bid: &Order) -> Price {
-    debug_assert!(ask.price <= bid.price, "they cross");
+fn trade_price((ask, asked): (&Order, Price), bid: &Order) -> Price {
+    debug_assert!(asked <= bid.price, "they cross");
     debug_assert_ne!(ask.id, bid.id, "they are two");
-    if ask.id < bid.id {
-        ask.price
-    } else {
-        bid.price
-    }
+    if ask.id < bid.id { asked } else { bid.price }
 }
 
 pub(super) fn asks_for(bid: BidView<'_>) -> BookQuery {

@@ -37,6 +37,7 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let rules = self.class_rules(ask.resources.class());
         let price = self.check_ask(context.slot, ask, &rules)?;
+        let deposit = self.check_deposit(context.slot, ask.tif)?;
         let book = self.open_book(rules.class)?;
         let slot = context.slot;
         let order = Order {
@@ -52,6 +53,7 @@ impl Exchange {
                     device: ask.device,
                     provider: slot,
                     resale: LeaseId(0),
+                    deposit,
                 },
             },
         };
@@ -202,7 +204,11 @@ impl Exchange {
         let escrow = |sum: Credits, one: &Displacement| sum.plus(one.escrow);
         needed = plan.displaced.iter().fold(needed, escrow);
         if bid.tif.rests() {
-            needed = needed.plus(self.hold_of(&live.order, plan.rest));
+            let held = self.hold_of(&live.order, plan.rest);
+            needed = needed.plus(held);
+            if plan.rest.0 > 0 {
+                self.check_room(held >= self.rules.ask_deposit)?;
+            }
         }
         assert!(
             needed <= bid.budget,
@@ -247,6 +253,7 @@ impl Exchange {
         }
         events.push(self.rested(&order));
         self.put_in(&order, job);
+        self.make_room(events);
     }
 
     /// After an ask was matched: it rests if it may, and leaves the book if it may not.
@@ -257,6 +264,7 @@ impl Exchange {
         assert!(order.remaining.0 > 0, "an open order has units left");
         if tif.rests() {
             events.push(self.rested(&order));
+            self.make_room(events);
             return order.remaining;
         }
         self.drop_order(id, OrderEnd::Unfilled, events);

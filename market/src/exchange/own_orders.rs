@@ -23,7 +23,8 @@ pub struct OpenOrder {
     pub price: Price,
     /// How many units are left.
     pub quantity: Units,
-    /// What is held for it; nothing for an ask.
+    /// What is held for it until it ends: for a bid its price, for an ask its deposit, if it has
+    /// one.
     pub held: Credits,
     /// When it leaves the book; the greatest time for never.
     pub expires: Millis,
@@ -32,10 +33,13 @@ pub struct OpenOrder {
 }
 
 impl Exchange {
-    /// The orders of an account that rest in the books, the oldest first. It looks through all.
+    /// The orders of an account that rest in the books, the oldest first. It looks through those of
+    /// all until it has found as many as there are.
     pub fn orders_of(&self, account: AccountKey) -> Vec<OpenOrder> {
         let slot = self.ledger.slot(account);
+        let count = slot.map_or(0, |slot| self.ledger.get(slot).open_orders);
         let own = self.books.all().filter(|order| Some(order.slot()) == slot);
+        let own = own.take(count as usize);
         let mut own: Vec<OpenOrder> = own.map(|order| self.open_order(&order)).collect();
         own.sort_by_key(|order| order.id);
         own
@@ -52,7 +56,7 @@ impl Exchange {
             class: self.books.book(order.detail.book).class,
             price: order.price,
             quantity: order.remaining,
-            held: self.hold_of(order, order.remaining),
+            held: self.hold_of(order, order.remaining).plus(order.deposit()),
             expires: order.detail.expires,
             resale,
         }

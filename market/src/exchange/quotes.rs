@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::book::Level;
 use crate::books::ClassBook;
 use crate::class::Class;
-use crate::genesis::ClassRules;
 use crate::order::Side;
+use crate::rules::ClassRules;
 use crate::tape::{Candle, PriceIndex, Print};
 use crate::units::{Millis, Price};
 

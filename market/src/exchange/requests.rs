@@ -1,6 +1,6 @@
 //! Credits come in and go out as the operator says: what a credit is worth outside is not the
 //! market's business. An account asks under a reference that both sides know it by; the operator
-//! confirms or refuses. Each request is decided once.
+//! confirms or refuses. Each request is decided once. What operators alone may do: `governing`.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -32,7 +32,9 @@ impl Exchange {
         }
         if direction == Direction::Withdrawal {
             self.ledger.need(context.slot, amount)?;
+            self.check_withdrawal_cap(context.slot, amount)?;
             self.ledger.hold(context.slot, amount);
+            self.count_withdrawal(context.slot, amount);
         }
         self.requests_made += 1;
         let request = MoneyRequest {
@@ -57,11 +59,14 @@ impl Exchange {
         context: &mut Context<'_>,
         id: RequestId,
     ) -> Result<Acceptance, Refusal> {
-        self.only_operator(context.key)?;
         let request = self.open_request(id)?.clone();
         let slot = self.ledger.known(request.account);
         match request.direction {
-            Direction::Deposit => self.ledger.deposit(slot, request.amount)?,
+            Direction::Deposit => {
+                self.check_deposit_cap(Some(slot), request.amount)?;
+                self.ledger.deposit(slot, request.amount)?;
+                self.count_deposit(slot, request.amount);
+            }
             Direction::Withdrawal => {
                 self.ledger.release(slot, request.amount);
                 let gone = self.ledger.withdraw(slot, request.amount);
@@ -81,13 +86,11 @@ impl Exchange {
         reason: &Name,
     ) -> Result<Acceptance, Refusal> {
         let request = self.open_request(id)?.clone();
-        if context.key != request.account {
-            self.only_operator(context.key)?;
-        }
         let slot = self.ledger.known(request.account);
         let mut released = Credits(0);
         if request.direction == Direction::Withdrawal {
             self.ledger.release(slot, request.amount);
+            self.uncount_withdrawal(slot, request.amount, request.made);
             released = request.amount;
         }
         self.decided(context, &request, false, reason);
@@ -120,33 +123,7 @@ impl Exchange {
         Ok(Acceptance::Transferred { available })
     }
 
-    /// What the market took becomes the operator's own.
-    pub(super) fn on_collect(
-        &mut self,
-        context: &mut Context<'_>,
-        amount: Credits,
-    ) -> Result<Acceptance, Refusal> {
-        self.only_operator(context.key)?;
-        let fees = self.ledger.totals().fees;
-        if amount > fees {
-            return Err(Refusal::FundsShort {
-                available: fees,
-                needed: amount,
-            });
-        }
-        self.ledger.collect(context.slot, amount);
-        let available = self.ledger.get(context.slot).available;
-        Ok(Acceptance::Collected { available })
-    }
-
-    pub(super) fn only_operator(&self, account: AccountKey) -> Result<(), Refusal> {
-        match account == self.operator {
-            true => Ok(()),
-            false => Err(Refusal::OperatorOnly { account }),
-        }
-    }
-
-    fn open_request(&self, request: RequestId) -> Result<&MoneyRequest, Refusal> {
+    pub(super) fn open_request(&self, request: RequestId) -> Result<&MoneyRequest, Refusal> {
         let open = self.requests.get(&request);
         open.ok_or(Refusal::RequestUnknown { request })
     }
@@ -165,8 +142,7 @@ impl Exchange {
         let gone = self.requests.remove(&request.id);
         assert!(gone.is_some(), "a request is decided once");
         context.events.push(Event::Decided {
-            request: request.id,
-            account: request.account,
+            request: request.clone(),
             confirmed,
             reason: reason.clone(),
         });

@@ -30,6 +30,7 @@ impl Exchange {
             return Err(Refusal::LeaseResold { lease: id });
         }
         self.check_open_orders(context.slot)?;
+        self.check_room(true)?;
         let rules = self.books.book(lease.parties.book).rules;
         check_price(price, rules.tick)?;
         if price.escrow(lease.quantity, self.rules.lease_max).is_none() {
@@ -50,6 +51,7 @@ impl Exchange {
                     device: lease.device,
                     provider: lease.parties.provider,
                     resale: id,
+                    deposit: Credits::ZERO,
                 },
             },
         };
@@ -82,6 +84,7 @@ impl Exchange {
             "only a loss is made up for"
         );
         let (seller, seller_slot) = (old.buyer, old.parties.buyer);
+        self.ledger.get_mut(seller_slot).leases_bought += 1;
         self.lease_mut(to).resale = Some(Resale {
             seller,
             provider_price: old_price,

@@ -97,6 +97,12 @@ impl Exchange {
             refunded,
         };
         self.count_closed(parties.provider, paid, payment.usage);
+        let seller = self.leases[&id].resale.map(|resale| resale.seller_slot);
+        for party in [Some(parties.buyer), seller].into_iter().flatten() {
+            let account = self.ledger.get_mut(party);
+            assert!(account.leases_bought > 0, "a lease is closed once");
+            account.leases_bought -= 1;
+        }
         self.books.ask_terms.release(parties.terms);
         self.books.on_lease_closed(parties.book);
         self.keep_closed(id);
@@ -119,8 +125,8 @@ impl Exchange {
     /// Pays the provider, and after a resale the reseller. Returns what the provider got and what
     /// the market took.
     fn pay_out(&mut self, id: LeaseId, payment: Payment) -> (Credits, Credits) {
-        let share = self.rules.fee_basis_points;
         let lease = self.leases.get_mut(id).expect("the lease is known");
+        let share = lease.fee_basis_points;
         let Parties {
             buyer, provider, ..
         } = lease.parties;

@@ -5,8 +5,8 @@
 //! and inputs. So a provider signs one receipt for one run.
 
 use crate::command::Acceptance;
-use crate::event::Event;
-use crate::ids::LeaseId;
+use crate::event::{Event, MoveReason};
+use crate::ids::{LeaseId, Slot};
 use crate::lease::{Lease, LeaseState};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
@@ -22,6 +22,7 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         self.ledger.need(context.slot, amount)?;
         self.ledger.stake(context.slot, amount);
+        context.moved(MoveReason::Staked, amount);
         let stake = self.ledger.get(context.slot).stake;
         assert!(stake >= amount, "it is at stake");
         Ok(Acceptance::Staked { stake })
@@ -44,6 +45,7 @@ impl Exchange {
         }
         assert_eq!(open_leases, 0, "stake stands for open leases");
         self.ledger.unstake(context.slot, wanted);
+        context.moved(MoveReason::Unstaked, wanted);
         Ok(Acceptance::Staked {
             stake: self.ledger.get(context.slot).stake,
         })
@@ -71,22 +73,29 @@ impl Exchange {
         if !of_lease(first) || !of_lease(second) || !contradict(first, second) {
             return Err(Refusal::FaultNone { lease: id });
         }
-        Ok(self.punish(id, context.events))
+        // Who had nothing left may have made room for others since the lease was closed.
+        let account = lease.provider;
+        let guilty = self.ledger.slot(account);
+        let guilty = guilty.ok_or(Refusal::AccountUnknown { account })?;
+        Ok(self.punish(id, guilty, context.events))
     }
 
-    fn punish(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Acceptance {
+    fn punish(&mut self, id: LeaseId, guilty: Slot, events: &mut Vec<Event>) -> Acceptance {
         let lease = &self.leases[&id];
-        let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
-        let stake = self.ledger.get(parties.provider).stake;
+        let (buyer, provider) = (lease.buyer, lease.provider);
+        let harmed = self.ledger.slot(buyer);
+        let stake = self.ledger.get(guilty).stake;
         let product = u128::from(stake.0) * u128::from(self.rules.slash.0);
         let slashed = divided(product, 1_000, Rounding::Up);
         let slashed = slashed.expect("a part is no more than the whole");
-        let compensated = slashed.min(cost_to_buyer(lease));
+        let compensated = match harmed {
+            Some(_) => slashed.min(cost_to_buyer(lease)),
+            None => Credits::ZERO,
+        };
         assert!(slashed <= stake, "no more is lost than is at stake");
         let fees = slashed.minus(compensated);
-        self.ledger
-            .slash(parties.provider, parties.buyer, compensated, fees);
-        self.ledger.get_mut(parties.provider).reputation.on_fault();
+        self.ledger.slash(guilty, harmed, compensated, fees);
+        self.ledger.get_mut(guilty).reputation.on_fault();
         let lease = self.lease_mut(id);
         assert!(!lease.faulted, "a fault is proven once");
         lease.faulted = true;

@@ -44,6 +44,9 @@ impl Exchange {
                 self.close_on_accepted(id, reason, events);
             }
             Timer::Auction(book) => self.hold_auction(book, events),
+            Timer::Rules(change) => self.change_rules(change, events),
+            Timer::Approval(id) => self.forget_approval(id),
+            Timer::Upgrade => self.raise_version(events),
         }
     }
 }

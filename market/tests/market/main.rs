@@ -7,6 +7,7 @@ mod crowd;
 mod naive;
 mod quotes;
 mod refusals;
+mod room;
 mod scenario;
 mod streams;
 mod town;

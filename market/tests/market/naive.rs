@@ -22,6 +22,9 @@ pub struct Purse {
     pub score: u16,
     pub last_closed: u64,
     pub used: BTreeSet<u64>,
+    pub frozen: Option<Name>,
+    /// A day, and what came in and was to go out on it.
+    pub moved: (u64, u64, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct Resting {
     pub owner: usize,
     pub price: u64,
     pub left: u32,
+    /// What an ask holds beside the first of its account.
+    pub deposit: u64,
     pub what: What,
 }
 
@@ -45,6 +50,7 @@ pub struct Rent {
     pub buyer: usize,
     pub provider: usize,
     pub terms: Ask,
+    pub notice: u64,
     pub ask: u64,
     pub job: JobId,
     pub price: u64,
@@ -85,6 +91,8 @@ pub struct Naive {
     told: Vec<u8>,
 }
 
+const DAY: u64 = 24 * 3_600_000;
+
 type Done = Result<Acceptance, Refusal>;
 
 fn ceil(product: u128, by: u128) -> u64 {
@@ -110,11 +118,13 @@ impl Naive {
             score: 500,
             last_closed: 0,
             used: BTreeSet::new(),
+            frozen: None,
+            moved: (0, 0, 0),
         };
         let market = genesis.market_id();
         let mut naive = Self {
             market,
-            operator: genesis.operator,
+            operator: genesis.operators[0],
             rules: genesis.rules.clone(),
             now: 0,
             purses: genesis.accounts.iter().map(purse).collect(),
@@ -148,23 +158,34 @@ impl Naive {
         Digest(*blake3::hash(&bytes).as_bytes())
     }
 
-    fn balances(&self) -> Vec<(u64, u64, u64)> {
-        let of = |purse: &Purse| (purse.available, purse.escrow, purse.stake);
+    fn balances(&self) -> Vec<Balances> {
+        let of = |purse: &Purse| Balances {
+            available: Credits(purse.available),
+            escrow: Credits(purse.escrow),
+            stake: Credits(purse.stake),
+        };
         self.purses.iter().map(of).collect()
+    }
+
+    fn moved(&mut self, account: AccountKey, reason: MoveReason, amount: u64) {
+        self.events.push(Event::Moved {
+            account,
+            reason,
+            amount: Credits(amount),
+        });
     }
 
     /// Does something and tells whose balances it changed.
     fn telling<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
         let mut before = self.balances();
         let done = act(self);
-        before.resize(self.purses.len(), (0, 0, 0));
+        before.resize(self.purses.len(), Balances::default());
         for (at, (old, new)) in before.into_iter().zip(self.balances()).enumerate() {
             if old != new {
                 self.events.push(Event::Balance {
                     account: self.purses[at].key,
-                    available: Credits(new.0),
-                    escrow: Credits(new.1),
-                    stake: Credits(new.2),
+                    before: old,
+                    after: new,
                 });
             }
         }
@@ -252,12 +273,27 @@ impl Naive {
             score: 500,
             last_closed: 0,
             used: BTreeSet::new(),
+            frozen: None,
+            moved: (0, 0, 0),
         });
         self.purses.len() - 1
     }
 
     fn command(&mut self, who: usize, command: &Command, fresh: bool) -> Done {
         let account = self.purses[who].key;
+        let begins = match command {
+            Command::Request { direction, .. } => *direction == Direction::Withdrawal,
+            Command::Transfer { .. }
+            | Command::PlaceAsk(_)
+            | Command::PlaceBid(_)
+            | Command::PlaceGang(_)
+            | Command::Extend { .. }
+            | Command::Resell { .. } => true,
+            _ => false,
+        };
+        if let Some(reason) = self.purses[who].frozen.clone().filter(|_| begins) {
+            return Err(Refusal::AccountFrozen { account, reason });
+        }
         match command {
             Command::Register { .. } if fresh => {
                 self.events.push(Event::Registered { account });
@@ -277,7 +313,7 @@ impl Naive {
                 amount,
                 reference,
             } => self.transfer(who, *to, amount.0, reference),
-            Command::Collect { amount } => self.collect(who, amount.0),
+            Command::Collect { to, amount } => self.collect(who, *to, amount.0),
             Command::PlaceAsk(ask) => self.ask(who, ask),
             Command::PlaceBid(bid) => self.bid(who, bid),
             Command::PlaceGang(legs) => self.gang(who, legs),
@@ -302,11 +338,17 @@ impl Naive {
                 self.need(who, amount.0)?;
                 self.purses[who].available -= amount.0;
                 self.purses[who].stake += amount.0;
+                self.moved(self.purses[who].key, MoveReason::Staked, amount.0);
                 Ok(Acceptance::Staked {
                     stake: Credits(self.purses[who].stake),
                 })
             }
             Command::Unstake { amount } => self.unstake(who, amount.0),
+            Command::Freeze { account, reason } => self.freeze(who, *account, Some(reason)),
+            Command::Thaw { account } => self.freeze(who, *account, None),
+            Command::ChangeRules { .. } | Command::KeepRules { .. } | Command::Upgrade(_) => {
+                unreachable!("no stream changes the rules")
+            }
             Command::ProveFault(pair) => self.prove(pair),
         }
     }
@@ -314,11 +356,22 @@ impl Naive {
     fn deposit(&mut self, who: usize, account: AccountKey, amount: u64) -> Done {
         self.operates(who)?;
         let to = self.purses.iter().position(|purse| purse.key == account);
+        let cap = self.rules.deposit_cap_day;
+        match to {
+            Some(to) => self.check_cap(to, cap, amount, |moved| moved.1)?,
+            None if cap.0 > 0 && amount > cap.0 => {
+                let (moved, next) = (Credits(0), Millis((self.now / DAY + 1) * DAY));
+                return Err(Refusal::CapReached { cap, moved, next });
+            }
+            None => {}
+        }
         let to = to.unwrap_or_else(|| {
             self.events.push(Event::Registered { account });
             self.open_purse(account)
         });
         self.purses[to].available += amount;
+        self.moved(account, MoveReason::Credited, amount);
+        self.purses[to].moved.1 += amount;
         Ok(Acceptance::Deposited {
             available: Credits(self.purses[to].available),
         })
@@ -348,6 +401,8 @@ impl Naive {
         }
         if way == Direction::Withdrawal {
             self.need(who, amount)?;
+            self.check_cap(who, self.rules.withdrawal_cap_day, amount, |moved| moved.2)?;
+            self.purses[who].moved.2 += amount;
             self.purses[who].available -= amount;
             self.purses[who].escrow += amount;
         }
@@ -380,7 +435,16 @@ impl Naive {
         if own != who {
             self.operates(who)?;
         }
-        let (amount, purse) = (asked.amount.0, &mut self.purses[own]);
+        let amount = asked.amount.0;
+        if asked.direction == Direction::Deposit && yes {
+            self.check_cap(own, self.rules.deposit_cap_day, amount, |moved| moved.1)?;
+            self.purses[own].moved.1 += amount;
+        }
+        if asked.direction == Direction::Withdrawal && !yes && asked.made.0 / DAY == self.now / DAY
+        {
+            self.today(own).2 -= amount;
+        }
+        let purse = &mut self.purses[own];
         let mut released = Credits(0);
         match (asked.direction, yes) {
             (Direction::Deposit, true) => purse.available += amount,
@@ -395,8 +459,7 @@ impl Naive {
         let available = Credits(purse.available);
         self.requests.remove(&request);
         self.events.push(Event::Decided {
-            request,
-            account: asked.account,
+            request: asked,
             confirmed: yes,
             reason: reason.clone(),
         });
@@ -404,6 +467,50 @@ impl Naive {
             true => Acceptance::Confirmed { available },
             false => Acceptance::Refused { released },
         })
+    }
+
+    /// What has moved on this day.
+    fn today(&mut self, who: usize) -> &mut (u64, u64, u64) {
+        let (day, moved) = (self.now / DAY, &mut self.purses[who].moved);
+        if moved.0 != day {
+            *moved = (day, 0, 0);
+        }
+        moved
+    }
+
+    fn check_cap(
+        &mut self,
+        who: usize,
+        cap: Credits,
+        amount: u64,
+        of: fn(&(u64, u64, u64)) -> u64,
+    ) -> Result<(), Refusal> {
+        let moved = of(self.today(who));
+        if cap.0 > 0 && moved.saturating_add(amount) > cap.0 {
+            let (moved, next) = (Credits(moved), Millis((self.now / DAY + 1) * DAY));
+            return Err(Refusal::CapReached { cap, moved, next });
+        }
+        Ok(())
+    }
+
+    fn freeze(&mut self, who: usize, account: AccountKey, reason: Option<&Name>) -> Done {
+        self.operates(who)?;
+        let at = self.purses.iter().position(|purse| purse.key == account);
+        let at = at.ok_or(Refusal::AccountUnknown { account })?;
+        let Some(reason) = reason.cloned() else {
+            if self.purses[at].frozen.take().is_some() {
+                self.events.push(Event::Thawed { account });
+            }
+            return Ok(Acceptance::Thawed);
+        };
+        let own = self.orders.iter().filter(|order| order.owner == at);
+        let mut own: Vec<u64> = own.map(|order| order.id).collect();
+        own.sort_unstable();
+        own.into_iter()
+            .for_each(|order| self.drop_order(order, OrderEnd::Frozen));
+        self.purses[at].frozen = Some(reason.clone());
+        self.events.push(Event::Frozen { account, reason });
+        Ok(Acceptance::Frozen)
     }
 
     fn transfer(&mut self, who: usize, to: AccountKey, amount: u64, text: &Name) -> Done {
@@ -426,15 +533,18 @@ impl Naive {
         Ok(Acceptance::Transferred { available })
     }
 
-    fn collect(&mut self, who: usize, amount: u64) -> Done {
+    fn collect(&mut self, who: usize, to: AccountKey, amount: u64) -> Done {
         self.operates(who)?;
+        let place = self.purses.iter().position(|purse| purse.key == to);
+        let place = place.ok_or(Refusal::AccountUnknown { account: to })?;
         if amount > self.fees {
             let (available, needed) = (Credits(self.fees), Credits(amount));
             return Err(Refusal::FundsShort { available, needed });
         }
         self.fees -= amount;
-        self.purses[who].available += amount;
-        let available = Credits(self.purses[who].available);
+        self.moved(to, MoveReason::Collected, amount);
+        self.purses[place].available += amount;
+        let available = Credits(self.purses[place].available);
         Ok(Acceptance::Collected { available })
     }
 
@@ -457,6 +567,7 @@ impl Naive {
             return Err(Refusal::StakeHeld { open_leases, until });
         }
         self.purses[who].stake -= wanted;
+        self.moved(self.purses[who].key, MoveReason::Unstaked, wanted);
         self.purses[who].available += wanted;
         Ok(Acceptance::Staked {
             stake: Credits(stake - wanted),
@@ -552,6 +663,11 @@ fn code(outcome: &Outcome) -> &'static str {
 }
 
 impl Resting {
+    /// Whether it is an ask that holds nothing, and not the rest of a lease.
+    pub fn free_ask(&self) -> bool {
+        matches!(self.what, What::Ask(_, None)) && self.deposit == 0
+    }
+
     pub fn expires(&self) -> Option<u64> {
         let tif = match &self.what {
             What::Ask(ask, _) => ask.tif,

@@ -246,7 +246,7 @@ impl Naive {
                 at: Millis(rent.ends()),
             });
         }
-        let at = (self.now + rent.terms.notice.0).min(rent.deadline);
+        let at = (self.now + rent.notice).min(rent.deadline);
         self.give_notice(id.0, at, CloseReason::Reclaimed);
         Ok(Acceptance::Ending { at: Millis(at) })
     }

@@ -8,6 +8,31 @@ struct Fill {
     price: u64,
 }
 
+/// What an ask with this limit asks of a bid: a spot bid pays by the notice it wants.
+fn asked(limit: u64, ask: &Ask, bid: &Bid) -> u64 {
+    spot_price(ask, bid).map_or(limit, |spot| spot.price.0)
+}
+
+fn notice(ask: &Ask, bid: &Bid) -> u64 {
+    spot_price(ask, bid)
+        .map_or(ask.notice, |spot| spot.notice)
+        .0
+}
+
+fn spot_price(ask: &Ask, bid: &Bid) -> Option<SpotPrice> {
+    let enough = |spot: &&SpotPrice| bid.term == Term::Spot && spot.notice >= bid.wants.notice;
+    ask.spot.iter().find(enough).copied()
+}
+
+/// A tick more than the lease pays; where its provider has spot prices, not less than it asks.
+fn displaced_price(rent: &Rent, bid: &Bid, tick: u64) -> u64 {
+    let asked = match rent.terms.limit {
+        Limit::Price(limit) if !rent.terms.spot.is_empty() => asked(limit.0, &rent.terms, bid),
+        _ => 0,
+    };
+    asked.max(rent.price + tick)
+}
+
 fn rests(tif: TimeInForce) -> bool {
     matches!(tif, TimeInForce::Gtc | TimeInForce::Gtd(_))
 }
@@ -95,6 +120,21 @@ impl Naive {
         Ok(price.0)
     }
 
+    /// The first price by notice that does not rise, or is not below the limit.
+    fn check_spot(&self, ask: &Ask, tick: Price) -> Result<(), Refusal> {
+        for (at, spot) in ask.spot.iter().enumerate() {
+            let before = ask.spot[..at].last();
+            let rises = before.is_none_or(|it| it.notice < spot.notice && it.price < spot.price);
+            let below = matches!(ask.limit, Limit::Price(limit) if spot.price < limit);
+            if at >= 4 || !rises || !below {
+                let place = at as u32 + 1;
+                return Err(Refusal::SpotPriceBad { place });
+            }
+            self.check_price(spot.price, tick)?;
+        }
+        Ok(())
+    }
+
     fn check_open(&self, who: usize) -> Result<(), Refusal> {
         let open = self
             .orders
@@ -172,7 +212,9 @@ impl Naive {
             Limit::Price(price) => self.check_price(price, rules.tick)?,
             Limit::Market => rules.tick.0,
         };
+        self.check_spot(ask, rules.tick)?;
         self.check_device(who, ask)?;
+        let deposit = self.deposit_of(who, ask)?;
         let class = self.known_class(rules.class);
         let id = self.orders_made + 1;
         let what = What::Ask(ask.clone(), None);
@@ -181,6 +223,7 @@ impl Naive {
             owner: who,
             price,
             left: ask.quantity.0,
+            deposit,
             what,
         };
         if ask.tif == TimeInForce::Fok {
@@ -195,6 +238,54 @@ impl Naive {
         Ok(self.enter(order, ask.tif, class, rules.auction))
     }
 
+    /// An account's first ask is free, and so is what does not rest.
+    fn deposit_of(&self, who: usize, ask: &Ask) -> Result<u64, Refusal> {
+        if !rests(ask.tif) {
+            return Ok(0);
+        }
+        let is_free = |order: &&Resting| order.owner == who && order.free_ask();
+        let deposit = match self.orders.iter().find(is_free) {
+            Some(_) => self.rules.ask_deposit.0,
+            None => 0,
+        };
+        let available = Credits(self.purses[who].available);
+        if available.0 < deposit {
+            let deposit = Credits(deposit);
+            return Err(Refusal::DepositShort { deposit, available });
+        }
+        self.check_room(deposit)?;
+        Ok(deposit)
+    }
+
+    /// The order that gives way next: that of the youngest account that holds less than a deposit.
+    fn lightest(&self) -> Option<u64> {
+        let light = |order: &&Resting| match order.what {
+            What::Bid(_) => self.held(order, order.left) < self.rules.ask_deposit.0,
+            What::Ask(..) => order.free_ask(),
+        };
+        let light = self.orders.iter().filter(light);
+        let youngest = light.max_by_key(|order| (order.owner, order.id))?;
+        Some(youngest.id)
+    }
+
+    fn check_room(&self, held: u64) -> Result<(), Refusal> {
+        let (limit, deposit) = (self.rules.orders_max, self.rules.ask_deposit);
+        let holds = held > 0 && held >= deposit.0;
+        let is_full = self.orders.len() >= limit as usize;
+        if is_full && !(holds && self.lightest().is_some()) {
+            return Err(Refusal::OrdersFull { limit, deposit });
+        }
+        Ok(())
+    }
+
+    fn make_room(&mut self) {
+        if self.orders.len() > self.rules.orders_max as usize
+            && let Some(order) = self.lightest()
+        {
+            self.drop_order(order, OrderEnd::Evicted);
+        }
+    }
+
     fn enter(
         &mut self,
         order: Resting,
@@ -204,6 +295,7 @@ impl Naive {
     ) -> Acceptance {
         let id = order.id;
         self.orders_made += 1;
+        self.hold(order.owner, order.deposit);
         self.orders.push(order);
         let mut trades = Vec::new();
         match auction {
@@ -215,6 +307,7 @@ impl Naive {
             if rests(tif) {
                 resting = Units(order.left);
                 self.tell_rested(id);
+                self.make_room();
             } else {
                 self.drop_order(id, OrderEnd::Unfilled);
             }
@@ -309,27 +402,39 @@ impl Naive {
             && wants.features.0 & has.features.0 == wants.features.0
             && seller.score >= wants.reputation.0
             && seller.stake >= wants.stake.0
-            && ask.notice >= wants.notice
+            && notice(ask, bid) >= wants.notice.0
             && (ask.duration_min..=ask.duration_max).contains(&bid.duration)
             && customer.score >= accepts.reputation.0
             && !accepts.excluded.contains(&customer.key)
             && (accepts.only.is_empty() || accepts.only.contains(&customer.key))
     }
 
+    /// A class's asks with what each asks of a bid, the cheapest first.
+    fn asks(&self, bid: &Bid) -> Vec<(u64, Resting)> {
+        let priced = |order: Resting| match &order.what {
+            What::Ask(ask, _) => (asked(order.price, ask, bid), order),
+            What::Bid(_) => unreachable!(),
+        };
+        let asks = self.side(bid.class, true).into_iter().map(priced);
+        let mut asks: Vec<(u64, Resting)> = asks.collect();
+        asks.sort_by_key(|(asked, order)| (*asked, order.id));
+        asks
+    }
+
     fn fills(&self, id: u64, buyer: usize, bid: &Bid, price: u64, wanted: u32) -> (Vec<Fill>, u32) {
         let mut left = wanted;
         let mut fills = Vec::new();
-        for order in self.side(bid.class, true) {
+        for (asked, order) in self.asks(bid) {
             let What::Ask(ask, resale) = &order.what else {
                 unreachable!()
             };
             let whole = resale.is_some() && order.left > left;
-            if left == 0 || order.price > price || whole {
+            if left == 0 || asked > price || whole {
                 continue;
             }
             if self.suits(&order, ask, buyer, bid, wanted) {
                 let quantity = left.min(order.left);
-                let price = if order.id < id { order.price } else { price };
+                let price = if order.id < id { asked } else { price };
                 fills.push(Fill {
                     ask: order.id,
                     quantity,
@@ -395,10 +500,15 @@ impl Naive {
             .sum();
         for id in &displaced {
             let rent = self.rent(*id);
-            needed += cost(rent.price + rules.tick.0, rent.quantity, span);
+            let price = displaced_price(rent, bid, rules.tick.0);
+            needed += cost(price, rent.quantity, span);
         }
         if rests(bid.tif) {
-            needed += cost(price, rest, span);
+            let held = cost(price, rest, span);
+            needed += held;
+            if rest > 0 {
+                self.check_room(held)?;
+            }
         }
         self.need(who, needed)?;
         self.orders_made += 1;
@@ -425,10 +535,12 @@ impl Naive {
                 owner: who,
                 price,
                 left: rest,
+                deposit: 0,
                 what,
             });
             self.hold(who, cost(price, rest, span));
             self.tell_rested(id);
+            self.make_room();
         } else {
             self.tell_closed(who, id, OrderEnd::Unfilled);
         }
@@ -447,14 +559,16 @@ impl Naive {
         let spot = |rent: &&Rent| {
             let active = rent.state == LeaseState::Active && rent.resale.is_none();
             let class = rent.terms.resources.class() == bid.class;
-            active && class && rent.term == Term::Spot && rent.price + tick <= price
+            let paid = displaced_price(rent, bid, tick) <= price;
+            active && class && rent.term == Term::Spot && paid
         };
         let mut spot: Vec<&Rent> = self.rents.iter().filter(spot).collect();
         spot.sort_by_key(|rent| (rent.price, !rent.id));
         let may = |rent: &&&Rent| {
             let mine = rent.buyer == who || rent.provider == who;
-            let soon = rent.terms.notice <= bid.start_delay_max;
-            !mine && soon && self.device_suits(&rent.terms, rent.provider, who, bid)
+            let soon = rent.notice <= bid.start_delay_max.0;
+            let thawed = self.purses[rent.provider].frozen.is_none();
+            !mine && soon && thawed && self.device_suits(&rent.terms, rent.provider, who, bid)
         };
         spot.iter().filter(may).map(|rent| rent.id).collect()
     }
@@ -485,12 +599,12 @@ impl Naive {
 
     fn displace(&mut self, bid_id: u64, who: usize, bid: &Bid, behind: u64, tick: u64) -> Trade {
         let old = self.rent(behind).clone();
-        let until = (self.now + old.terms.notice.0).min(old.deadline);
+        let until = (self.now + old.notice).min(old.deadline);
         let state = LeaseState::Waiting {
             behind: LeaseId(behind),
             until: Millis(until),
         };
-        let (price, quantity) = (old.price + tick, old.quantity);
+        let (price, quantity) = (displaced_price(&old, bid, tick), old.quantity);
         let fill = Fill {
             ask: old.ask,
             quantity,
@@ -551,6 +665,7 @@ impl Naive {
             buyer,
             provider,
             terms: terms.clone(),
+            notice: notice(terms, bid),
             ask: fill.ask,
             job: bid.job,
             price: fill.price,
@@ -593,7 +708,8 @@ impl Naive {
         let order = self.order_mut(id);
         order.left -= quantity;
         if order.left == 0 {
-            let owner = order.owner;
+            let (owner, deposit) = (order.owner, order.deposit);
+            self.release(owner, deposit);
             self.orders.retain(|order| order.id != id);
             self.tell_closed(owner, id, OrderEnd::Filled);
         }
@@ -606,7 +722,7 @@ impl Naive {
                 unreachable!()
             };
             let fits = !bid.all_or_none || other.left <= left;
-            if other.price >= order.price
+            if other.price >= asked(order.price, ask, bid)
                 && fits
                 && self.suits(order, ask, other.owner, bid, other.left)
             {
@@ -629,7 +745,8 @@ impl Naive {
             let Some(order) = self.order(id).cloned() else {
                 break;
             };
-            if other.price < order.price || !self.suits(&order, ask, other.owner, bid, other.left) {
+            let asked = asked(order.price, ask, bid);
+            if other.price < asked || !self.suits(&order, ask, other.owner, bid, other.left) {
                 continue;
             }
             let mut fills = vec![Fill {
@@ -685,7 +802,7 @@ impl Naive {
 
     pub fn cancel(&mut self, who: usize, id: OrderId) -> Done {
         let order = self.own(who, id)?;
-        let released = Credits(self.held(&order, order.left));
+        let released = Credits(self.held(&order, order.left) + order.deposit);
         self.drop_order(id.0, OrderEnd::Cancelled);
         Ok(Acceptance::Cancelled { released })
     }
@@ -693,7 +810,7 @@ impl Naive {
     pub fn drop_order(&mut self, id: u64, reason: OrderEnd) {
         let order = self.order(id).unwrap().clone();
         self.orders.retain(|order| order.id != id);
-        self.release(order.owner, self.held(&order, order.left));
+        self.release(order.owner, self.held(&order, order.left) + order.deposit);
         self.tell_closed(order.owner, id, reason);
     }
 
@@ -726,7 +843,8 @@ impl Naive {
             });
         }
         self.orders.retain(|other| other.id != id.0);
-        self.release(who, self.held(&order, order.left));
+        let held = self.held(&order, order.left) + order.deposit;
+        self.release(who, held);
         let limit = Limit::Price(Price(price));
         let placed = match order.what.clone() {
             What::Ask(ask, _) => self.ask(
@@ -761,7 +879,7 @@ impl Naive {
             }
             Ok(other) => Ok(other),
             Err(refusal) => {
-                self.hold(who, self.held(&order, order.left));
+                self.hold(who, held);
                 self.orders.push(order);
                 Err(refusal)
             }
@@ -775,16 +893,23 @@ impl Naive {
             return Err(Refusal::LeaseResold { lease: id });
         }
         self.check_open(who)?;
+        self.check_room(u64::MAX)?;
         let rules = self.of_class(rent.terms.resources.class());
         self.check_price(Price(price), rules.tick)?;
         let class = self.known_class(rules.class);
         let tif = TimeInForce::Gtd(Millis(rent.deadline));
-        let ask = Ask { tif, ..rent.terms };
+        let ask = Ask {
+            tif,
+            notice: Millis(rent.notice),
+            spot: Vec::new(),
+            ..rent.terms
+        };
         let order = Resting {
             id: self.orders_made + 1,
             owner: who,
             price,
             left: rent.quantity,
+            deposit: 0,
             what: What::Ask(ask, Some(id.0)),
         };
         Ok(self.enter(order, tif, class, rules.auction))
@@ -861,7 +986,7 @@ impl Naive {
     /// Each provider's first suitable ask.
     fn gang_choices(&self, who: usize, bid: &Bid, price: u64) -> Vec<Choice> {
         let mut found: Vec<Choice> = Vec::new();
-        for order in self.side(bid.class, true) {
+        for (asked, order) in self.asks(bid) {
             let What::Ask(ask, resale) = &order.what else {
                 unreachable!()
             };
@@ -872,11 +997,11 @@ impl Naive {
             let provider = self.provider(&order).0;
             let fresh = found.iter().all(|other| other.provider != provider);
             let suits = self.suits(&order, ask, who, bid, bid.quantity.0);
-            if fits && fresh && suits && order.price <= price {
+            if fits && fresh && suits && asked <= price {
                 found.push(Choice {
                     provider,
                     id: order.id,
-                    price: order.price,
+                    price: asked,
                     displaces: false,
                 });
             }
@@ -897,7 +1022,7 @@ impl Naive {
                 found.push(Choice {
                     provider: rent.provider,
                     id,
-                    price: rent.price + tick,
+                    price: displaced_price(rent, bid, tick),
                     displaces: true,
                 });
             }

@@ -35,6 +35,16 @@ impl Words<'_> {
         self.0.contains(&word)
     }
 
+    /// Prices by notice, each as `NOTICE:PRICE`.
+    fn spot_prices(&self) -> Vec<SpotPrice> {
+        let pairs = self.0.iter().filter_map(|word| word.split_once(':'));
+        let price = |(notice, price): (&str, &str)| SpotPrice {
+            notice: Millis(notice.parse().unwrap()),
+            price: Price(price.parse().unwrap()),
+        };
+        pairs.map(price).collect()
+    }
+
     fn number(&self, at: usize) -> u64 {
         self.0[at]
             .parse()
@@ -68,7 +78,12 @@ impl Stage {
         let words = Words(line.split_whitespace().collect());
         match words.0[0] {
             "account" => self.open(words.0[1], words.number(2)),
+            "deposit" => self.genesis.rules.ask_deposit = Credits(words.number(1)),
+            "room" => self.genesis.rules.orders_max = words.number(1) as u32,
             "fee" => self.genesis.rules.fee_basis_points = words.number(1) as u16,
+            "cap" => self.genesis.rules.withdrawal_cap_day = Credits(words.number(1)),
+            "notice" => self.genesis.rules.rules_notice = Millis(words.number(1)),
+            "operators" => self.genesis.operators_needed = words.number(1) as u32,
             "auctions" => self.hold_auctions(words.after("every").unwrap()),
             "wait" => {
                 self.now += words.number(1);
@@ -87,8 +102,13 @@ impl Stage {
     fn open(&mut self, name: &str, credits: u64) {
         let number = match name {
             "operator" => 1,
+            "other-operator" => 2,
+            "third-operator" => 3,
             _ => 20 + self.people.len() as u8,
         };
+        if name.ends_with("-operator") {
+            self.genesis.operators.push(account(number));
+        }
         self.people.insert(name.to_owned(), number);
         self.names.insert(account(number), name.to_owned());
         let named = name.try_into().unwrap();
@@ -116,7 +136,7 @@ impl Stage {
             market: self.exchange().market(),
             account: account(number),
             nonce: Nonce(self.nonce),
-            expires: Millis(u64::MAX),
+            expires: Millis(self.now + 60_000),
             commands: vec![command],
         };
         let verified = batch.sign(key(number)).verify().unwrap();
@@ -196,8 +216,25 @@ impl Stage {
                 reference: Name::default(),
             },
             "collect" => Command::Collect {
+                to: account(number),
                 amount: Credits(second()),
             },
+            "freeze" => Command::Freeze {
+                account: account(self.people[words.0[2]]),
+                reason: Name::try_from(words.0[3..].join(" ")).unwrap(),
+            },
+            "thaw" => Command::Thaw {
+                account: account(self.people[words.0[2]]),
+            },
+            "change" => Command::ChangeRules {
+                settings: vec![self.setting(words)],
+                at: Millis(words.after("from").unwrap()),
+            },
+            "keep" => Command::KeepRules { change: second() },
+            "upgrade" => Command::Upgrade(Upgrade {
+                to: second() as u16,
+                at: Millis(words.after("from").unwrap()),
+            }),
             "settle" => Command::Settle(Box::new(self.receipt(lease(), used(words), 3))),
             "prove" => {
                 let used = used(words);
@@ -209,6 +246,22 @@ impl Stage {
             }
             other => panic!("{number} can't {other}"),
         }
+    }
+
+    /// What a rule becomes: a number, or an auction for the one class there is.
+    fn setting(&self, words: &Words<'_>) -> Setting {
+        let (name, value) = (words.0[2], words.number(3));
+        let rule = Rule::ALL.iter().find(|rule| rule.name() == name);
+        if let Some(rule) = rule.copied() {
+            return Setting::Number { rule, value };
+        }
+        assert_eq!(name, "auctions", "a rule");
+        Setting::Class(ClassRules {
+            class: bid(1).class,
+            tick: Price(1),
+            lot: Units(1),
+            auction: Some(Millis(value)).filter(|interval| interval.0 > 0),
+        })
     }
 
     /// A receipt that both parties have signed, with an output of that content.
@@ -251,7 +304,10 @@ impl Stage {
     fn told(&self, event: &Event) -> Option<String> {
         let name = |key: &AccountKey| self.names[key].as_str();
         Some(match event {
-            Event::Balance { .. } | Event::Registered { .. } => return None,
+            Event::Balance { .. }
+            | Event::Registered { .. }
+            | Event::Forgotten { .. }
+            | Event::Moved { .. } => return None,
             Event::Requested(request) => {
                 let direction = format!("{:?}", request.direction).to_lowercase();
                 format!(
@@ -263,10 +319,27 @@ impl Stage {
                 request,
                 confirmed: true,
                 ..
-            } => format!("request {request} is confirmed"),
+            } => format!("request {} is confirmed", request.id),
             Event::Decided {
                 request, reason, ..
-            } => format!("request {request} is refused: {reason}"),
+            } => format!("request {} is refused: {reason}", request.id),
+            Event::Approved {
+                approval,
+                account,
+                given,
+                needed,
+            } => {
+                format!("{} approves {approval}: {given} of {needed}", name(account))
+            }
+            Event::Frozen { account, reason } => format!("{} is frozen: {reason}", name(account)),
+            Event::Thawed { account } => format!("{} is thawed", name(account)),
+            Event::RulesDue { change, at } => format!("change {change} is due at {at}"),
+            Event::RulesChanged { change } => format!("change {change} is made"),
+            Event::RulesKept { change } => format!("change {change} is taken back"),
+            Event::UpgradeDue(upgrade) => {
+                format!("version {} is due at {}", upgrade.to, upgrade.at)
+            }
+            Event::Upgraded { to } => format!("version {to} applies"),
             Event::Transferred {
                 from, to, amount, ..
             } => format!("{} gives {} {amount}", name(from), name(to)),
@@ -389,6 +462,7 @@ fn an_ask(words: &Words<'_>) -> Ask {
         capacity: units,
         quantity: units,
         notice: Millis(words.after("notice").unwrap_or(0)),
+        spot: words.spot_prices(),
         tif: in_force(words),
         ..ask(
             words.after("device").unwrap_or(1),
@@ -403,6 +477,7 @@ fn a_bid(words: &Words<'_>) -> Bid {
     Bid {
         wants: Wants {
             memory_bytes: memory.unwrap_or(plain.wants.memory_bytes),
+            notice: Millis(words.after("wants").unwrap_or(0)),
             ..plain.wants
         },
         quantity: Units(words.after("units").unwrap_or(1) as u32),

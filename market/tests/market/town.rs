@@ -63,7 +63,7 @@ impl Town {
     pub fn batch(&mut self, number: u8, commands: Vec<Command>) -> SignedBatch {
         self.nonce += 1;
         let market = self.exchange.market();
-        let (nonce, expires) = (Nonce(self.nonce), Millis(u64::MAX));
+        let (nonce, expires) = (Nonce(self.nonce), Millis(self.now + 60_000));
         Batch {
             market,
             account: account(number),
@@ -103,7 +103,7 @@ impl Town {
             market: self.exchange.market(),
             account: account(number),
             nonce: Nonce(self.nonce),
-            expires: Millis(u64::MAX),
+            expires: Millis(self.now + 60_000),
             commands: vec![command],
         };
         let signed = SignedBatch {
@@ -168,6 +168,7 @@ pub fn ask(device: u64, price: u64) -> Ask {
         duration_min: Millis(1),
         duration_max: Millis(3_600_000),
         notice: Millis(5_000),
+        spot: Vec::new(),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
     }

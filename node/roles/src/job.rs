@@ -16,6 +16,7 @@
 //! after a crash, `ending` the way out.
 
 pub mod action;
+mod bidding;
 mod buying;
 mod comparing;
 mod ending;
@@ -44,6 +45,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, LeaseId};
+use souk_memory::ContentId;
 
 use crate::clock::{Micros, Now, Timers};
 use crate::effect::{Effect, Ticket, Waits};
@@ -107,7 +109,7 @@ pub struct JobCore {
 struct Check {
     /// The attempt that is decided about.
     of: u32,
-    inputs: Vec<(String, souk_memory::ContentId)>,
+    inputs: Vec<(String, ContentId)>,
     pursuit: Pursuit,
 }
 
@@ -282,6 +284,7 @@ impl JobCore {
             Wait::Began => self.has_begun = true,
             Wait::Record | Wait::RecordSkipped(_) => {}
             Wait::Skip(errand) => self.on_skipped(errand),
+            Wait::Announce(errand) => self.send_bids(errand),
             Wait::Look(errand) => self.on_looked(errand, answer),
             Wait::Plan(errand) => self.on_planned(errand, answer),
             Wait::Buy(errand) => self.on_bought(errand, answer),
@@ -352,7 +355,7 @@ impl JobCore {
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
             Timer::Start(leg) => self.start_work(leg),
-            Timer::Accept(leg) => self.accept_note(leg),
+            Timer::Note(leg) => self.answer_note(leg),
             Timer::Patience { leg, part, .. } => self.on_slow(leg, part),
             Timer::Wrap(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
@@ -413,9 +416,9 @@ impl JobCore {
 
     /// A hash of all that it remembers: equal histories give equal ones.
     #[must_use]
-    pub fn digest(&self) -> souk_memory::ContentId {
+    pub fn digest(&self) -> ContentId {
         let words = postcard::to_allocvec(self).expect("what it remembers can be written");
-        souk_memory::ContentId::of(&words)
+        ContentId::of(&words)
     }
 
     fn assert_bounds(&self) {
@@ -467,10 +470,10 @@ impl JobCore {
             }
             Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
             Timer::Start(leg)
-            | Timer::Accept(leg)
             | Timer::Patience { leg, .. }
             | Timer::Wrap(leg)
             | Timer::AskAgain(leg) => stage(leg).is_some_and(Stage::is_talking),
+            Timer::Note(leg) => stage(leg).is_some_and(|it| it <= Stage::Finished),
             Timer::LookLast => {
                 let ending = self.ending.as_ref();
                 ending.is_some_and(|ending| ending.step == EndingStep::Looking)
@@ -488,6 +491,23 @@ impl JobCore {
     fn ask(&mut self, action: Action, wait: Wait) {
         let ticket = self.waits.open(wait);
         self.effects.push(Effect { ticket, action });
+    }
+
+    /// Has something come that was made in an attempt.
+    fn fetch(
+        &mut self,
+        n: u32,
+        (name, id): (String, ContentId),
+        holders: Vec<AccountKey>,
+        wait: Wait,
+    ) {
+        let fetch = Action::Fetch {
+            job: attempt_id(self.spec.job, n),
+            name,
+            id,
+            holders,
+        };
+        self.ask(fetch, wait);
     }
 
     fn record(&mut self, facts: Vec<Fact>, wait: Wait) {

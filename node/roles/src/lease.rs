@@ -1,4 +1,4 @@
-//! What is said about one lease: the words of `/souk/lease/6`.
+//! What is said about one lease: the words of `/souk/lease/7`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the work:
 //! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves
@@ -303,6 +303,20 @@ pub enum Failure {
     /// The provider cannot write down what it does, so it does nothing.
     #[error("the provider cannot write its journal: {0}")]
     Journal(String),
+    /// The provider's disk, or its folder for contents, has no room.
+    #[error("the provider has no room for what the work needs or makes: {0}")]
+    Disk(String),
+}
+
+impl Failure {
+    /// What a lease is about to make is more than what is left of the sum that it may.
+    #[must_use]
+    pub fn too_much(bytes: u64, left: u64) -> Failure {
+        Failure::Limit(format!(
+            "a run makes {bytes} bytes and {left} are left of what limits.outputs_mib lets a \
+             lease make in all: want fewer outputs, or fewer requests in one job"
+        ))
+    }
 }
 
 impl Start {

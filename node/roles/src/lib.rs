@@ -12,6 +12,7 @@
     clippy::float_arithmetic
 )]
 
+pub mod access;
 pub mod clock;
 pub mod effect;
 pub mod job;

@@ -6,5 +6,6 @@ pub mod demands;
 pub mod features;
 pub mod regions;
 pub mod roster;
+pub mod statement;
 pub mod unsuitable;
 pub mod words;

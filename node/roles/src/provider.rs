@@ -14,18 +14,20 @@ mod core;
 pub mod event;
 pub mod facts;
 mod lease;
+mod readers;
 mod requests;
 mod shared;
 mod turns;
 
 pub use self::core::{Counts, ProviderCore, ProviderStatus};
-pub use action::{Action, Content, Report, Urgency};
+pub use action::{Action, Content, ContentKind, Report, Urgency};
 pub use ask::DEVICE;
 pub use claim::ClaimStage;
 pub use config::Config;
 pub use event::{Answer, Arrival, Event, MarketView, NotDone, RunResult, StreamId, Terms};
 pub use facts::{Before, Fact, Past, PastLease, PastState, Work};
 pub use lease::WorkStage;
+pub use readers::LeaseReaders;
 pub use shared::Stage;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Plans that were shown, so that a submission can be held to one.
 //!
-//! A plan's hash says what ran where at what price. When the book has moved since, the hash of a
-//! new plan differs; then price and time are held against those that were shown.
+//! A plan's hash says what runs where at what price a second, not for how long. So what a job costs
+//! is held against what was shown, and where the hash is another, its time too.
 
 use std::fs;
 use std::path::Path;
@@ -12,6 +12,9 @@ use souk_memory::ContentId;
 
 use super::Quote;
 use crate::folder::config::{self, ConfigError, FORMAT};
+
+/// Where shown plans are remembered, in the folder of the market.
+pub const PLANS_FOLDER: &str = "buyer/plans";
 
 /// Plans remembered; a plan is submitted soon or not at all.
 const PLANS_MAX: usize = 256;
@@ -124,12 +127,13 @@ impl ShownPlan {
     pub fn check(&self, folder: &Path, wanted: &str, percent: f64) -> Result<(), PlanRefusal> {
         let is_name =
             wanted.len() >= DIGITS_MIN && wanted.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if is_name && self.hash.to_string().starts_with(wanted) {
-            return Ok(());
-        }
+        let is_same = is_name && self.hash.to_string().starts_with(wanted);
         let then = is_name.then(|| shown(folder, wanted)).flatten();
         let wanted = wanted.to_owned();
         let Some(then) = then else {
+            if is_same {
+                return Ok(());
+            }
             return Err(PlanRefusal::Unknown {
                 wanted,
                 found: self.hash,
@@ -147,7 +151,8 @@ impl ShownPlan {
                 percent,
             });
         }
-        if self.seconds > then.seconds * most {
+        // The same devices take as long as they take: only what they were measured at has changed.
+        if !is_same && self.seconds > then.seconds * most {
             return Err(PlanRefusal::Time {
                 now: self.seconds,
                 then: then.seconds,
@@ -191,6 +196,20 @@ mod tests {
         let now = shown(b"a", 1, 1.0);
         now.check(folder.path(), &now.hash.to_string(), 0.0)
             .unwrap();
+    }
+
+    #[test]
+    fn a_plan_that_is_the_same_may_not_have_become_dearer() {
+        let folder = tempfile::tempdir().unwrap();
+        let then = shown(b"a", 1_000, 1.0);
+        then.remember(folder.path()).unwrap();
+        let check = |price, seconds, percent| {
+            let now = shown(b"a", price, seconds);
+            now.check(folder.path(), &now.hash.to_string(), percent)
+        };
+        check(1_050, 9.0, 5.0).unwrap();
+        let refused = check(3_600, 1.0, 5.0).unwrap_err();
+        assert!(matches!(refused, PlanRefusal::Price { .. }), "{refused}");
     }
 
     #[test]

@@ -21,6 +21,9 @@ use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
 use crate::folder::fact_writer::FactWriter;
 use crate::folder::facts::{FactLog, FactLogError};
 
+/// Where jobs keep their journals, in the folder of the market.
+pub const JOBS_FOLDER: &str = "buyer/jobs";
+
 /// The facts.
 const FACTS_FILE: &str = "facts.jsonl";
 
@@ -445,7 +448,10 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Writes a file whole or not at all, also when the power goes.
-fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
+///
+/// # Errors
+/// When the file system refuses.
+pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
     let draft = path.with_extension("new");
     let mut out = File::create(&draft).map_err(file(&draft))?;
     out.write_all(bytes).map_err(file(&draft))?;

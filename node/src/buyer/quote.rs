@@ -252,12 +252,10 @@ pub(super) async fn over_book(
 fn with_room_for_seconds(limits: &Limits, offers: usize) -> Result<Limits, QuoteError> {
     let mut limits = limits.clone();
     if limits.copies > 1 {
-        let min_devices = limits.providers_min.max(1) * 2;
-        if offers < min_devices {
-            return Err(QuoteError::Plan(PlanError::TooFewOffers {
-                min_devices,
-                offers,
-            }));
+        let needed = limits.providers_min.max(1) * 2;
+        if offers < needed {
+            let free = offers;
+            return Err(QuoteError::TooFewSeconds { needed, free });
         }
         limits.providers_max = limits.providers_max.min(offers / 2);
     }
@@ -285,11 +283,8 @@ fn seconds(listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> 
             .filter(suits)
             .find(|other| !taken(other))
             .copied();
-        let (min_devices, offers) = (first.len() * 2, listings.len());
-        let few = QuoteError::Plan(PlanError::TooFewOffers {
-            min_devices,
-            offers,
-        });
+        let (needed, free) = (first.len() * 2, listings.len());
+        let few = QuoteError::TooFewSeconds { needed, free };
         seconds.push(found.ok_or(few)?);
     }
     Ok(seconds)
@@ -374,6 +369,10 @@ fn from_plan(error: PlanError) -> QuoteError {
             cheapest: cheapest / MICRO,
             budget: budget / MICRO,
         },
+        PlanError::TooFewOffers {
+            min_devices: wanted,
+            offers: free,
+        } => QuoteError::TooFewProviders { wanted, free },
         other => QuoteError::Plan(other),
     }
 }
@@ -385,6 +384,7 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph) -> Demands {
         real_only: limits.real_only,
         price_max: limits.price_max,
         notice_min: limits.notice_min,
+        spot: limits.spot,
         regions: limits.regions,
         reputation_min: limits.reputation_min,
         power_known: limits.objective == Objective::Greenest,

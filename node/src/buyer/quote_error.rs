@@ -28,6 +28,24 @@ pub enum QuoteError {
         /// Why they do not suit.
         unsuitable: Vec<Unsuitable>,
     },
+    /// Fewer providers that suit are free than the job is to be spread over.
+    #[error(
+        "the job is to be spread over {wanted} providers at least, and {free} that suit are free"
+    )]
+    TooFewProviders {
+        /// Providers asked for.
+        wanted: usize,
+        /// Asks that suit.
+        free: usize,
+    },
+    /// Fewer providers that suit are free than it takes to run each part twice.
+    #[error("to run each part twice takes {needed} providers, and {free} that suit are free")]
+    TooFewSeconds {
+        /// Providers that it takes.
+        needed: usize,
+        /// Asks that suit.
+        free: usize,
+    },
     /// No plan over the eligible asks fits the limits.
     #[error("no plan fits: {0}")]
     Plan(PlanError),
@@ -66,8 +84,9 @@ impl QuoteError {
     pub(super) fn passes(&self) -> bool {
         match self {
             QuoteError::NoneEligible { seen, .. } => *seen == 0,
-            QuoteError::Plan(error) => matches!(error, PlanError::TooFewOffers { .. }),
-            QuoteError::Behind { .. } => true,
+            QuoteError::TooFewProviders { .. }
+            | QuoteError::TooFewSeconds { .. }
+            | QuoteError::Behind { .. } => true,
             _ => false,
         }
     }
@@ -77,6 +96,27 @@ impl QuoteError {
     /// Whether a book with devices in it that others have leased could do better.
     pub(super) fn may_pass(&self) -> bool {
         self.passes() || matches!(self, QuoteError::NoneEligible { .. } | QuoteError::Plan(_))
+    }
+}
+
+impl QuoteError {
+    /// Why, as a word that never changes its meaning; a job that fails for the same reason says
+    /// the same.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            QuoteError::Import(_) => "input",
+            QuoteError::Unsupported(_)
+            | QuoteError::Cut(_)
+            | QuoteError::TooFewProviders { .. }
+            | QuoteError::TooFewSeconds { .. } => "no_plan",
+            QuoteError::Broker(_) => "market_unreachable",
+            QuoteError::NoneEligible { .. } => "none_eligible",
+            QuoteError::Budget { .. } | QuoteError::Escrow { .. } => "budget",
+            QuoteError::Plan(PlanError::Deadline { .. }) => "deadline",
+            QuoteError::Plan(_) => "no_plan",
+            QuoteError::Behind { .. } => "behind",
+        }
     }
 }
 

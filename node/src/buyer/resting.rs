@@ -7,8 +7,8 @@
 //! after a purchase whose answer was lost.
 
 use souk_market::{
-    Acceptance, Bid, Command, Credits, JobId, Lease, Limit, Millis, OrderId, Price, TimeInForce,
-    Units,
+    Acceptance, Bid, Command, Credits, JobId, Lease, LeaseState, Limit, Millis, OrderId, Price,
+    TimeInForce, Units,
 };
 use souk_roles::job::{Reason, bid, holds};
 
@@ -100,15 +100,37 @@ impl Buyer {
         }
     }
 
-    /// Ends once a lease under this id runs.
+    /// Ends once a bid under this id is matched: its lease, which runs or waits for the one that it
+    /// displaced.
     ///
     /// # Errors
     /// When the market is not reached.
     pub async fn filled(&self, job: JobId) -> Result<Lease, BrokerError> {
+        let is_there = |lease: &Lease| match lease.state {
+            LeaseState::Waiting { .. } => true,
+            _ => lease.is_running(),
+        };
+        self.lease_of(job, is_there).await
+    }
+
+    /// Ends once the lease of a matched bid runs, or is over without.
+    ///
+    /// # Errors
+    /// When the market is not reached.
+    pub async fn begun(&self, job: JobId) -> Result<Lease, BrokerError> {
+        let is_waiting = |lease: &Lease| matches!(lease.state, LeaseState::Waiting { .. });
+        self.lease_of(job, |lease| !is_waiting(lease)).await
+    }
+
+    async fn lease_of(
+        &self,
+        job: JobId,
+        is_it: impl Fn(&Lease) -> bool,
+    ) -> Result<Lease, BrokerError> {
         let mut changes = self.broker().watch(self.account());
         loop {
             let leases = self.broker().job_leases(self.account(), &[job]).await?;
-            if let Some(lease) = leases.into_iter().find(Lease::is_running) {
+            if let Some(lease) = leases.into_iter().find(&is_it) {
                 return Ok(lease);
             }
             if changes.changed().await.is_err() {

@@ -6,6 +6,7 @@
 //! its own.
 
 mod effects;
+mod served;
 mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +17,9 @@ use souk_market::{JobId, Lease, LeaseId};
 use souk_memory::Tensor;
 use souk_roles::clock::Now;
 use souk_roles::effect::{Effect, Ticket};
-use souk_roles::job::{Action, Answer, Event, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason};
+use souk_roles::job::{
+    Action, Answer, Event, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason, attempt_id,
+};
 use souk_roles::lease::{ProviderWord, Request};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -27,6 +30,7 @@ use super::quote::Quote;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::clock::CoreClock;
 use crate::protocols::lease::LeaseReport;
+use served::ServedContents;
 use streams::{Incoming, Talk};
 
 /// What providers said and the core has not heard yet. Who reads a stream waits for a place, which
@@ -89,6 +93,7 @@ pub(super) struct Shell {
     /// What people are shown of the work of each leg, until it is signed for.
     shown: BTreeMap<Leg, LeaseReport>,
     gathered: JobResult,
+    served: ServedContents,
     /// What went wrong here that no core knows of.
     fault: Option<Reason>,
     outcome: Option<Outcome>,
@@ -142,6 +147,7 @@ impl Shell {
             followed: FollowedLeases::default(),
             shown: BTreeMap::new(),
             gathered: JobResult::new(job),
+            served: ServedContents::new(buyer.tensors.clone(), buyer.account()),
             fault: None,
             outcome: None,
         };

@@ -187,6 +187,7 @@ mod tests {
             duration_min: Millis(1),
             duration_max: Millis(1_000),
             notice: Millis(0),
+            spot: Vec::new(),
             accepts: Accepts::default(),
             resale: None,
         }
@@ -199,6 +200,7 @@ mod tests {
             real_only: false,
             price_max: Some(Price(price_max)),
             notice_min: Millis(0),
+            spot: false,
             regions: Regions(0),
             reputation_min: Permille(0),
             power_known: false,

@@ -15,7 +15,9 @@ use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, JobId};
 use souk_memory::{ContentId, FRAME_BYTES, Store, StoreError};
+use souk_roles::access::{Readers, Scope};
 
 use crate::content::direct::DirectListen;
 use crate::content::links::Carrier;
@@ -125,6 +127,17 @@ impl Plain {
     }
 }
 
+/// The job that all content is of.
+const SCOPE: Scope = Scope {
+    buyer: AccountKey([0; 32]),
+    job: JobId([0; 32]),
+};
+
+/// The key of a taker, one for each way: the holder has to know whom it serves.
+fn taker_key(is_direct: bool) -> NodeKey {
+    NodeKey::from_secret([1 + u8::from(is_direct); 32])
+}
+
 async fn contact(key: &NodeKey, network: &Network) -> Contact {
     Contact {
         account: key.public(),
@@ -198,9 +211,12 @@ impl Holder {
         let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         content.truncate(bytes);
         let large = tensors.store().put(Bytes::from(content))?;
-        for number in 0..count {
-            tensors.store().put(small(number))?;
-        }
+        let small: Result<Vec<_>, _> = (0..count).map(|n| tensors.store().put(small(n))).collect();
+        let takers = [false, true].map(|direct| AccountKey(taker_key(direct).public()));
+        let readers = Readers::new(takers.into());
+        tensors.access().begin(SCOPE);
+        tensors.access().grant(SCOPE, &readers, &[large]);
+        tensors.access().grant(SCOPE, &readers, &small?);
         give_bare(&network);
         let plain = Plain::start().await?;
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
@@ -255,7 +271,7 @@ impl Taker {
     /// # Errors
     /// [`BenchError`] when a port is refused.
     pub async fn start(card: &Card, channel: DirectListen) -> Result<Taker, BenchError> {
-        let key = NodeKey::generate();
+        let key = taker_key(channel != DirectListen::Off);
         let network = loopback(&key, Pieces::default()).await?;
         network.learn(&card.contact).await?;
         let tensors = tensors(&network, &key, channel).await?;
@@ -280,7 +296,7 @@ impl Taker {
     /// # Errors
     /// [`BenchError`] when it does not come.
     pub async fn content(&self, id: ContentId) -> Result<Option<Carrier>, BenchError> {
-        let fetched = self.tensors.fetch(self.peer, id).await?;
+        let fetched = self.tensors.fetch(SCOPE, self.peer, id).await?;
         self.tensors.store().remove(&id)?;
         Ok(fetched.from.map(|(_, way)| way))
     }
@@ -290,7 +306,7 @@ impl Taker {
     /// # Errors
     /// [`BenchError`] when one does not come.
     pub async fn small(&self, ids: &[ContentId]) -> Result<(), BenchError> {
-        self.tensors.fetch_many(self.peer, ids).await?;
+        self.tensors.fetch_many(SCOPE, self.peer, ids).await?;
         Ok(ids
             .iter()
             .try_for_each(|id| self.tensors.store().remove(id).map(drop))?)

@@ -1,12 +1,14 @@
-//! Content between peers: `/souk/tensor/1`, asked for by id, checked by id.
+//! Content between peers: `/souk/tensor/2`, asked for by id under a job, checked by id.
 //!
 //! The receiver asks, so nothing travels that it has already. It is told the hashes of the frames
 //! first, and checks each frame as it comes: what was checked stays, so a transfer that broke goes
 //! on behind it, and a frame that is wrong is fetched again, from another peer if there is one.
 //! Long content goes over a [direct channel](crate::content::direct) where one comes about, else
-//! over libp2p. An id is a capability: who knows the hash of some content may have it.
+//! over libp2p. To know an id is not enough to have the content: it is served to the parties of the
+//! job, and used for a buyer that has shown it ([access](crate::content::access)).
 
 mod coming;
+mod config;
 mod error;
 mod order;
 mod protocol;
@@ -15,14 +17,13 @@ mod transfer;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::io::BufReader;
+use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
-use libp2p::{Multiaddr, PeerId};
 use souk_market::AccountKey;
 use souk_memory::transfers::Urgency;
 use souk_memory::{ContentId, Store, VerifiedContent};
@@ -30,24 +31,26 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::clock::unix_ms;
-use crate::content::direct::{DirectChannels, DirectError, DirectListen};
+use crate::content::access::Access;
+use crate::content::direct::{DirectChannels, DirectError};
 use crate::content::links::{Carrier, Links, Sample};
 use crate::content::pace::Pacer;
-use crate::folder::config::{DirectChoice, Traffic};
 use crate::folder::key::{self, NodeKey};
+use crate::network::Network;
 use crate::network::wire::{self, WireError};
-use crate::network::{Network, socket_of};
 use coming::WantedHere;
 use order::{Gate, TransferQueue};
 use protocol::{ContentRequest, WANTS_MAX, look_up_aside};
 use serving::ContentServer;
 use transfer::{TensorStream, Transfer, TransferProgress};
 
+pub use crate::content::access::Scope;
+pub use config::TransferConfig;
 pub use error::FetchError;
 pub use order::TooManyTransfers;
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tensor/1");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tensor/2");
 
 /// Streams a node serves at a time; the others wait.
 const SERVED_MAX: usize = 64;
@@ -67,46 +70,6 @@ const KEPT_MAX: Duration = Duration::from_secs(5);
 
 /// Memory that content left behind is kept for the next for so long, twice that at most.
 const SPARE_PAGES_FOR: Duration = Duration::from_secs(20);
-
-/// How a node takes part.
-#[derive(Clone, Debug, Default)]
-pub struct TransferConfig {
-    /// The largest single content fetched, in bytes.
-    pub bytes_max: u64,
-    /// Its end of the faster way.
-    pub channel: DirectListen,
-    /// The most that is sent, in bytes a second; none for no limit.
-    pub upload: Option<u64>,
-    /// The most that is received, in bytes a second; none for no limit.
-    pub download: Option<u64>,
-    /// Where what is known of links is kept over restarts.
-    pub links: Option<PathBuf>,
-}
-
-impl TransferConfig {
-    /// What a node is told of its traffic, for one that listens on `listen`.
-    pub(crate) fn new(
-        traffic: &Traffic,
-        listen: Option<&Multiaddr>,
-        bytes_max: u64,
-        links: Option<PathBuf>,
-    ) -> TransferConfig {
-        let auto = listen.and_then(socket_of).map(|socket| (socket.ip(), 0));
-        let channel = match (traffic.direct, auto) {
-            (DirectChoice::Off, _) => DirectListen::Off,
-            (DirectChoice::At(address), _) => DirectListen::At(address),
-            (DirectChoice::Auto, Some(address)) => DirectListen::At(address.into()),
-            (DirectChoice::Auto, None) => DirectListen::Nowhere,
-        };
-        TransferConfig {
-            bytes_max,
-            channel,
-            upload: traffic.upload_bytes_per_second,
-            download: traffic.download_bytes_per_second,
-            links,
-        }
-    }
-}
 
 /// Content that is here now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +94,7 @@ struct TensorsState {
     bytes_max: u64,
     download: Arc<Pacer>,
     server: Arc<ContentServer>,
+    access: Arc<Access>,
     channels: DirectChannels,
     links: Links,
     account: AccountKey,
@@ -151,7 +115,10 @@ impl Tensors {
         store: Arc<Store>,
         config: TransferConfig,
     ) -> io::Result<Tensors> {
-        let server = Arc::new(ContentServer::new(store.clone(), Pacer::new(config.upload)));
+        let account = AccountKey(key.public());
+        let access = Arc::new(Access::open(account, config.shown));
+        let upload = Pacer::new(config.upload);
+        let server = Arc::new(ContentServer::new(store.clone(), access.clone(), upload));
         let of_channels = server.clone();
         let serve_channel = move |peer, mut channel| {
             if let Err(error) = serving::on_channel(peer, &mut channel, &of_channels) {
@@ -179,9 +146,10 @@ impl Tensors {
             bytes_max: config.bytes_max,
             download: Arc::new(Pacer::new(config.download)),
             server,
+            access,
             channels,
             links: Links::open(config.links),
-            account: AccountKey(key.public()),
+            account,
             kept: Mutex::default(),
             coming: Mutex::default(),
             queue: Arc::default(),
@@ -198,27 +166,39 @@ impl Tensors {
         (self.0.server.sent(), self.0.download.passed())
     }
 
+    /// What is served to whom, and used for whom.
+    pub fn access(&self) -> &Access {
+        &self.0.access
+    }
+
     /// What is known of the ways between peers.
     pub fn links(&self) -> &Links {
         &self.0.links
     }
 
-    /// Brings `id` into the store from `peer`, unless it is there.
-    pub async fn fetch(&self, peer: PeerId, id: ContentId) -> Result<FetchedContent, FetchError> {
-        self.fetch_from(&[peer], id).await
+    /// Brings `id` of a job into the store from `peer`, unless it is there and the job's buyer has
+    /// shown it before.
+    pub async fn fetch(
+        &self,
+        scope: Scope,
+        peer: PeerId,
+        id: ContentId,
+    ) -> Result<FetchedContent, FetchError> {
+        self.fetch_from(scope, &[peer], id).await
     }
 
-    /// Brings `id` into the store from the first of `holders`, unless it is there. Where one fails,
-    /// the next goes on behind what has come.
+    /// The same from the first of `holders`. Where one fails, the next goes on behind what has
+    /// come.
     ///
     /// # Errors
     /// What the first of them failed with that is not just without the content.
     pub async fn fetch_from(
         &self,
+        scope: Scope,
         holders: &[PeerId],
         id: ContentId,
     ) -> Result<FetchedContent, FetchError> {
-        self.fetch_as(Urgency::Awaited, holders, id).await
+        self.fetch_as(Urgency::Awaited, scope, holders, id).await
     }
 
     /// The same for what may not be awaited yet: what is more urgent goes first.
@@ -228,13 +208,16 @@ impl Tensors {
     pub async fn fetch_as(
         &self,
         urgency: Urgency,
+        scope: Scope,
         holders: &[PeerId],
         id: ContentId,
     ) -> Result<FetchedContent, FetchError> {
         let coming = WantedHere::new(&self.0.coming, id);
         coming.wanted.hurry(urgency);
         let _alone = coming.wanted.alone.lock().await;
-        if let Some(held) = look_up_aside(&self.0.store, id).await {
+        if self.0.access.may_use(scope.buyer, &id)
+            && let Some(held) = look_up_aside(&self.0.store, id).await
+        {
             let bytes = held.bytes;
             return Ok(FetchedContent {
                 bytes,
@@ -243,7 +226,7 @@ impl Tensors {
                 took: None,
             });
         }
-        let mut transfer = self.0.transfer(id);
+        let mut transfer = self.0.transfer(scope, id);
         let mut failed: Option<FetchError> = None;
         for &holder in holders {
             transfer.ask_another();
@@ -278,15 +261,16 @@ impl Tensors {
     /// What the first of them failed with; what came before it is kept.
     pub async fn fetch_many(
         &self,
+        scope: Scope,
         peer: PeerId,
         ids: &[ContentId],
     ) -> Result<Vec<FetchedContent>, FetchError> {
-        let mut short = self.fetch_short(Urgency::Awaited, peer, ids).await;
+        let mut short = self.fetch_short(Urgency::Awaited, scope, peer, ids).await;
         let mut fetched = Vec::with_capacity(ids.len());
         for &id in ids {
             fetched.push(match short.remove(&id) {
                 Some(came) => came,
-                None => self.fetch(peer, id).await?,
+                None => self.fetch(scope, peer, id).await?,
             });
         }
         Ok(fetched)
@@ -297,12 +281,16 @@ impl Tensors {
     pub async fn fetch_short(
         &self,
         urgency: Urgency,
+        scope: Scope,
         peer: PeerId,
         ids: &[ContentId],
     ) -> BTreeMap<ContentId, FetchedContent> {
         let mut fetched = BTreeMap::new();
         for ids in ids.chunks(WANTS_MAX) {
-            if let Err(error) = self.0.bring_short((urgency, peer), ids, &mut fetched).await {
+            let asking = self
+                .0
+                .bring_short((urgency, scope, peer), ids, &mut fetched);
+            if let Err(error) = asking.await {
                 tracing::debug!(%peer, %error, "the rest is asked for one by one");
                 break;
             }
@@ -312,8 +300,8 @@ impl Tensors {
 }
 
 impl TensorsState {
-    fn transfer(&self, id: ContentId) -> Transfer {
-        Transfer::new(id, self.store.clone(), self.bytes_max)
+    fn transfer(&self, scope: Scope, id: ContentId) -> Transfer {
+        Transfer::new((scope, id), self.store.clone(), self.bytes_max)
     }
 
     /// Brings what is missing of a content from one peer.
@@ -328,8 +316,11 @@ impl TensorsState {
             Err(full) => return (transfer, Err(full.into())),
         };
         let (mut resumes, mut body_bytes_max) = (0, DIRECT_BYTES_MIN);
+        // Over which of several connections it is asked for, where any one will not do.
+        let mut over = None;
         loop {
-            let asking = self.over_stream(peer, &mut transfer, body_bytes_max, &mut gate);
+            let way = (peer, over);
+            let asking = self.over_stream(way, &mut transfer, body_bytes_max, &mut gate);
             let reached = asking.await;
             let (again, reached) = match reached {
                 Ok(TransferProgress::End) => return (transfer, Ok(Carrier::Stream)),
@@ -362,9 +353,20 @@ impl TensorsState {
                     tracing::debug!(%peer, %id, %cause, at, "resuming");
                     resumes += 1;
                 }
+                // Another process of the same key may be at the end of another connection.
+                FetchError::Missing { .. } if self.is_elsewhere(peer, over) => {
+                    over = Some(over.map_or(0, |number| number + 1));
+                    body_bytes_max = u64::MAX;
+                }
                 error => return (transfer, Err(error)),
             }
         }
+    }
+
+    /// Whether there is another connection to a peer than those that were tried.
+    fn is_elsewhere(&self, peer: PeerId, over: Option<usize>) -> bool {
+        let connections = self.network.connections(peer);
+        connections > 1 && over.map_or(0, |number| number + 1) < connections
     }
 
     /// What a transfer from `peer` passes, once its turn has come.
@@ -384,12 +386,15 @@ impl TensorsState {
 
     async fn over_stream(
         &self,
-        peer: PeerId,
+        (peer, over): (PeerId, Option<usize>),
         transfer: &mut Transfer,
         body_bytes_max: u64,
         gate: &mut Gate,
     ) -> Result<TransferProgress, FetchError> {
-        let mut line = self.line(peer).await?;
+        let mut line = match over {
+            None => self.line(peer).await?,
+            Some(number) => BufReader::new(self.network.open_over(peer, PROTOCOL, number).await?),
+        };
         let reached = transfer
             .over_stream(peer, &mut line, body_bytes_max, gate)
             .await;
@@ -406,15 +411,16 @@ impl TensorsState {
     /// left to be fetched by themselves.
     async fn bring_short(
         &self,
-        (urgency, peer): (Urgency, PeerId),
+        (urgency, scope, peer): (Urgency, Scope, PeerId),
         ids: &[ContentId],
         fetched: &mut BTreeMap<ContentId, FetchedContent>,
     ) -> Result<(), FetchError> {
         let mut transfers: Vec<Transfer> = Vec::with_capacity(ids.len());
         for &id in ids {
             let is_asked_for = transfers.iter().any(|other| other.id() == id);
-            if !self.store.contains(&id) && !is_asked_for {
-                transfers.push(self.transfer(id));
+            let is_here = self.access.may_use(scope.buyer, &id) && self.store.contains(&id);
+            if !is_here && !is_asked_for {
+                transfers.push(self.transfer(scope, id));
             }
         }
         let Some(first) = transfers.first() else {
@@ -429,7 +435,7 @@ impl TensorsState {
         let mut line = self.line(peer).await?;
         let short = |transfer: &Transfer| transfer.want(souk_memory::FRAME_BYTES as u64);
         let wants = transfers.iter().map(short).collect();
-        let asked = patient(wire::send(&mut line, &ContentRequest { wants })).await;
+        let asked = patient(wire::send(&mut line, &ContentRequest { scope, wants })).await;
         asked.map_err(broken)?;
         let mut arrived = Vec::with_capacity(transfers.len());
         let mut ended = Ok(());
@@ -453,6 +459,7 @@ impl TensorsState {
             .collect();
         self.store_aside(arrived).await?;
         let came = came.into_iter().map(|(id, bytes)| {
+            self.access.show(scope.buyer, id);
             let moved = bytes.len() as u64;
             let fetched = FetchedContent {
                 bytes,
@@ -473,10 +480,12 @@ impl TensorsState {
         way: Carrier,
     ) -> Result<FetchedContent, FetchError> {
         let took = self.observe(peer, way, &transfer);
+        let (buyer, id) = (transfer.scope().buyer, transfer.id());
         let arrived = transfer.finish().expect("the end was reached");
         let bytes = arrived.bytes().clone();
         let moved = bytes.len() as u64;
         self.store_aside(vec![arrived]).await?;
+        self.access.show(buyer, id);
         Ok(FetchedContent {
             bytes,
             moved,

@@ -319,6 +319,15 @@ pub enum ConfigError {
         /// Which limit.
         limit: &'static str,
     },
+    /// Its prices of spot leases are none.
+    #[error(
+        "{path}: pricing.spot has no such prices: 4 at most, from 1 to 99 per cent, each of a \
+         longer notice and a higher share than the one before"
+    )]
+    Spot {
+        /// The file.
+        path: PathBuf,
+    },
     /// It sells more leases than there may be.
     #[error("{path}: limits.leases is {leases}, and may be {most} here: each has a core")]
     Leases {
@@ -416,6 +425,9 @@ impl ProviderFile {
                 path: path(),
                 preferred: self.prefer,
             });
+        }
+        if !self.pricing.has_sound_spot() {
+            return Err(ConfigError::Spot { path: path() });
         }
         let leases = self.limits.leases;
         match self.limits.leases_over() {

@@ -127,6 +127,12 @@ impl NodeKey {
         }
     }
 
+    /// Whether the key at `path` is under a passphrase, which [`NodeKey::load`] may ask for.
+    #[must_use]
+    pub fn is_locked(path: &Path) -> bool {
+        fs::read_to_string(path).is_ok_and(|text| locked::is_locked(&text))
+    }
+
     /// Writes the key over the one at `path`, whole or not at all: under a passphrase, or bare.
     pub fn replace(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<(), KeyError> {
         let secret = self.signing.to_bytes();

@@ -19,6 +19,10 @@ const DAY: u16 = 24 * 60;
 /// needs to hear of it.
 pub const NOTICE_SECONDS: u32 = 5;
 
+/// What one lease may make where nothing is said, in mebibytes: a quarter of the folder for
+/// contents.
+const OUTPUTS_MIB: u64 = 4_096;
+
 /// The most leases that are sold at once: each has a process, and as many may be at work.
 pub const LEASES_MAX: u32 = 16;
 
@@ -36,6 +40,10 @@ pub struct ProviderLimits {
     /// offered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
+    /// Mebibytes that what one lease makes may have, outputs and what lies between its parts
+    /// together; 4,096 if none is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outputs_mib: Option<u64>,
     /// Times of the day, in UTC, at which the device is sold; none for all day.
     pub hours: Vec<Hours>,
     /// Kinds of device that may be sold, such as `cpu`; none for all.
@@ -112,6 +120,7 @@ impl Default for ProviderLimits {
             leases: 1,
             cores: None,
             memory_mib: None,
+            outputs_mib: None,
             hours: Vec::new(),
             classes: Vec::new(),
             operators: Vec::new(),
@@ -133,6 +142,9 @@ impl ProviderLimits {
         }
         if self.leases == 0 {
             return Some("leases");
+        }
+        if self.outputs_mib == Some(0) {
+            return Some("outputs_mib");
         }
         (self.memory_mib == Some(0)).then_some("memory_mib")
     }
@@ -198,6 +210,14 @@ impl ProviderLimits {
             None => u64::MAX,
             Some(_) => self.each(self.memory_bytes()),
         }
+    }
+
+    /// Bytes that what one lease makes may have in sum.
+    #[must_use]
+    pub fn outputs_bytes(&self) -> u64 {
+        self.outputs_mib
+            .unwrap_or(OUTPUTS_MIB)
+            .saturating_mul(1 << 20)
     }
 
     /// Bytes that jobs may have, all together.

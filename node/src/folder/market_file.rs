@@ -171,7 +171,7 @@ mod tests {
         MarketFile::find(&folder.path().join("provider")).unwrap();
         let founder = Founder {
             raft_id: 0,
-            account: market.genesis.operator,
+            account: market.genesis.operators[0],
             address: String::new(),
         };
         market.genesis.validators.push(founder);

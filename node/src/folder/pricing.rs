@@ -1,7 +1,7 @@
 //! What a device-second costs at a moment: pure functions in whole micro-credits.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{Dtype, Listing, Price, Quotes, Resources};
+use souk_market::{Dtype, Listing, Millis, Price, Quotes, Resources, SPOT_PRICES_MAX, SpotPrice};
 
 use super::limits::Hours;
 
@@ -16,6 +16,18 @@ pub struct Pricing {
     pub strategy: Strategy,
     /// What it is at times of the day, in UTC; the first that holds counts.
     pub bands: Vec<Band>,
+    /// What it is for leases that may be taken back at a notice; the longer, the dearer.
+    pub spot: Vec<SpotShare>,
+}
+
+/// The price of leases that may be taken back at a notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpotShare {
+    /// The notice.
+    pub notice_seconds: u32,
+    /// Per cent of the price of a lease that is not taken back.
+    pub percent: u32,
 }
 
 /// Where a price starts from.
@@ -113,6 +125,39 @@ impl Pricing {
         Price(u64::try_from(price).unwrap_or(u64::MAX))
     }
 
+    /// What spot leases cost by their notice, where a lease that is not taken back costs `price`.
+    pub fn spot_prices(&self, price: Price, moment: Moment) -> Vec<SpotPrice> {
+        let tick = u128::from(moment.tick.max(1));
+        let mut prices: Vec<SpotPrice> = Vec::new();
+        for spot in &self.spot {
+            let least = share(u128::from(price.0), spot.percent).max(moment.price_min.into());
+            let each = u64::try_from(least.max(1).div_ceil(tick) * tick).unwrap_or(u64::MAX);
+            // At one price the longest notice is stated.
+            prices.pop_if(|before| before.price.0 >= each);
+            if each < price.0 {
+                prices.push(SpotPrice {
+                    notice: Millis(u64::from(spot.notice_seconds) * 1_000),
+                    price: Price(each),
+                });
+            }
+        }
+        prices
+    }
+
+    /// Whether there are as many spot prices as an ask may have, each below the price and with a
+    /// longer notice and a greater share than the one before.
+    pub fn has_sound_spot(&self) -> bool {
+        let rise = |pair: &[SpotShare]| {
+            pair[0].notice_seconds < pair[1].notice_seconds && pair[0].percent < pair[1].percent
+        };
+        self.spot.len() <= SPOT_PRICES_MAX
+            && self.spot.windows(2).all(rise)
+            && self
+                .spot
+                .iter()
+                .all(|spot| (1..100).contains(&spot.percent))
+    }
+
     /// Whether the price depends on what the market pays.
     pub fn follows(&self) -> bool {
         matches!(self.strategy, Strategy::Follow { .. })
@@ -196,6 +241,7 @@ mod tests {
         Pricing {
             strategy,
             bands: Vec::new(),
+            spot: Vec::new(),
         }
     }
 
@@ -260,6 +306,7 @@ mod tests {
         };
         let priced = Pricing {
             bands: vec![night],
+            spot: Vec::new(),
             ..Pricing::default()
         };
         let at = |minute, price_min| {
@@ -304,5 +351,40 @@ mod tests {
         assert_eq!(read(follow), pricing(Strategy::Follow { percent: 95 }));
         let bands = "bands = [{ hours = \"22:00-06:00\", percent = 70 }]";
         assert_eq!(read(bands).bands.len(), 1);
+        let spot = "spot = [{ notice_seconds = 5, percent = 40 }]";
+        assert_eq!(read(spot).spot.len(), 1);
+    }
+
+    #[test]
+    fn spot_prices_follow_the_price_and_stay_sound() {
+        let share = |(notice_seconds, percent)| SpotShare {
+            notice_seconds,
+            percent,
+        };
+        let shares = |shares: &[(u32, u32)]| Pricing {
+            spot: shares.iter().copied().map(share).collect(),
+            ..Pricing::default()
+        };
+        let of = |pricing: &Pricing, price, moment| -> Vec<(u64, u64)> {
+            let prices = pricing.spot_prices(Price(price), moment).into_iter();
+            prices.map(|it| (it.notice.0, it.price.0)).collect()
+        };
+        let two = shares(&[(5, 40), (60, 70)]);
+        assert_eq!(of(&two, 1_000, NOON), [(5_000, 400), (60_000, 700)]);
+        let floor = Moment {
+            price_min: 800,
+            ..NOON
+        };
+        assert_eq!(of(&two, 1_000, floor), [(60_000, 800)]);
+        assert_eq!(of(&two, 1, NOON), [], "nothing is below one");
+        assert!(two.has_sound_spot());
+        for unsound in [
+            &[(5, 40), (5, 70)][..],
+            &[(5, 40), (6, 40)],
+            &[(5, 100)],
+            &[(5, 0)],
+        ] {
+            assert!(!shares(unsound).has_sound_spot(), "{unsound:?}");
+        }
     }
 }

@@ -1,18 +1,10 @@
 //! What is told of any node: its version, its process and the memory of its machine.
 
 use std::fs;
-use std::sync::LazyLock;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use souk_host::system;
 
 use super::{Kind, Page};
-
-/// About when the process started: when it was first asked to serve metrics.
-static BEGAN: LazyLock<f64> = LazyLock::new(|| {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0.0, |now| now.as_secs_f64())
-});
 
 /// Tells it; what the system does not say is left out.
 pub(super) fn tell(page: &mut Page) {
@@ -22,11 +14,15 @@ pub(super) fn tell(page: &mut Page) {
         "The souk that runs, always 1.",
     )
     .put(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
-    page.gauge(
-        "process_start_time_seconds",
-        "When the process began to serve, in seconds since 1970.",
-        *BEGAN,
-    );
+    if let Some(began) = began() {
+        let help = "When the process began, in seconds since 1970.";
+        page.gauge("process_start_time_seconds", help, began);
+    }
+    if let Some(times) = system::process_times(None) {
+        let help = "Time that the process has been on a core.";
+        let computed = times.computed.as_secs_f64();
+        page.counter("process_cpu_seconds_total", help, computed);
+    }
     if let Some(bytes) = resident_bytes() {
         let help =
             "Memory of this process that is in the machine's memory; sandboxes have their own.";
@@ -46,6 +42,13 @@ pub(super) fn tell(page: &mut Page) {
         let help = "Memory of the machine that is free or can be made so.";
         page.gauge("souk_machine_memory_free_bytes", help, bytes);
     }
+}
+
+fn began() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let machine = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
+    let begun = system::process_times(None)?.begun;
+    Some(machine.trim().parse::<f64>().ok()? + begun.as_secs_f64())
 }
 
 /// As Linux has it; elsewhere nothing is told.

@@ -69,17 +69,24 @@ struct StreamRequest {
 type Asker = oneshot::Sender<Result<Stream, StreamError>>;
 
 impl Streams {
-    /// Opens a stream over a connection to `peer`, the youngest: the better way is found later.
+    /// Opens a stream over a connection to `peer`: of several, of which the youngest is number 0,
+    /// since the better way is found later.
     pub(super) async fn open(
         &self,
         peer: PeerId,
         protocol: StreamProtocol,
+        number: usize,
     ) -> Result<Stream, StreamError> {
-        let way = self.inner().way_to(peer).ok_or_else(unconnected)?;
+        let way = self.inner().way_to(peer, number).ok_or_else(unconnected)?;
         let (tell, told) = oneshot::channel();
         let asked = way.send(StreamRequest { protocol, tell }).await;
         asked.map_err(|_| unconnected())?;
         told.await.map_err(|_| unconnected())?
+    }
+
+    /// How many connections to a peer there are.
+    pub(super) fn connections(&self, peer: PeerId) -> usize {
+        self.inner().connections.get(&peer).map_or(0, Vec::len)
     }
 
     /// The streams that come for a protocol from now on; none if somebody takes them already.
@@ -117,11 +124,11 @@ impl Streams {
 }
 
 impl StreamTable {
-    /// The youngest connection that stands. One that was denied after all is forgotten.
-    fn way_to(&mut self, peer: PeerId) -> Option<mpsc::Sender<StreamRequest>> {
+    /// A connection that stands, the youngest first. One that was denied after all is forgotten.
+    fn way_to(&mut self, peer: PeerId, number: usize) -> Option<mpsc::Sender<StreamRequest>> {
         let open = self.connections.get_mut(&peer)?;
         open.retain(|(_, way)| !way.is_closed());
-        open.last().map(|(_, way)| way.clone())
+        open.iter().rev().nth(number).map(|(_, way)| way.clone())
     }
 
     fn on_stream(&mut self, peer: PeerId, stream: Stream, protocol: &StreamProtocol) {
@@ -154,19 +161,19 @@ pub(super) struct Handler {
 impl ConnectionHandler for Handler {
     type FromBehaviour = Infallible;
     type ToBehaviour = Infallible;
-    type InboundProtocol = Names;
-    type OutboundProtocol = Names;
+    type InboundProtocol = StreamNames;
+    type OutboundProtocol = StreamNames;
     type InboundOpenInfo = ();
     type OutboundOpenInfo = Asker;
 
-    fn listen_protocol(&self) -> SubstreamProtocol<Names> {
-        SubstreamProtocol::new(Names(self.streams.inner().spoken()), ())
+    fn listen_protocol(&self) -> SubstreamProtocol<StreamNames> {
+        SubstreamProtocol::new(StreamNames(self.streams.inner().spoken()), ())
     }
 
     fn poll(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<Names, Asker, Infallible>> {
+    ) -> Poll<ConnectionHandlerEvent<StreamNames, Asker, Infallible>> {
         while let Poll::Ready(Some(StreamRequest { protocol, tell })) =
             self.wanted.poll_recv(context)
         {
@@ -174,7 +181,7 @@ impl ConnectionHandler for Handler {
                 continue;
             }
             return Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest {
-                protocol: SubstreamProtocol::new(Names(vec![protocol]), tell),
+                protocol: SubstreamProtocol::new(StreamNames(vec![protocol]), tell),
             });
         }
         Poll::Pending
@@ -184,7 +191,10 @@ impl ConnectionHandler for Handler {
         match event {}
     }
 
-    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Names, Names, (), Asker>) {
+    fn on_connection_event(
+        &mut self,
+        event: ConnectionEvent<'_, StreamNames, StreamNames, (), Asker>,
+    ) {
         // An asker that has gone away wants no answer.
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
@@ -210,9 +220,9 @@ impl ConnectionHandler for Handler {
 }
 
 /// The protocols a stream may be of; agreed on, it is the stream and its protocol.
-pub(super) struct Names(Vec<StreamProtocol>);
+pub(super) struct StreamNames(Vec<StreamProtocol>);
 
-impl UpgradeInfo for Names {
+impl UpgradeInfo for StreamNames {
     type Info = StreamProtocol;
     type InfoIter = std::vec::IntoIter<StreamProtocol>;
 
@@ -221,7 +231,7 @@ impl UpgradeInfo for Names {
     }
 }
 
-impl InboundUpgrade<Stream> for Names {
+impl InboundUpgrade<Stream> for StreamNames {
     type Output = (Stream, StreamProtocol);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;
@@ -231,7 +241,7 @@ impl InboundUpgrade<Stream> for Names {
     }
 }
 
-impl OutboundUpgrade<Stream> for Names {
+impl OutboundUpgrade<Stream> for StreamNames {
     type Output = (Stream, StreamProtocol);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;

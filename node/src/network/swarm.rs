@@ -1,5 +1,6 @@
 //! The task that owns the swarm: who is connected, who is being dialled, where peers live.
 
+mod dialling;
 mod discovery;
 pub mod routes;
 pub mod view;
@@ -31,7 +32,7 @@ use crate::network::address_limits::{AddressLimits, ip_of};
 use crate::network::peer_score::{Misconduct, PeerScores};
 use crate::network::profile::Profile;
 use crate::network::swarm::discovery::Discovery;
-use crate::network::swarm::routes::Routes;
+use crate::network::swarm::routes::{Route, Routes};
 use crate::network::swarm::view::NETWORK_FILE;
 
 /// A connection without streams is closed after this; a job's pauses are shorter.
@@ -114,7 +115,8 @@ pub(super) enum Command {
     /// What is known of providers.
     Profiles(oneshot::Sender<Vec<Profile>>),
     Addresses(oneshot::Sender<Vec<Multiaddr>>),
-    Connected(oneshot::Sender<Vec<PeerId>>),
+    /// Who is connected, and by which way.
+    Routes(oneshot::Sender<Vec<(PeerId, Route)>>),
     /// Where a peer is that is connected directly.
     Whereabouts {
         peer: PeerId,
@@ -269,8 +271,8 @@ impl SwarmTask {
             Command::Addresses(reply) => {
                 let _ = reply.send(self.addresses());
             }
-            Command::Connected(reply) => {
-                let _ = reply.send(self.swarm.connected_peers().copied().collect());
+            Command::Routes(reply) => {
+                let _ = reply.send(self.routes.all());
             }
             Command::Whereabouts { peer, reply } => {
                 let address = self.routes.of(&peer).map(|(_, address)| address);
@@ -513,7 +515,7 @@ impl SwarmTask {
                 self.dial_at(peer, relayed);
                 return;
             }
-            let why = plain(error);
+            let why = dialling::plain(error);
             self.discovery.on_failed(peer, &why);
             self.answer(peer, &Err(DialFailure::Refused(why)));
         }
@@ -570,28 +572,4 @@ fn behaviour(
             .flatten()
             .into(),
     }
-}
-
-/// What failed at each address, without the layers of transports in between.
-fn plain(error: &DialError) -> String {
-    match error {
-        DialError::Transport(attempts) => {
-            let each = attempts
-                .iter()
-                .map(|(address, cause)| format!("{address}: {}", root(cause)));
-            each.collect::<Vec<_>>().join("; ")
-        }
-        DialError::WrongPeerId { obtained, address } => {
-            format!("{address}: another peer answers there, {obtained}")
-        }
-        other => other.to_string(),
-    }
-}
-
-fn root(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }

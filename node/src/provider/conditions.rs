@@ -47,18 +47,20 @@ impl Conditions {
                 DURATION_MAX.min(Millis(steps * STEP_MINUTES * 60_000))
             }
         };
-        let price = self.pricing.price(Moment {
+        let moment = Moment {
             minute,
             paid,
             price: self.price,
             price_min: self.limits.price_min,
             tick: self.tick.0,
-        });
+        };
+        let price = self.pricing.price(moment);
         let notice_seconds = self.limits.notice_seconds.unwrap_or(NOTICE_SECONDS);
         Some(Terms {
             price,
             duration_max,
             notice: Millis(u64::from(notice_seconds) * 1_000),
+            spot: self.pricing.spot_prices(price, moment),
         })
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_market::Resources;
+use souk_market::{AccountKey, Resources};
 use souk_memory::ContentId;
 use souk_roles::lease::Start;
+use souk_roles::provider::LeaseReaders;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
@@ -29,6 +30,8 @@ pub(super) struct Job {
     pub(super) executor: Option<Arc<LeaseExecutor>>,
     /// Where the others are, until that is learned.
     pub(super) contacts: Vec<Contact>,
+    /// Who may have what of it from here.
+    pub(super) readers: LeaseReaders,
     pub(super) judged: JudgedRuns,
     /// Device time of one run of each graph, by the figures of the ask.
     pub(super) promised: BTreeMap<ContentId, Option<Duration>>,
@@ -42,11 +45,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(start: &Start, contacts: Vec<Contact>) -> Job {
+    pub(super) fn new(buyer: AccountKey, start: &Start) -> Job {
         Job {
             alone: start.last,
             executor: None,
-            contacts,
+            contacts: start.peers.iter().map(Contact::from).collect(),
+            readers: LeaseReaders::new(buyer, start),
             judged: JudgedRuns::default(),
             promised: BTreeMap::new(),
             at_work: 0,

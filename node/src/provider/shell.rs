@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_market::{LeaseId, Resources};
+use souk_roles::access::Readers;
 use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::provider::{
@@ -89,8 +90,15 @@ impl Shell {
             capacity: provider.terms.leases(),
             price_min: provider.terms.price_min(),
             memory_bytes_max: provider.terms.limits.memory_bytes_each(),
+            made_bytes_max: provider.terms.limits.outputs_bytes(),
             patience: micros(patience),
         };
+        let access = provider.tensors.access();
+        for (scope, made) in past.made() {
+            access.begin(scope);
+            access.grant(scope, &Readers::new([scope.buyer].into()), &made);
+            access.end(scope);
+        }
         let clock = CoreClock::new(provider.trader.broker().log_clock());
         let (core, effects) = ProviderCore::resume(config, past, clock.now());
         let (status, told) = watch::channel(core.status());

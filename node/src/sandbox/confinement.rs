@@ -127,6 +127,9 @@ const READ_BY_DRIVERS: [&str; 22] = [
 /// Where drivers talk to their devices.
 const DEVICES: &str = "/dev";
 
+/// Where a driver names its threads: CUDA's does not start without.
+const OWN_THREADS: &str = "/proc/self/task";
+
 /// By what a driver is told of more folders.
 const TELLING_PATHS: [&str; 5] = [
     "VK_DRIVER_FILES",
@@ -334,6 +337,8 @@ fn shut_but_for_drivers(library: Option<&Path>) -> Result<(), String> {
 
 fn shut_but(read: &[PathBuf], used: Option<&Path>) -> Result<(), String> {
     let abi = ABI::V6;
+    let named = used.map(|_| OWN_THREADS);
+    let written = AccessFs::WriteFile | AccessFs::Truncate;
     let shut = || -> Result<_, RulesetError> {
         Ruleset::default()
             .handle_access(AccessFs::from_all(abi))?
@@ -342,6 +347,7 @@ fn shut_but(read: &[PathBuf], used: Option<&Path>) -> Result<(), String> {
             .create()?
             .add_rules(path_beneath_rules(read, AccessFs::from_read(abi)))?
             .add_rules(path_beneath_rules(used, AccessFs::from_all(abi)))?
+            .add_rules(path_beneath_rules(named, written))?
             .restrict_self()
     };
     match shut().map_err(|error| error.to_string())?.ruleset {
@@ -525,6 +531,9 @@ mod tests {
                     assert!(fs::read(closed).is_err(), "{}", closed.display());
                 }
                 assert!(fs::write(&beside, "other code").is_err());
+                let own = rustix::thread::gettid().as_raw_nonzero();
+                assert!(fs::write(format!("/proc/self/task/{own}/comm"), "named").is_ok());
+                assert!(fs::write("/proc/self/comm", "other").is_err());
             },
         );
     }

@@ -64,6 +64,12 @@ pub enum SandboxFault {
         /// What it may have.
         limit_bytes: u64,
     },
+    /// It gave more than a lease may make.
+    #[error("the job's process gave more than the {limit_bytes} bytes that a lease may make")]
+    TooMuch {
+        /// What it may give.
+        limit_bytes: u64,
+    },
     /// It computed for longer than its lease could last.
     #[error("the job's process computed beyond its lease")]
     OutOfTime,

@@ -62,6 +62,7 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
         seen: DeviceCosts::open(setting.home),
         objective: Objective::Fastest,
         library: None,
+        outputs_bytes: MEMORY_BYTES,
         memory_bytes: MEMORY_BYTES,
         groups: Arc::new(ControlGroups::open()),
     };

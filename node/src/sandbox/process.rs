@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use souk_host::system;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::execution::{Moment, RunResult, Task};
 use souk_vocabulary::profile::Profile;
@@ -51,6 +52,7 @@ pub struct Sandbox {
     answers: Turn<AnswerReader>,
     asked: Mutex<PendingAnswers>,
     memory_bytes: u64,
+    outputs_bytes: u64,
     opened: messages::OpenAnswer,
     group: Option<ControlGroup>,
     /// Closed when what it prints has come to its end, which its own end is.
@@ -73,6 +75,8 @@ struct AnswerReader {
     answers: Answers,
     /// Why nothing more is heard.
     over: Option<io::ErrorKind>,
+    /// Bytes that one run may give.
+    outputs_bytes: u64,
 }
 
 /// Orders that wait for their answers, and answers that wait for who asked.
@@ -123,9 +127,11 @@ impl Sandbox {
             answers: Turn::new(AnswerReader {
                 answers,
                 over: None,
+                outputs_bytes: recipe.outputs_bytes,
             }),
             asked: Mutex::default(),
             memory_bytes: recipe.memory_bytes,
+            outputs_bytes: recipe.outputs_bytes,
             opened: messages::OpenAnswer::default(),
             group: None,
             speaking,
@@ -219,7 +225,8 @@ impl Sandbox {
         }
     }
 
-    /// Lets the sandbox's threads compute for no longer than this in sum.
+    /// Lets the sandbox's threads compute for no longer than this in sum, from now on: to open and
+    /// measure its devices it may have computed for longer than its job is going to.
     ///
     /// # Errors
     /// What the system says.
@@ -228,6 +235,10 @@ impl Sandbox {
         let Some(process) = id.and_then(Pid::from_raw) else {
             return Ok(());
         };
+        let before = self
+            .process_id()
+            .and_then(|id| system::process_times(Some(id)));
+        let time = before.map_or(time, |before| time.saturating_add(before.computed));
         // Beyond the first limit a signal ends it, beyond the second it is killed.
         let seconds = time.as_secs().saturating_add(1);
         let limit = Rlimit {
@@ -379,6 +390,10 @@ impl Sandbox {
         match error {
             io::ErrorKind::TimedOut => return SandboxFault::Silent,
             io::ErrorKind::InvalidData => return SandboxFault::Confused,
+            io::ErrorKind::FileTooLarge => {
+                let limit_bytes = self.outputs_bytes;
+                return SandboxFault::TooMuch { limit_bytes };
+            }
             _ => {}
         }
         let mut process = self.process.lock().await;
@@ -441,6 +456,10 @@ impl AnswerReader {
         ran: RunHead,
         silence: Duration,
     ) -> Result<RunResult, io::ErrorKind> {
+        let lengths = ran.outputs.iter().map(|(_, length)| *length);
+        if lengths.fold(0, u64::saturating_add) > self.outputs_bytes {
+            return Err(io::ErrorKind::FileTooLarge);
+        }
         let mut outputs = BTreeMap::new();
         for (name, length) in ran.outputs {
             let blob = self.answers.receive_bytes(length, silence).await;

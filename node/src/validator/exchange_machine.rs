@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use souk_market::{AccountKey, Event};
+use souk_consensus::Position;
+use souk_consensus::replica::ApplyError;
+use souk_market::{AccountKey, Event, Millis};
 use souk_roles::market::roster::Roster;
 use souk_roles::validator::exchange::{self, Watch};
 pub use souk_roles::validator::exchange::{BatchResult, LogCommand, StateFault};
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
+use super::statements::StatementWriter;
 use super::{Consistency, QueryError, Validator};
 use crate::folder::market_file::MarketFile;
 
@@ -23,16 +26,20 @@ pub type ExchangeMachine = exchange::ExchangeMachine<Changes>;
 
 /// Where the changes of an exchange are told.
 #[derive(Debug)]
-pub struct Changes(broadcast::Sender<ChangedAccounts>);
+pub struct Changes {
+    accounts: broadcast::Sender<ChangedAccounts>,
+    statements: StatementWriter,
+}
 
 impl Watch for Changes {
-    fn on_events(&mut self, events: &[Event]) {
+    fn on_events(&mut self, at: Position, time: Millis, events: &[Event]) {
+        self.statements.note(at, time, events);
         let mut accounts: Vec<AccountKey> = events.iter().flat_map(Event::accounts).collect();
         accounts.sort_unstable();
         accounts.dedup();
         if !accounts.is_empty() {
             // Nobody listens on most validators most of the time.
-            let _ = self.0.send(accounts.into());
+            let _ = self.accounts.send(accounts.into());
         }
     }
 }
@@ -50,10 +57,29 @@ impl Validator<ExchangeMachine> {
     }
 }
 
+/// Whether a state or an entry can't be taken because the market's rules have a later version than
+/// this build carries out: another release can.
+pub fn is_for_later_build(error: &ApplyError) -> bool {
+    match error {
+        ApplyError::Unable { .. } => true,
+        ApplyError::Restore { cause, .. } => {
+            let fault = cause.cause.downcast_ref::<StateFault>();
+            matches!(fault, Some(StateFault::Version(_)))
+        }
+        ApplyError::Differs { .. } => false,
+    }
+}
+
 /// A market at its beginning, and where its changes are told.
-pub fn begin(market: &MarketFile) -> (ExchangeMachine, broadcast::Sender<ChangedAccounts>) {
-    let (changes, _) = broadcast::channel(CHANGES_MAX);
-    let watch = Changes(changes.clone());
+pub(super) fn begin(
+    market: &MarketFile,
+    statements: StatementWriter,
+) -> (ExchangeMachine, broadcast::Sender<ChangedAccounts>) {
+    let (accounts, _) = broadcast::channel(CHANGES_MAX);
+    let watch = Changes {
+        accounts: accounts.clone(),
+        statements,
+    };
     let machine = ExchangeMachine::new(&market.genesis, watch);
-    (machine, changes)
+    (machine, accounts)
 }

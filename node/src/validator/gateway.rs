@@ -6,6 +6,7 @@
 
 mod announcements;
 mod members;
+mod sharing;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,7 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_market::{AccountKey, Genesis, Millis, SignedBatch};
+use souk_roles::market::statement::LogPlace;
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
@@ -29,8 +31,10 @@ use crate::protocols::market::{
 };
 use crate::protocols::roster::SignedOrder;
 use crate::validator::exchange_machine::{BatchResult, ChangedAccounts, ExchangeMachine};
+use crate::validator::statements::Statements;
 use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};
 use announcements::Announcements;
+use sharing::Sharing;
 
 /// Streams served at a time, watches among them: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
@@ -49,25 +53,35 @@ struct Door {
     network: Network,
     validator: Validator<ExchangeMachine>,
     genesis: Box<Genesis>,
-    changes: broadcast::Sender<ChangedAccounts>,
+    news: ExchangeNews,
     announcements: Mutex<Announcements>,
+    sharing: Sharing<(Option<Age>, Arc<[u8]>)>,
     intake: Intake,
     rate_limit: RateLimit,
 }
 
-/// Serves `/souk/market/7` until the network stops.
-pub fn serve(
+/// Where a validator's door hears what the exchange did.
+pub(super) struct ExchangeNews {
+    /// To whom something happened, as it does.
+    pub(super) changes: broadcast::Sender<ChangedAccounts>,
+    /// What happened to whom.
+    pub(super) statements: Statements,
+}
+
+/// Serves `/souk/market/9` until the network stops.
+pub(super) fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,
     genesis: &Genesis,
-    changes: broadcast::Sender<ChangedAccounts>,
+    news: ExchangeNews,
 ) {
     let door = Arc::new(Door {
         network: network.clone(),
         validator,
         genesis: Box::new(genesis.clone()),
-        changes,
+        news,
         announcements: Mutex::default(),
+        sharing: Sharing::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
         rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });
@@ -102,6 +116,12 @@ impl Door {
             if let Request::Backup(order) = request {
                 return self.send_backup(&order, &mut stream).await;
             }
+            if request.is_common()
+                && let Some(answer) = self.share(&request, consistency).await?
+            {
+                wire::send_bytes(&mut stream, &answer).await?;
+                continue;
+            }
             let (age, answer) = self.answer(peer, request, consistency).await;
             wire::send(&mut stream, &timed(age, answer)).await?;
         }
@@ -109,7 +129,7 @@ impl Door {
     }
 
     async fn tell_changes(&self, key: AccountKey, stream: &mut Stream) -> Result<(), WireError> {
-        let mut changes = self.changes.subscribe();
+        let mut changes = self.news.changes.subscribe();
         wire::send(stream, &Answer::Changed).await?;
         loop {
             match changes.recv().await {
@@ -154,9 +174,10 @@ impl Door {
             Request::Status => self.status().await,
             Request::Members => self.members().await,
             Request::Order(order) => self.order(order).await,
+            Request::Statement(account, before) => self.statement(account, before).await,
             // Served by `converse`, they never come here.
             Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
-            read => return self.read(read, consistency).await,
+            question => return read(&self.validator, question, consistency).await,
         };
         (None, answer)
     }
@@ -192,16 +213,45 @@ impl Door {
         }
     }
 
-    async fn read(&self, request: Request, consistency: Consistency) -> (Option<Age>, Answer) {
-        let question = Question::Market(Box::new(request));
-        match self.validator.query(consistency, question).await {
-            Ok((Reply::Market(answer), seen)) => {
-                let age = (consistency == Consistency::Stale).then(|| age_of(seen));
-                (age, *answer)
-            }
-            Ok(_) => unreachable!("the market was asked"),
-            Err(QueryError::Busy { retry_after_ms }) => (None, Answer::Busy { retry_after_ms }),
-            Err(error) => (None, Answer::Unavailable(error.to_string())),
+    /// The answer to a question that all ask alike, as a [`TimedAnswer`] travels: it is made once
+    /// for all who wait for it.
+    async fn share(
+        &self,
+        request: &Request,
+        consistency: Consistency,
+    ) -> Result<Option<Vec<u8>>, WireError> {
+        let question = postcard::to_allocvec(&(consistency == Consistency::Stale, request))?;
+        let (validator, request) = (self.validator.clone(), request.clone());
+        let put = async move {
+            let (age, answer) = read(&validator, request, consistency).await;
+            let bytes = postcard::to_allocvec(&answer);
+            (
+                age,
+                bytes.expect("plain data in memory always encodes").into(),
+            )
+        };
+        let Some((age, answer)) = self.sharing.ask(question, put).await else {
+            return Ok(None);
+        };
+        let mut bytes = postcard::to_allocvec(&(Millis(unix_ms()), age))?;
+        bytes.extend_from_slice(&answer);
+        Ok(Some(bytes))
+    }
+
+    async fn statement(&self, account: AccountKey, before: Option<LogPlace>) -> Answer {
+        // Whatever was acknowledged before is applied here, too.
+        let seen = self
+            .validator
+            .query(Consistency::Linearizable, Question::Sums);
+        if let Err(error) = seen.await {
+            return Answer::Unavailable(error.to_string());
+        }
+        let statements = self.news.statements.clone();
+        let read = tokio::task::spawn_blocking(move || statements.read(account, before));
+        match read.await {
+            Ok(Ok(statement)) => Answer::Statement(statement),
+            Ok(Err(error)) => Answer::Unavailable(format!("the statements: {error}")),
+            Err(_) => unavailable(),
         }
     }
 
@@ -258,6 +308,24 @@ impl Door {
         self.announcements
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Puts a question to the state.
+async fn read(
+    validator: &Validator<ExchangeMachine>,
+    request: Request,
+    consistency: Consistency,
+) -> (Option<Age>, Answer) {
+    let question = Question::Market(Box::new(request));
+    match validator.query(consistency, question).await {
+        Ok((Reply::Market(answer), seen)) => {
+            let age = (consistency == Consistency::Stale).then(|| age_of(seen));
+            (age, *answer)
+        }
+        Ok(_) => unreachable!("the market was asked"),
+        Err(QueryError::Busy { retry_after_ms }) => (None, Answer::Busy { retry_after_ms }),
+        Err(error) => (None, Answer::Unavailable(error.to_string())),
     }
 }
 

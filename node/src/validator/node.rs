@@ -12,21 +12,25 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
+use souk_consensus::replica::StartError;
 use souk_consensus::{ReplicaConfig, ReplicaId};
 use souk_market::{AccountKey, Founder};
+use souk_roles::validator::action::ReplicaFailure;
 use tokio::sync::{mpsc, watch};
 
 use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::contact::Contact;
 use crate::folder::key::{self, NodeKey, NotAKey};
 use crate::folder::market_file::MarketFile;
-use crate::metrics::MetricsListener;
+use crate::metrics::PageMaker;
 use crate::network::{self, Network};
 use crate::protocols::market::{Member, Members, Standing};
 use crate::validator::exchange_machine::{self, ExchangeMachine};
+use crate::validator::statements::{self, StatementWriter, Statements};
 use crate::validator::{
     self, LogBeginning, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
     ValidatorEnd, ValidatorError, ValidatorFailure,
@@ -48,6 +52,9 @@ pub const REMOVED_FILE: &str = "removed";
 
 /// The log, its snapshots and the views.
 const REPLICA_FOLDER: &str = "replica";
+
+/// What accounts' statements lie in, inside it.
+const STATEMENTS_FOLDER: &str = "statements";
 
 /// What a validator runs with.
 pub struct SeatConfig {
@@ -117,6 +124,19 @@ pub enum SeatError {
     Failure(#[from] ValidatorFailure),
 }
 
+impl SeatError {
+    /// Whether a later release of souk can go on in this folder, and this one can't.
+    #[must_use]
+    pub fn is_for_later_build(&self) -> bool {
+        let error = match self {
+            SeatError::Failure(ValidatorFailure::Replica(ReplicaFailure::Apply(error)))
+            | SeatError::Replica(ValidatorError::Start(StartError::Apply(error))) => error,
+            _ => return false,
+        };
+        exchange_machine::is_for_later_build(error)
+    }
+}
+
 /// A running validator.
 pub struct Seat {
     id: ReplicaId,
@@ -160,7 +180,8 @@ impl Seat {
             waiting(address.as_deref().unwrap_or_default());
         });
         let SeatPlace { id, told, founders } = place.await?;
-        let (machine, changes) = exchange_machine::begin(&market);
+        let (writer, statements) = open_statements(&home)?;
+        let (machine, changes) = exchange_machine::begin(&market, writer);
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
         let config = replica_config(&home, &key, id, founders);
         let (validator, ended) = Validator::start(&config, machine, outbound)?;
@@ -171,7 +192,11 @@ impl Seat {
         raft_link::receive(&network, validator.clone(), known.clone());
         let sender = validator.clone();
         tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
-        gateway::serve(&network, validator.clone(), &market.genesis, changes);
+        let news = gateway::ExchangeNews {
+            changes,
+            statements,
+        };
+        gateway::serve(&network, validator.clone(), &market.genesis, news);
         let market = market.genesis.market_id();
         let keeper = Keeper {
             home,
@@ -193,10 +218,11 @@ impl Seat {
         })
     }
 
-    /// Tells how it does to whoever asks there, for as long as the process runs.
-    pub fn tell(&self, listening: MetricsListener) {
+    /// What tells how it does, for as long as the process runs.
+    #[must_use]
+    pub fn figures(&self) -> PageMaker {
         let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
-        tokio::spawn(listening.serve(move || gauges::page(told.clone(), peers.clone())));
+        Arc::new(move || Box::pin(gauges::page(told.clone(), peers.clone())))
     }
 
     /// Serves until `stop` ends, the replica fails, or the market has removed this validator.
@@ -348,6 +374,11 @@ pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, SeatError> {
     Ok(Some(aside))
 }
 
+fn open_statements(home: &Path) -> Result<(StatementWriter, Statements), SeatError> {
+    let path = home.join(REPLICA_FOLDER).join(STATEMENTS_FOLDER);
+    statements::open(&path).map_err(|source| SeatError::Folder { path, source })
+}
+
 fn holds_log(home: &Path) -> bool {
     // A replica's folder has a snapshot from its first moment on.
     let names = fs::read_dir(home.join(REPLICA_FOLDER))
@@ -365,7 +396,7 @@ fn holds_log(home: &Path) -> bool {
 pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
     let any = ReplicaId::new(1).expect("1 is an id");
     let checkpoint_entries = ReplicaConfig::new(any, 0).checkpoint_entries;
-    let machine = || exchange_machine::begin(market).0;
+    let machine = || exchange_machine::begin(market, StatementWriter::none()).0;
     validator::audit(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
 }
 

@@ -91,13 +91,7 @@ pub(super) struct Views {
 impl Views {
     /// Opens the views of a folder; deletes them and begins anew if they can't be trusted.
     pub(super) fn open(folder: &Path) -> Result<Self, ViewsError> {
-        let db = match open(folder) {
-            Ok(db) => db,
-            Err(error) => {
-                tracing::warn!(%error, "the views do not open and are rebuilt");
-                reopen(folder)?
-            }
-        };
+        let db = open_anew(folder)?;
         let views = views::Views::open(SledRows(db)).map_err(|cause| ViewsError::Rows {
             folder: folder.to_path_buf(),
             cause,
@@ -182,7 +176,12 @@ pub(super) fn open(folder: &Path) -> sled::Result<sled::Db> {
     }
 }
 
-fn reopen(folder: &Path) -> Result<sled::Db, ViewsError> {
+/// Opens the database, or begins a new one where it does not open.
+pub(super) fn open_anew(folder: &Path) -> Result<sled::Db, ViewsError> {
+    match open(folder) {
+        Ok(db) => return Ok(db),
+        Err(error) => tracing::warn!(%error, "the views do not open and are begun anew"),
+    }
     let named = folder.to_path_buf();
     fs::remove_dir_all(folder).map_err(|cause| ViewsError::Remove {
         folder: named,

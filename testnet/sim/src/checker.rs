@@ -242,7 +242,7 @@ impl Checker {
             shadow: SimExchange::new(genesis, decoded.clone()),
             shadow_index: LogIndex(0),
             shadow_history: History::default(),
-            payments: Payments::new(genesis.rules.fee_basis_points),
+            payments: Payments::new(genesis),
             decoded,
             batches: BTreeSet::new(),
             time: LogTime(0),

@@ -2,19 +2,23 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
-    Direction, Dtype, Genesis, JobId, KindCode, LeaseId, Limit, MarketId, Millis, Name, Nonce,
-    OrderId, Price, Resources, Signature, SignedBatch, SigningKey, Term, Throughput, TimeInForce,
-    Units, Wants,
+    Direction, Genesis, JobId, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId, Price,
+    Signature, SignedBatch, Term, TimeInForce, Units, Wants,
 };
 
-use super::machine::{BatchResult, TRUSTED};
+use super::goods::{CAPACITY, key, push, resources};
+use super::machine::{BatchResult, EPOCH_MS, TRUSTED};
+use super::operators::{OPERATORS, Operators};
 use super::random::Random;
 
 /// Accounts in the market.
 const PEOPLE: usize = 12;
 
-/// Units of each device.
-pub const CAPACITY: u32 = 2;
+/// Accounts that have nothing and never come.
+const STRANGERS: usize = 4;
+
+/// How many of a thousand batches are an operator's.
+const OPERATING: u64 = 80;
 
 /// Commands in a batch, at most.
 const COMMANDS_MAX: u64 = 7;
@@ -32,10 +36,15 @@ struct Person {
 pub struct People {
     random: Random,
     market: MarketId,
+    /// The operators are the last of them.
     people: Vec<Person>,
+    operators: Operators,
     /// Batches sent before, to be replayed.
     sent: Vec<Vec<u8>>,
 }
+
+/// Batches are sent again at any time of a run: they expire after it.
+const BATCH_LIFE: Millis = Millis(24 * 3_600_000);
 
 /// A batch as it is sent, and whose it is.
 pub struct Letter {
@@ -51,35 +60,39 @@ impl People {
     /// The people of a seed, and the market they begin with.
     pub fn new(mut random: Random) -> (Self, Genesis) {
         let name = |text: String| Name::try_from(text).expect("a short plain name");
-        let keys: Vec<SigningKey> = (0..=PEOPLE).map(|_| key(&mut random)).collect();
-        let operator = AccountKey::from(&keys[PEOPLE]);
-        let mut genesis = Genesis::new(name("simulation".to_owned()), operator);
+        let mut key = || AccountKey::from(&key(&mut random));
+        let keys: Vec<AccountKey> = (0..PEOPLE + OPERATORS).map(|_| key()).collect();
+        let strangers: Vec<AccountKey> = (0..STRANGERS).map(|_| key()).collect();
+        let mut genesis = Genesis::new(name("simulation".to_owned()), keys[PEOPLE]);
+        Operators::found(&mut genesis, keys[PEOPLE..].to_vec(), &strangers);
         genesis.rules.fee_basis_points = 250;
+        genesis.rules.batch_life_max = BATCH_LIFE;
         genesis.rules.stake_hold = Millis(10_000);
         genesis.rules.closed_leases_kept = 500;
         genesis.rules.settle_grace = Millis(5_000);
         genesis.rules.note_deadline = Millis(2_000);
         genesis.rules.silent_notes_max = 2;
         genesis.rules.reserve_wait = Millis(1_500);
-        for (number, key) in keys.iter().take(PEOPLE).enumerate() {
+        for (number, key) in keys.iter().enumerate() {
             let purse = Credits(1_000_000_000);
             genesis
                 .accounts
-                .push((key.into(), name(format!("person {number}")), purse));
+                .push((*key, name(format!("person {number}")), purse));
         }
-        let person = |key: &SigningKey| Person {
-            account: key.into(),
+        let person = |key: &AccountKey| Person {
+            account: *key,
             nonce: 0,
             orders: Vec::new(),
             bought: Vec::new(),
             sold: Vec::new(),
         };
-        let people = keys.iter().take(PEOPLE).map(person).collect();
+        let people = keys.iter().map(person).collect();
         (
             Self {
                 random,
                 market: genesis.market_id(),
                 people,
+                operators: Operators::default(),
                 sent: Vec::new(),
             },
             genesis,
@@ -87,12 +100,13 @@ impl People {
     }
 
     /// The market they trade in, once all its accounts are known.
-    pub fn join(&mut self, market: MarketId) {
-        self.market = market;
+    pub fn join(&mut self, genesis: &Genesis) {
+        self.market = genesis.market_id();
+        self.operators.join(genesis);
     }
 
-    /// The next batch somebody sends.
-    pub fn write(&mut self) -> Letter {
+    /// The next batch somebody sends; it is `now` by the sender's clock.
+    pub fn write(&mut self, now: Millis) -> Letter {
         if self.random.chance(20) && !self.sent.is_empty() {
             let bytes = self.sent[self.random.place(self.sent.len())].clone();
             return Letter {
@@ -101,15 +115,18 @@ impl People {
                 commands: 1,
             };
         }
-        let person = self.random.place(PEOPLE);
+        let person = match self.random.chance(OPERATING) {
+            true => PEOPLE + self.random.place(OPERATORS),
+            false => self.random.place(PEOPLE),
+        };
         let count = self.random.between(1, COMMANDS_MAX);
-        let commands: Vec<Command> = (0..count).map(|_| self.command(person)).collect();
+        let commands: Vec<Command> = (0..count).map(|_| self.command(person, now)).collect();
         let conflict = self.random.chance(10);
         let forged = self.random.chance(5);
         let writer = &mut self.people[person];
         writer.nonce += u64::from(!conflict || writer.nonce == 0);
         let (nonce, account) = (Nonce(writer.nonce), writer.account);
-        let expires = Millis(u64::MAX);
+        let expires = Millis(EPOCH_MS + BATCH_LIFE.0 / 2);
         let commands_count = commands.len();
         let batch = Batch {
             market: self.market,
@@ -142,19 +159,23 @@ impl People {
         let Ok(BatchResult::Applied(outcomes)) = postcard::from_bytes(result) else {
             return;
         };
-        for outcome in outcomes {
-            if let Ok(Acceptance::Placed {
-                order,
-                trades,
-                resting,
-            }) = outcome
-            {
-                if resting.0 > 0 {
-                    push(&mut self.people[person].orders, order);
+        self.operators.read(&outcomes);
+        for acceptance in outcomes.into_iter().flatten() {
+            match acceptance {
+                Acceptance::Placed {
+                    order,
+                    trades,
+                    resting,
+                } => {
+                    if resting.0 > 0 {
+                        push(&mut self.people[person].orders, order);
+                    }
+                    for trade in trades {
+                        self.on_trade(trade.buyer, trade.provider, trade.lease);
+                    }
                 }
-                for trade in trades {
-                    self.on_trade(trade.buyer, trade.provider, trade.lease);
-                }
+                Acceptance::Requested { request } => self.operators.on_request(request),
+                _ => {}
             }
         }
     }
@@ -170,9 +191,13 @@ impl People {
         }
     }
 
-    fn command(&mut self, person: usize) -> Command {
-        let choice = self.random.below(100);
+    fn command(&mut self, person: usize, now: Millis) -> Command {
         let random = &mut self.random;
+        if person >= PEOPLE {
+            return self.operators.command(random, now);
+        }
+        let choice = random.below(100);
+        let other = self.people[random.place(PEOPLE)].account;
         let of = &self.people[person];
         let any = |random: &mut Random, leases: &[LeaseId]| {
             (!leases.is_empty()).then(|| leases[random.place(leases.len())])
@@ -185,7 +210,7 @@ impl People {
                 Some(_) => Command::Cancel {
                     order: of.orders[random.place(of.orders.len())],
                 },
-                None => withdraw(random.between(1, 1_000)),
+                None => request(random),
             },
             75..83 => match any(random, &of.sold) {
                 Some(lease) => Command::NoteUsage { lease, usage },
@@ -213,51 +238,33 @@ impl People {
             97..98 => Command::Dispute {
                 lease: pick(random, &of.bought),
             },
-            _ => withdraw(random.between(1, 10_000)),
+            98..99 => Command::Transfer {
+                to: other,
+                amount: Credits(random.between(1, 10_000)),
+                reference: Name::default(),
+            },
+            _ => request(random),
         }
     }
 }
 
-/// A lease of theirs, or one they have nothing to do with.
-fn withdraw(amount: u64) -> Command {
+/// Credits in or out.
+fn request(random: &mut Random) -> Command {
     Command::Request {
-        direction: Direction::Withdrawal,
-        amount: Credits(amount),
+        direction: match random.chance(300) {
+            true => Direction::Deposit,
+            false => Direction::Withdrawal,
+        },
+        amount: Credits(random.between(1, 10_000)),
         reference: Name::default(),
     }
 }
 
+/// A lease of theirs, or one they have nothing to do with.
 fn pick(random: &mut Random, leases: &[LeaseId]) -> LeaseId {
     match leases.len() {
         0 => LeaseId(random.below(100)),
         length => leases[random.place(length)],
-    }
-}
-
-/// Keeps the latest few.
-fn push<T>(list: &mut Vec<T>, item: T) {
-    if list.len() == 16 {
-        list.remove(0);
-    }
-    list.push(item);
-}
-
-fn key(random: &mut Random) -> SigningKey {
-    let mut seed = [0; 32];
-    for part in seed.chunks_mut(8) {
-        part.copy_from_slice(&random.draw().to_le_bytes());
-    }
-    SigningKey::from_bytes(&seed)
-}
-
-/// What every device has.
-pub fn resources() -> Resources {
-    Resources {
-        kind: KindCode(2),
-        memory_bytes: 24 << 30,
-        memory_bandwidth: 900 << 30,
-        throughput: Throughput::default().with(Dtype::F32, 80_000_000),
-        ..Resources::default()
     }
 }
 
@@ -271,6 +278,7 @@ fn ask(random: &mut Random) -> Ask {
         duration_min: Millis(1),
         duration_max: Millis(60_000),
         notice: Millis(random.below(3_000)),
+        spot: Vec::new(),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
     }

@@ -9,13 +9,16 @@ use souk_consensus::{
     CommandFault, Digest, History, LogTime, Position, RestoreError, StateMachine,
 };
 use souk_market::{
-    AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Signature,
-    SignedBatch, VerifiedBatch,
+    AccountKey, Balances, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
+    Millis, Signature, SignedBatch, VerifiedBatch,
 };
 use souk_roles::market::words::{Answer, Request};
 pub use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::exchange::{ExchangeMachine, Watch};
 use souk_roles::validator::questions::{self, AnsweringMachine};
+
+/// What wall clocks show when a simulation begins.
+pub const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// Stands for a valid signature, so that the simulator spends its time on replication; any other
 /// signature is really checked.
@@ -109,7 +112,7 @@ fn is_signed(signed: &SignedBatch) -> bool {
 pub struct EventRecorder(RefCell<Vec<Event>>);
 
 impl Watch for EventRecorder {
-    fn on_events(&mut self, events: &[Event]) {
+    fn on_events(&mut self, _at: Position, _time: Millis, events: &[Event]) {
         self.0.get_mut().extend_from_slice(events);
     }
 }
@@ -122,6 +125,8 @@ const RESULT_BYTES: usize = 256;
 pub enum MarketBreach {
     /// Balances, escrow and fees are not what came in less what went out.
     Unbalanced,
+    /// An account's credits moved without a word, so its statement does not add up.
+    Untold(AccountKey),
     /// A lease was closed a second time.
     ClosedTwice(LeaseId),
     /// A device was leased beyond what it has.
@@ -133,6 +138,8 @@ pub struct SimExchange {
     machine: ExchangeMachine<EventRecorder>,
     decoded: Rc<RefCell<DecodingCache>>,
     closed: BTreeSet<LeaseId>,
+    /// What each account was last told to have.
+    told: BTreeMap<AccountKey, Balances>,
     breach: Option<MarketBreach>,
 }
 
@@ -143,6 +150,7 @@ impl SimExchange {
             machine: ExchangeMachine::new(genesis, EventRecorder::default()),
             decoded,
             closed: BTreeSet::new(),
+            told: BTreeMap::new(),
             breach: None,
         }
     }
@@ -162,12 +170,12 @@ impl SimExchange {
         self.breach.as_ref()
     }
 
-    fn run(&mut self, now: LogTime, command: &Decoding) -> Vec<u8> {
+    fn run(&mut self, at: Position, now: LogTime, command: &Decoding) -> Vec<u8> {
         let Ok(batch) = &command.batch else {
             return Vec::new();
         };
         let before = self.machine.watch().0.borrow().len();
-        let result = self.machine.apply_batch(now, batch);
+        let result = self.machine.apply_batch(at, now, batch);
         self.check(before);
         encoded(&result)
     }
@@ -175,10 +183,21 @@ impl SimExchange {
     /// Looks at what was done after the first `before` events.
     fn check(&mut self, before: usize) {
         for event in &self.machine.watch().0.borrow()[before..] {
-            if let Event::LeaseClosed { lease, .. } = event
-                && !self.closed.insert(*lease)
-            {
-                self.breach.get_or_insert(MarketBreach::ClosedTwice(*lease));
+            match event {
+                Event::LeaseClosed { lease, .. } if !self.closed.insert(*lease) => {
+                    self.breach.get_or_insert(MarketBreach::ClosedTwice(*lease));
+                }
+                Event::Balance {
+                    account,
+                    before,
+                    after,
+                } => {
+                    let told = self.told.insert(*account, *after);
+                    if told.is_some_and(|told| told != *before) {
+                        self.breach.get_or_insert(MarketBreach::Untold(*account));
+                    }
+                }
+                _ => {}
             }
         }
         if !self.exchange().totals().balanced() {
@@ -221,8 +240,8 @@ impl StateMachine for SimExchange {
         Rc::new(Decoding::of(command)).verified()
     }
 
-    fn apply(&mut self, _at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {
-        self.run(now, command)
+    fn apply(&mut self, at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {
+        self.run(at, now, command)
     }
 
     fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
@@ -252,6 +271,7 @@ impl StateMachine for SimExchange {
         self.machine.restore(bytes)?;
         let closed = |lease: &souk_market::Lease| lease.is_closed().then_some(lease.id);
         self.closed = self.exchange().leases().filter_map(closed).collect();
+        self.told.clear();
         Ok(())
     }
 }

@@ -22,12 +22,9 @@ use souk_roles::validator::event::{Caller, Event};
 
 use super::disk::SimDisk;
 use super::faults::Boundary;
-use super::machine::{Decoding, DecodingCache, SimExchange};
+use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange};
 use super::random::Random;
 use super::rows::SimRows;
-
-/// What the wall clock shows when a simulation begins.
-const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// How often a clock is one that runs far too fast or too slowly, and by how much at most; others
 /// are a little off, as clocks are.
@@ -418,7 +415,7 @@ impl Node {
                 None
             }
             Action::Stop(failure) => Some(match *failure {
-                ReplicaFailure::Install(error) => Round::Refused(error.to_string()),
+                ReplicaFailure::Apply(error) => Round::Refused(error.to_string()),
                 ReplicaFailure::Diverged(divergence) => Round::Diverged(divergence.index),
             }),
         }

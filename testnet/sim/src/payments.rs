@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use souk_market::{
-    Acceptance, CloseReason, Command, Credits, DeviceMicros, Event, LeaseId, Millis, OrderEnd,
-    OrderId, Price, ReceiptBody, Refusal, Trade, Units,
+    Acceptance, AccountKey, CloseReason, Command, Credits, DeviceMicros, Event, Genesis, LeaseId,
+    Millis, OrderEnd, OrderId, Price, ReceiptBody, Refusal, Rule, Setting, Trade, Units,
 };
 
 /// How often people did what, as the log has it.
@@ -46,6 +46,30 @@ pub struct Dealings {
     pub reclaimed: u64,
     /// Leases that ended by their time alone.
     pub run_out: u64,
+    /// Times operators credited an account.
+    pub deposits: u64,
+    /// Of them, those of an account that is new in a full market: one that has nothing gave way.
+    pub accounts_evicted: u64,
+    /// Requests for credits in or out that operators confirmed.
+    pub requests_confirmed: u64,
+    /// Those that came to nothing.
+    pub requests_refused: u64,
+    /// Times an account gave credits to another.
+    pub transfers: u64,
+    /// Times operators took what the market earned.
+    pub collected: u64,
+    /// Commands of operators that waited for another of them.
+    pub approvals: u64,
+    /// Accounts frozen.
+    pub frozen: u64,
+    /// Accounts thawed.
+    pub thawed: u64,
+    /// Changes of the rules that took effect.
+    pub rules_changed: u64,
+    /// Those that were taken back before.
+    pub rules_kept: u64,
+    /// Orders that made room for others.
+    pub orders_evicted: u64,
 }
 
 /// What is owed for one lease.
@@ -60,6 +84,8 @@ struct LeaseDebt {
     /// What the provider gets per device-second, where the lease was bought from another buyer, and
     /// what that one left to make up for it: whole micro-credits, so at most one too few.
     resold_at: Option<(Price, Credits)>,
+    /// The market's share when it was traded.
+    fee_basis_points: u64,
 }
 
 impl LeaseDebt {
@@ -83,6 +109,10 @@ pub struct Payments {
     /// reserve is due: a batch may say so of what it buys itself.
     started: BTreeSet<LeaseId>,
     reserves: BTreeMap<LeaseId, Millis>,
+    /// Accounts that are or were known. There may be no more at once than there were at first.
+    accounts: BTreeSet<AccountKey>,
+    /// What the market's share becomes with a change of the rules.
+    fees: BTreeMap<u64, u64>,
     /// Asks by which the rest of a lease is sold.
     resales: BTreeMap<OrderId, LeaseId>,
     /// What was done.
@@ -90,13 +120,15 @@ pub struct Payments {
 }
 
 impl Payments {
-    /// A market that takes such a share.
-    pub fn new(fee_basis_points: u16) -> Self {
+    /// Those of a market that begins so.
+    pub fn new(genesis: &Genesis) -> Self {
         Self {
-            fee_basis_points: u64::from(fee_basis_points),
+            fee_basis_points: u64::from(genesis.rules.fee_basis_points),
+            accounts: genesis.accounts.iter().map(|(key, ..)| *key).collect(),
             leases: BTreeMap::new(),
             started: BTreeSet::new(),
             reserves: BTreeMap::new(),
+            fees: BTreeMap::new(),
             resales: BTreeMap::new(),
             dealings: Dealings::default(),
         }
@@ -176,6 +208,24 @@ impl Payments {
                 let body = &receipt.body;
                 settled.insert(body.lease, (body.amount, body.usage));
             }
+            (Command::ChangeRules { settings, .. }, Acceptance::Due { change, .. }) => {
+                let fees = settings.iter().filter_map(|setting| match setting {
+                    Setting::Number {
+                        rule: Rule::FeeBasisPoints,
+                        value,
+                    } => Some(*value),
+                    _ => None,
+                });
+                // The last of several is what holds.
+                self.fees.extend(fees.map(|fee| (*change, fee)));
+            }
+            (_, Acceptance::Awaited { .. }) => dealings.approvals += 1,
+            (Command::Deposit { account, .. }, _) => {
+                dealings.deposits += 1;
+                dealings.accounts_evicted += u64::from(self.accounts.insert(*account));
+            }
+            (Command::Transfer { .. }, _) => dealings.transfers += 1,
+            (Command::Collect { .. }, _) => dealings.collected += 1,
             (Command::PlaceGang(_), _) => dealings.gangs_placed += 1,
             (Command::Stake { .. }, _) => dealings.staked += 1,
             (Command::Unstake { .. }, _) => dealings.unstaked += 1,
@@ -183,7 +233,28 @@ impl Payments {
         }
     }
 
+    /// What operators did.
+    fn on_governed(&mut self, event: &Event) {
+        let dealings = &mut self.dealings;
+        let count = match event {
+            Event::RulesChanged { change } => {
+                self.fee_basis_points = self.fees.remove(change).unwrap_or(self.fee_basis_points);
+                &mut dealings.rules_changed
+            }
+            Event::Decided {
+                confirmed: true, ..
+            } => &mut dealings.requests_confirmed,
+            Event::Decided { .. } => &mut dealings.requests_refused,
+            Event::RulesKept { .. } => &mut dealings.rules_kept,
+            Event::Frozen { .. } => &mut dealings.frozen,
+            Event::Thawed { .. } => &mut dealings.thawed,
+            _ => return,
+        };
+        *count += 1;
+    }
+
     fn on_event(&mut self, event: &Event, settled: &ReceiptClaims) -> Option<String> {
+        self.on_governed(event);
         match event {
             Event::Traded(trade) => {
                 let resold_at = self.on_resold(trade);
@@ -196,6 +267,7 @@ impl Payments {
                     accepted: DeviceMicros(0),
                     note: None,
                     resold_at,
+                    fee_basis_points: self.fee_basis_points,
                 };
                 self.dealings.leases += 1;
                 self.leases.insert(trade.lease, owed);
@@ -214,6 +286,7 @@ impl Payments {
             }
             Event::OrderClosed { reason, .. } => {
                 self.dealings.orders_expired += u64::from(*reason == OrderEnd::Expired);
+                self.dealings.orders_evicted += u64::from(*reason == OrderEnd::Evicted);
                 None
             }
             Event::LeaseClosed {
@@ -268,7 +341,7 @@ impl Payments {
             }
         };
         let refunded = Credits(owed.escrow.0.checked_sub(amount.0)?);
-        let share = |credits: u64| credits * self.fee_basis_points / 10_000;
+        let share = |credits: u64| credits * owed.fee_basis_points / 10_000;
         let Some((price, left)) = owed.resold_at else {
             let fee = share(amount.0);
             return Some((Credits(amount.0 - fee), Credits(fee), refunded));

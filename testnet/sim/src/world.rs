@@ -18,8 +18,9 @@ use souk_market::Genesis;
 use souk_roles::validator::event::Event as CoreEvent;
 
 use super::checker::{Checker, Violation};
-use super::clients::{CAPACITY, People};
+use super::clients::People;
 use super::faults::TimedFault;
+use super::goods::CAPACITY;
 use super::machine::{DecodingCache, SimExchange};
 use super::network::Network;
 use super::node::{Node, Round, StartFault};
@@ -143,7 +144,7 @@ impl World {
         let seed = config.seed;
         let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
         let actors = Actors::new(seed, config.nodes, &mut genesis);
-        people.join(genesis.market_id());
+        people.join(&genesis);
         let decoded = Rc::new(RefCell::new(DecodingCache::default()));
         let nodes = config.nodes;
         let mut world = Self {

@@ -51,7 +51,7 @@ const WAYS: [&str; 5] = [
     "plain TCP",
     "libp2p by itself",
     "bare libp2p stream",
-    "/souk/tensor/1",
+    "/souk/tensor/2",
     "direct channel",
 ];
 const TCP: usize = 0;

@@ -16,13 +16,13 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{PROGRESS_MAX, from_ended, left, tell, wanted, with_held, write_receipts};
 use crate::args::{Output, SubmitArgs};
-use crate::commands::job_files::{JobFiles, KeptPlan};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files::{self, Request};
 use crate::show::Names;
 use crate::show::balance::Balances;
 use crate::show::times::Times;
 use crate::{show, stop};
+use souk_node::buyer::job_files::{JobFiles, KeptPlan};
 
 /// Requests that were read and wait for room on the way, and answers that wait to be written.
 const AHEAD_MAX: usize = 1;
@@ -373,7 +373,10 @@ impl<'a> Asking<'a> {
         let about = About {
             receipts: &receipts,
             balances: (before, after),
-            measured: came.measured.map(|times| times.by_devices(&done.timeline)),
+            measured: came.measured.map(|times| {
+                let paid = done.receipts.iter().map(|receipt| receipt.body.amount.0);
+                times.by_devices(&done.timeline).paid(paid.sum())
+            }),
             shown,
         };
         self.show(done, came.written, about);

@@ -7,15 +7,15 @@ use souk_node::buyer::job::Job;
 use souk_node::buyer::resting::{OwnPrice, RestingError};
 use souk_node::buyer::{Buyer, Quote, QuoteError};
 use souk_node::clock::unix_ms;
-use souk_node::market::{JobId, Millis, OrderId, Price};
+use souk_node::market::{JobId, Lease, LeaseState, Millis, OrderId, Price};
 
 use super::{from_quote, with_held};
 use crate::args::SubmitArgs;
 use crate::commands::account::from_trade;
-use crate::commands::job_files::JobFiles;
 use crate::failure::{Failure, Kind};
 use crate::folder::unreachable_market;
 use crate::{paste, show, stop};
+use souk_node::buyer::job_files::JobFiles;
 
 /// Plans a job. Where nothing is on offer at the price it bids, the plan is over dearer asks at
 /// that price, with what it bids.
@@ -53,7 +53,7 @@ pub async fn bought(
     (job, id, kept): (&Job, JobId, &JobFiles),
     quote: &Quote,
     own: OwnPrice,
-) -> Result<(), Failure> {
+) -> Result<Lease, Failure> {
     let rested = buyer.rest(quote, &job.limits, (id, own)).await;
     let (order, held) = rested.map_err(from_resting)?;
     let until = show::time_of_day(own.until.0);
@@ -64,22 +64,51 @@ pub async fn bought(
         paste::command(&format!("order cancel {order}")),
     ));
     let left = Duration::from_millis(own.until.0.saturating_sub(unix_ms()));
-    let why = tokio::select! {
-        filled = buyer.filled(id) => {
-            let lease = filled.map_err(unreachable_market)?;
-            let price = show::credits(lease.price.0);
-            show::tell(&format!("  it bought lease {} at {price}", lease.id));
-            return Ok(());
+    let lease = tokio::select! {
+        filled = buyer.filled(id) => filled.map_err(unreachable_market)?,
+        () = tokio::time::sleep(left) => {
+            return Err(withdrawn(buyer, (order, id), Kind::NoPlan).await);
         }
-        () = tokio::time::sleep(left) => Kind::NoPlan,
-        () = stop::asked() => Kind::Interrupted,
-        () = kept.cancelled() => Kind::Interrupted,
+        () = stopped(kept) => {
+            return Err(withdrawn(buyer, (order, id), Kind::Interrupted).await);
+        }
     };
-    withdrawn(buyer, (order, id), why).await
+    let price = show::credits(lease.price.0);
+    show::tell(&format!("  it bought lease {} at {price}", lease.id));
+    let LeaseState::Waiting { behind, until } = lease.state else {
+        return Ok(lease);
+    };
+    show::tell(&format!(
+        "  which begins when lease {behind} has had its notice, at {} UTC at the latest",
+        show::time_of_day(until.0)
+    ));
+    tokio::select! {
+        begun = buyer.begun(id) => match begun.map_err(unreachable_market)? {
+            lease if lease.is_running() => Ok(lease),
+            over => {
+                let cause = format!("lease {} ended before it began", over.id);
+                Err(Failure::new(Kind::Job, cause, "submit it again"))
+            }
+        },
+        () = stopped(kept) => Err(withdrawn(buyer, (order, id), Kind::Interrupted).await),
+    }
 }
 
-async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> Result<(), Failure> {
-    let returned = match buyer.withdraw_bid(order, id).await.map_err(from_trade)? {
+/// Ends once the job is to stop, whoever says so.
+async fn stopped(kept: &JobFiles) {
+    tokio::select! {
+        () = stop::asked() => {}
+        () = kept.cancelled() => {}
+    }
+}
+
+/// Takes the bid back, or ends the lease that it bought; why the job does not run.
+async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> Failure {
+    let withdrawn = match buyer.withdraw_bid(order, id).await {
+        Ok(withdrawn) => withdrawn,
+        Err(error) => return from_trade(error),
+    };
+    let returned = match withdrawn {
         Some(returned) => format!("{} returned", show::credits(returned.0)),
         None => "it had left the book, and nothing is held for it".to_owned(),
     };
@@ -93,7 +122,7 @@ async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> R
         paste::command("book")
     );
     let failure = Failure::new(why, cause, hint).with([("reason", reason.into())]);
-    Err(with_held(failure, buyer).await)
+    with_held(failure, buyer).await
 }
 
 fn from_resting(error: RestingError) -> Failure {

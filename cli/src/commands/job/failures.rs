@@ -3,6 +3,7 @@
 use souk_node::buyer::{
     Buyer, End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
 };
+use souk_node::market::Refusal;
 use souk_node::scheduler::graph::ImportError;
 use souk_node::scheduler::planning::PlanError;
 
@@ -74,16 +75,22 @@ pub fn from_quote(error: QuoteError) -> Failure {
             let hint = format!("let it wait: {}", again(&[("--wait", "60".to_owned())]));
             Failure::new(Kind::NoPlan, error, hint)
         }
-        QuoteError::Plan(PlanError::Deadline {
-            fastest_seconds, ..
-        }) => {
-            let deadline = amount(fastest_seconds * DEADLINE_SLACK);
-            let enough = [("--deadline", deadline), ("--prefer", "fastest".to_owned())];
-            Failure::new(Kind::Deadline, error, again(&enough))
-        }
-        QuoteError::Plan(_) => {
-            let hint = format!("loosen the limits; on offer: {}", paste::command("book"));
+        QuoteError::TooFewProviders { free, .. } => {
+            let fewer = [("--min-providers", free.to_string())];
+            let hint = format!("take those that there are: {}", again(&fewer));
             Failure::new(Kind::NoPlan, error, hint)
+        }
+        QuoteError::TooFewSeconds { free, .. } => {
+            let fewer = match free / 2 {
+                0 => ("--verify", "1".to_owned()),
+                pairs => ("--min-providers", pairs.to_string()),
+            };
+            let hint = format!("ask for less: {}", again(&[fewer]));
+            Failure::new(Kind::NoPlan, error, hint)
+        }
+        QuoteError::Plan(ref plan) => {
+            let (kind, hint) = of_plan(plan);
+            Failure::new(kind, error, hint)
         }
         QuoteError::Cut(_) => {
             let whole = [
@@ -92,6 +99,28 @@ pub fn from_quote(error: QuoteError) -> Failure {
             ];
             let hint = format!("cut nothing: {}", again(&whole));
             Failure::new(Kind::NoPlan, error, hint)
+        }
+    }
+}
+
+/// Why the asks that suit give no plan, and what to give instead.
+fn of_plan(error: &PlanError) -> (Kind, String) {
+    match error {
+        PlanError::NotDivisible { possible, .. } => {
+            let fewer = [("--min-providers", possible.to_string())];
+            let hint = format!("cut it into as many parts as it has: {}", again(&fewer));
+            (Kind::NoPlan, hint)
+        }
+        PlanError::Deadline {
+            fastest_seconds, ..
+        } => {
+            let deadline = amount(fastest_seconds * DEADLINE_SLACK);
+            let enough = [("--deadline", deadline), ("--prefer", "fastest".to_owned())];
+            (Kind::Deadline, again(&enough))
+        }
+        _ => {
+            let hint = format!("loosen the limits; on offer: {}", paste::command("book"));
+            (Kind::NoPlan, hint)
         }
     }
 }
@@ -150,10 +179,25 @@ pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
     let facts = ended.spending.as_ref().map(cost).into_iter().flatten();
     let failure = failure.with(facts);
     let before: Vec<String> = ended.before.iter().map(Reason::to_string).collect();
-    match &before[..] {
-        [] => failure,
-        before => failure.with([("failed_before", before.into())]),
+    if before.is_empty() {
+        return failure;
     }
+    let mut failure = failure.with([("failed_before", before.clone().into())]);
+    // Nobody is left to sell since those who were there failed: that is the cause.
+    if let End::Failed(Reason::NoPlan(_)) = &ended.how {
+        let told = before.iter().map(|why| format!("before that: {why}"));
+        failure.notes.extend(told);
+        let hint = "whoever sells must be reached from here: is its port open, or is there a \
+                    validator with --relay?";
+        if ended
+            .before
+            .iter()
+            .all(|it| it.code() == "provider_vanished")
+        {
+            hint.clone_into(&mut failure.hint);
+        }
+    }
+    failure
 }
 
 /// A job that was left with its leases.
@@ -194,6 +238,16 @@ fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
             Kind::Deadline,
             format!("what was computed is kept; {}", resume(name)),
         ),
+        Reason::Unsold(Refusal::FundsShort { available, needed }) => {
+            let least = show::credits(available.0);
+            let hint = format!(
+                "a lease holds what it could use, {} credits here, and the account has {least}; a \
+                 budget buys a shorter one: {}",
+                show::credits(needed.0),
+                again(&[("--budget", least.clone())])
+            );
+            (Kind::Budget, hint)
+        }
         Reason::NoPlan(_) | Reason::Unsold(_) => {
             let hint = format!("loosen a limit; on offer: {}", paste::command("book"));
             (Kind::NoPlan, hint)

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use souk_node::buyer::Journal;
+use souk_node::buyer::ending::end_leases;
 use souk_node::buyer::journal::{JobState, Record};
-use souk_node::client::trader::{TradeError, Trader};
-use souk_node::market::{Command, Lease, LeaseState, Refusal};
+use souk_node::client::trader::Trader;
+use souk_node::market::Lease;
 
 use super::{JOBS_FOLDER, known};
 use crate::args::Output;
@@ -37,7 +38,7 @@ pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -
     let mut by = "this process";
     if Journal::is_busy(&jobs, &name) {
         by = "the process that ran it";
-        files.cancel()?;
+        files.cancel().map_err(job::unreadable)?;
         let until = Instant::now() + wait;
         while Journal::is_busy(&jobs, &name) {
             if Instant::now() > until {
@@ -50,7 +51,7 @@ pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -
     }
     let (record, _) = known(folder, &name)?;
     let trader = own_trader(folder).await?;
-    let ended = end_leases(&trader, &record).await?;
+    let ended = end_leases(&trader, &record.ids).await.map_err(from_trade)?;
     if record.state == JobState::Running {
         let journal = Journal::open(&jobs, &name).map_err(job::unreadable)?;
         journal.cancel().map_err(job::unreadable)?;
@@ -63,27 +64,6 @@ pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -
         (by, ended),
     );
     Ok(())
-}
-
-/// Ends the leases that still run; how many.
-async fn end_leases(trader: &Trader, record: &Record) -> Result<u32, Failure> {
-    let mut ended = 0;
-    for lease in leases(trader, record).await? {
-        let runs = matches!(lease.state, LeaseState::Active | LeaseState::Waiting { .. });
-        if !runs {
-            continue;
-        }
-        match trader
-            .submit_one(Command::EndLease { lease: lease.id })
-            .await
-        {
-            Ok(_) => ended += 1,
-            // It ended by itself meanwhile.
-            Err(TradeError::Refused(Refusal::LeaseClosed { .. } | Refusal::LeaseEnded { .. })) => {}
-            Err(error) => return Err(from_trade(error)),
-        }
-    }
-    Ok(ended)
 }
 
 async fn leases(trader: &Trader, record: &Record) -> Result<Vec<Lease>, Failure> {

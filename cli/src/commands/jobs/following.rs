@@ -9,9 +9,9 @@ use souk_node::buyer::journal::{JobState, Record};
 
 use super::{JOBS_FOLDER, known, names};
 use crate::args::Output;
-use crate::commands::job_files::TimedEvent;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{paste, show};
+use souk_node::buyer::job_files::TimedEvent;
 
 /// How often a job's files are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);

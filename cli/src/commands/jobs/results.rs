@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use souk_node::buyer::journal::{JobState, Record};
-use souk_node::buyer::{JobEvent, Journal};
+use souk_node::buyer::{Journal, explanation};
 use souk_node::memory::ContentId;
 
 use super::{JOBS_FOLDER, command, known, names};
 use crate::args::{Format, Output};
-use crate::commands::job_files::TimedEvent;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{files, paste, show};
 
@@ -18,25 +17,16 @@ use crate::{files, paste, show};
 pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
     let (record, files) = known(folder, name)?;
     let names = names(&record, &files);
-    let went_wrong = |happened: &TimedEvent| {
-        let event = &happened.event;
-        matches!(event, JobEvent::Retrying { .. } | JobEvent::Refused { .. })
-    };
-    let events = files.events();
-    let wrong: Vec<TimedEvent> = events.into_iter().filter(went_wrong).collect();
-    let plan = files.plan();
     match output {
-        Output::Json => show::json(&json!({
-            "job": record.name, "state": record.state, "plan": plan.map(|plan| plan.plan),
-            "went_wrong": wrong,
-        })),
+        Output::Json => show::json(&explanation::to_json(&record, &files)),
         Output::Text => {
             let state = show::jobs::state(&record.state);
             show::say(&format!("job {}: {state}", record.name));
-            match plan {
+            match files.plan() {
                 Some(plan) => plan.text.iter().for_each(|line| show::say(line)),
                 None => show::say("  its plan is not kept: an older souk submitted it"),
             }
+            let wrong = explanation::went_wrong(&files);
             let told = wrong.iter();
             let told = told.filter_map(|it| show::progress::text(&it.event, &names));
             told.for_each(|text| show::say(&format!("  {text}")));

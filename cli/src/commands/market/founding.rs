@@ -13,12 +13,12 @@ use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{AccountKey, Founder, Genesis, Name, Rules};
 use souk_node::validator::node;
 
-use super::{kept, line_of, of_another, rules};
+use super::{kept, line_of, of_another};
 use crate::args::{FoundArgs, Output};
 use crate::commands::key::from_key;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
-use crate::show;
+use crate::{rules, show};
 
 /// The rules beside the market's file, for people to read.
 const RULES_FILE: &str = "rules.toml";
@@ -37,7 +37,10 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
         Failure::new(Kind::Input, cause, "give --name another one")
     })?;
     let rules = match &new.rules {
-        Some(file) => rules::read(file)?,
+        Some(file) => rules::read(file).map_err(|cause| {
+            let hint = "`souk market rules` prints every rule with what it means";
+            Failure::new(Kind::Input, cause, hint)
+        })?,
         None => Rules::default(),
     };
     let listen = fixed(&listen(new)?)?;
@@ -47,13 +50,20 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
     let (operator, validator) = (key(&home)?, key(folder)?);
     let account = AccountKey(operator.public());
     let mut genesis = Genesis::new(name, account);
+    genesis.operators.extend(&new.operator);
+    genesis.operators_needed = new.needed;
+    genesis.check().map_err(|fault| {
+        let hint = "name each other operator once, and need no more than there are";
+        Failure::new(Kind::Input, fault, hint)
+    })?;
     genesis.validators = vec![founder(&validator, &listen)?];
     genesis.rules = rules;
     let market = write(folder, genesis, listen)?;
     tell(folder, output, &market)?;
     if alone && new.listen.is_none() {
         show::tell(
-            "note: only this machine reaches 127.0.0.1; for others give --listen an address of it",
+            "note: only this machine reaches 127.0.0.1; for others remove the folder and found the \
+             market with --listen /ip4/ADDRESS/tcp/4001",
         );
     }
     Ok(())
@@ -99,14 +109,14 @@ fn tell(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
     let (line, id) = (line_of(market)?, market.genesis.market_id().to_string());
     let facts = json!({
         "market": id, "name": market.genesis.chain, "line": line, "dir": folder,
-        "operator": market.genesis.operator,
+        "operators": market.genesis.operators, "operators_needed": market.genesis.operators_needed,
     });
     let dir = folder.display();
     let text = format!(
         "founded the market \"{}\" in {dir}\n\
          id        {id}\n\
          run it:   souk --dir {dir} validator run\n\
-         others:   souk market join {line}\n\
+         others:   souk --dir {dir} market join {line}\n\
          keep a copy of {dir}/{OPERATOR_FOLDER}/{KEY_FILE}: whoever has it makes credits and names \
          validators",
         market.genesis.chain.as_str(),
@@ -137,7 +147,14 @@ fn own_address() -> IpAddr {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         Ok::<_, std::io::Error>(socket.local_addr()?.ip())
     };
-    towards().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    let others = || if_addrs::get_if_addrs().unwrap_or_default().into_iter();
+    let first = |v4: bool| {
+        let mut reached = others().filter(|one| !one.is_loopback() && !one.is_link_local());
+        reached.find(|one| one.ip().is_ipv4() == v4)
+    };
+    let own = || first(true).or_else(|| first(false)).map(|one| one.ip());
+    let own = towards().ok().or_else(own);
+    own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
 /// The same address with a port that is free where it says 0.

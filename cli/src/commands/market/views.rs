@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use souk_node::client::broker::Broker;
-use souk_node::device::class_name;
-use souk_node::market::{Candle, Class, ClassSummary, Quotes};
+use souk_node::client::market_data::{self, ClassError};
+use souk_node::market::{Class, Quotes};
 
 use crate::args::{Freshness, Output};
 use crate::commands::book::{asked, no_answer};
@@ -65,7 +65,7 @@ pub async fn candles(
 ) -> Outcome {
     let broker = asked(look(folder).await?, freshness);
     let quotes = quotes(&broker, class).await?;
-    let candles = merged(&quotes.candles, u64::from(step) * MINUTE_MS);
+    let candles = market_data::merged(&quotes.candles, u64::from(step) * MINUTE_MS);
     let value = market::candles_json(&quotes.class, &candles);
     show_dated(&broker, output, &value, || {
         market::print_candles(&quotes.class, &candles);
@@ -73,65 +73,23 @@ pub async fn candles(
     Ok(())
 }
 
-/// Candles of `step` milliseconds from candles of a minute.
-fn merged(minutes: &[Candle], step: u64) -> Vec<Candle> {
-    let mut merged: Vec<Candle> = Vec::new();
-    for minute in minutes {
-        let start = minute.start.0 - minute.start.0 % step;
-        match merged.last_mut().filter(|last| last.start.0 == start) {
-            Some(last) => {
-                last.high = last.high.max(minute.high);
-                last.low = last.low.min(minute.low);
-                last.close = minute.close;
-                last.volume += minute.volume;
-            }
-            None => {
-                let mut first = *minute;
-                first.start.0 = start;
-                merged.push(first);
-            }
-        }
-    }
-    merged
-}
-
 /// The class of a name, or the one whose name begins so.
 pub async fn class(broker: &Broker, name: &str) -> Result<Class, Failure> {
-    match class_name::parse(name) {
-        Some(class) => Ok(class),
-        None => begins_so(&broker.classes().await.map_err(no_answer)?, name),
-    }
+    market_data::class(broker, name).await.map_err(no_class)
 }
 
-/// What a class costs whose name begins so.
 async fn quotes(broker: &Broker, name: &str) -> Result<Quotes, Failure> {
-    let class = class(broker, name).await?;
-    let quotes = broker.quotes(class).await.map_err(no_answer)?;
-    quotes.ok_or_else(|| unknown(name))
+    market_data::quotes(broker, name).await.map_err(no_class)
 }
 
-fn begins_so(classes: &[ClassSummary], name: &str) -> Result<Class, Failure> {
-    let all = classes.iter().map(|summary| summary.class);
-    let found: Vec<Class> = all
-        .filter(|class| class_name::of(class).starts_with(name))
-        .collect();
-    match found[..] {
-        [class] => Ok(class),
-        [] => Err(unknown(name)),
-        _ => {
-            let names: Vec<String> = found.iter().map(class_name::of).collect();
-            let cause = format!(
-                "several classes begin with \"{name}\": {}",
-                names.join(", ")
-            );
-            Err(Failure::new(Kind::Input, cause, "give more of its name"))
+fn no_class(error: ClassError) -> Failure {
+    match error {
+        ClassError::Broker(error) => no_answer(error),
+        ClassError::Unknown { .. } => {
+            Failure::new(Kind::Input, error, "`souk market classes` lists them")
         }
+        ClassError::Several { .. } => Failure::new(Kind::Input, error, "give more of its name"),
     }
-}
-
-fn unknown(name: &str) -> Failure {
-    let cause = format!("no class called \"{name}\" was ever quoted");
-    Failure::new(Kind::Input, cause, "`souk market classes` lists them")
 }
 
 /// Prints what one validator or all of them have; where it is old, how old.
@@ -145,38 +103,5 @@ fn show_dated(broker: &Broker, output: Output, value: &serde_json::Value, text: 
             show::age(age);
             text();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use souk_node::market::{Millis, Price};
-
-    use super::*;
-
-    #[test]
-    fn minutes_are_merged_by_the_clock() {
-        let minute = |minute, open, close| Candle {
-            start: Millis(minute * MINUTE_MS),
-            open: Price(open),
-            high: Price(open.max(close)),
-            low: Price(open.min(close)),
-            close: Price(close),
-            volume: 2,
-        };
-        let minutes = [minute(4, 10, 12), minute(5, 12, 7), minute(9, 8, 9)];
-        let merged = merged(&minutes, 5 * MINUTE_MS);
-        let wide = |start, open, high, low, close, volume| Candle {
-            start: Millis(start * MINUTE_MS),
-            open: Price(open),
-            high: Price(high),
-            low: Price(low),
-            close: Price(close),
-            volume,
-        };
-        assert_eq!(
-            merged,
-            [wide(0, 10, 12, 10, 12, 2), wide(5, 12, 12, 7, 9, 4)]
-        );
     }
 }

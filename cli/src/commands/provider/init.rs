@@ -11,15 +11,15 @@ use souk_node::client::broker::Broker;
 use souk_node::folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
 use souk_node::folder::key::NodeKey;
 use souk_node::folder::limits::{Hours, NoHours, ProviderLimits};
-use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
-use souk_node::market::{Listing, Name, Price, Quotes, Resources, Units};
+use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, SpotShare, Strategy, propose};
+use souk_node::market::{Listing, Name, Price, Quotes, Resources, SpotPrice, Units};
 use souk_node::network::{Network, NetworkConfig};
 use souk_node::provider::{self, Conditions};
 use souk_vocabulary::profile::Profile;
 
-use super::super::device::{check_driver, check_library, chosen};
-use super::super::node;
+use super::super::device::chosen;
 use super::device_text::device_text;
+use super::measuring::{Source, keep, measured, opened, stated};
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
@@ -53,7 +53,8 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
         return Err(Failure::new(Kind::State, cause, hint));
     }
     let mut file = drafted(folder, new)?;
-    let (profile, resources) = measured(folder, &file).await?;
+    let known = opened(folder, &file, Source::Now).await?;
+    let (profile, resources) = stated(&file, &known.profiles);
     let seen = look(&market, &resources).await;
     let (price, basis) = price(new, seen.as_ref(), &resources)?;
     file.price = price;
@@ -73,6 +74,7 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
         );
     }
     store(folder, &text)?;
+    keep(folder, &file, &known)?;
     let said = format!(
         "wrote {}; start it with `souk --dir {} provider run`",
         path.display(),
@@ -100,7 +102,8 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         Some(device) => chosen(device)?,
         None => {
             let what = format!(
-                "device (cpu is {}, {} threads; names of `souk device list` are emulated)",
+                "device (cpu is {}, {} threads; names of the catalogue, which `souk device list` \
+                 shows, are emulated)",
                 cpu.model, cpu.threads
             );
             asked(new.yes, &what, "cpu", chosen)?
@@ -167,6 +170,7 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, 
         leases: args.leases.unwrap_or(1),
         cores,
         memory_mib,
+        outputs_mib: None,
         hours: hours?,
         classes: args.classes.clone(),
         operators: args.operators.clone(),
@@ -245,30 +249,21 @@ fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
             Failure::new(Kind::Input, cause, "give --band HOURS=PERCENT again")
         })
     });
-    Ok(Pricing {
+    let spot = args.spot.iter().map(|(notice, percent)| SpotShare {
+        notice_seconds: *notice,
+        percent: *percent,
+    });
+    let pricing = Pricing {
         strategy,
         bands: bands.collect::<Result<_, Failure>>()?,
-    })
-}
-
-/// Opens the device, which measures it, and states it within the limits.
-pub async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
-    let library = file.library(folder);
-    check_library(library.as_deref())?;
-    check_driver(&file.device, library.as_deref())?;
-    let (choice, cores) = (file.device.clone(), file.limits.cores);
-    let opened = tokio::task::spawn_blocking(move || souk_node::device::open(&choice, cores)).await;
-    let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
-    let hint = "`souk device list` shows the names";
-    let devices = opened.map_err(|error| Failure::new(Kind::Input, error, hint))?;
-    for device in &devices {
-        let sold = file.limits.check_device(device.profile());
-        sold.map_err(|error| node::from_provider(error.into()))?;
+        spot: spot.collect(),
+    };
+    if !pricing.has_sound_spot() {
+        let cause = "the prices of spot leases must rise with their notice, from 1 to 99 per cent";
+        let hint = "give --spot 5s=40 --spot 1m=70, at most four";
+        return Err(Failure::new(Kind::Input, cause, hint));
     }
-    let profile = souk_node::device::together(&souk_node::device::profiles(&devices));
-    let mut resources = souk_node::device::resources(&file.device, &profile, &file.limits);
-    resources.region = file.region.0;
-    Ok((profile, resources))
+    Ok(pricing)
 }
 
 /// What the market says, if it is reached in time.
@@ -297,9 +292,15 @@ fn price(
     let proposal = seen.and_then(|seen| propose(seen.quotes.as_ref(), &seen.book, resources));
     let Some((proposed, basis)) = proposal else {
         let none = "no price is given, and the market has none to propose";
-        let missing = || Failure::new(Kind::Input, none, "give --price CREDITS");
-        let what = "price of a device-second, in credits";
-        let default = "no proposal: the market is empty or not reached";
+        let missing = || {
+            let hint = "give --price CREDITS for each second of the device, such as 0.1";
+            Failure::new(Kind::Input, none, hint)
+        };
+        let what = "price of a device-second, in credits, such as 0.1";
+        let default = match seen {
+            Some(_) => "none: nothing like it is on offer yet, so name your own",
+            None => "none: the market is not reached",
+        };
         let read = |answer: &str| match answer == default {
             true => Err(missing()),
             false => priced(answer),
@@ -342,13 +343,16 @@ fn show_ask(
     let leases = Units(file.limits.leases);
     let conditions = Conditions::new(file, market.genesis.rules.tick);
     let terms = conditions.terms(provider::minute_now(), paid);
-    let ask = terms.map(|terms| terms.ask(resources, leases, leases));
+    let ask = terms
+        .as_ref()
+        .map(|terms| terms.ask(resources, leases, leases));
     let text = match terms {
         None => "now: no ask, it is outside the hours of its limits".to_owned(),
         Some(terms) => format!(
-            "now: {} at {} credits a second, leases up to {} s{}",
+            "now: {} at {} credits a second{}, leases up to {} s{}",
             show::device(&profile.model, profile.emulated),
             show::credits(terms.price.0),
+            spot_text(&terms.spot),
             terms.duration_max.0 / 1_000,
             paid.map_or(String::new(), paid_text),
         ),
@@ -394,6 +398,10 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
             band.percent
         )
     });
+    let spot = file.pricing.spot.iter().map(|spot| {
+        let (notice, percent) = (spot.notice_seconds, spot.percent);
+        format!("{{ notice_seconds = {notice}, percent = {percent} }}")
+    });
     let hours = limits.hours.iter().map(|hours| quoted(&hours.to_string()));
     let names = |names: &[String]| list(names.iter().map(|name| quoted(name)).collect());
     format!(
@@ -419,6 +427,7 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         leases = limits.leases,
         cores = or_none("cores", limits.cores.map(u64::from)),
         memory = or_none("memory_mib", limits.memory_mib),
+        outputs = or_none("outputs_mib", limits.outputs_mib),
         hours = list(hours.collect()),
         classes = names(&limits.classes),
         operators = names(&limits.operators),
@@ -432,6 +441,7 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         },
         strategy = strategy_text(&file.pricing.strategy),
         bands = list(bands.collect()),
+        spot = list(spot.collect()),
     )
 }
 
@@ -445,6 +455,15 @@ fn strategy_text(strategy: &Strategy) -> String {
             costs.watts, costs.price_per_kwh, costs.price_per_hour, costs.margin_percent
         ),
     }
+}
+
+/// What spot leases cost by their notice.
+fn spot_text(spot: &[SpotPrice]) -> String {
+    let price = |spot: &SpotPrice| {
+        let (notice, price) = (spot.notice.0 / 1_000, show::credits(spot.price.0));
+        format!(", spot {price} with {notice} s notice")
+    };
+    spot.iter().map(price).collect()
 }
 
 fn basis_text(basis: Option<Basis>) -> String {

@@ -4,7 +4,7 @@ use souk_sim::{Config, Report, SEEDS_TELLING, Sums};
 
 use crate::args::{Output, SimArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, Table, say};
 
 /// Simulates one seed after another, and stops at the first that breaks a promise.
 pub fn run(output: Output, args: &SimArgs) -> Outcome {
@@ -38,6 +38,26 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
         return Err(Failure::new(Kind::Verification, cause, hint));
     }
     Ok(())
+}
+
+/// Plays all attacks on a lease and tells what they cost.
+pub fn attacks(output: Output) {
+    let findings = souk_sim::games::play();
+    if let Output::Json = output {
+        return show::json(&findings);
+    }
+    let mut table = Table::new(&[">planned s", ">lost s", ">gained s", ">ways", "attack"]);
+    for finding in &findings {
+        table.row([
+            finding.planned_s.to_string(),
+            format!("{:.0}", finding.lost_s),
+            format!("{:.0}", finding.gained_s),
+            finding.ways.to_string(),
+            finding.attack.to_owned(),
+        ]);
+    }
+    table.print();
+    say("seconds of the device, at the price of the lease");
 }
 
 fn print(report: &Report) {

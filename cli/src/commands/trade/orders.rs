@@ -18,7 +18,7 @@ use souk_node::provider::{self, Conditions};
 
 use super::open_order;
 use crate::args::{AskArgs, BidArgs, Output, RestArgs, Tif};
-use crate::commands::account::{from_trade, out_of_turn, own_account, own_trader};
+use crate::commands::account::{from_trade, opened_trader, out_of_turn, own_account, own_trader};
 use crate::commands::job::wanted_regions;
 use crate::commands::market::views;
 use crate::commands::provider::measured;
@@ -37,6 +37,8 @@ pub async fn bid(folder: &Path, output: Output, args: &BidArgs) -> Outcome {
 /// Places an ask for the device of a provider.
 pub async fn ask(folder: &Path, output: Output, args: &AskArgs) -> Outcome {
     let ask = ask_of(folder, args).await?;
+    // A provider that never ran has no account yet.
+    opened_trader(folder, None).await?;
     place(folder, output, Command::PlaceAsk(Box::new(ask))).await
 }
 
@@ -128,7 +130,8 @@ async fn ask_of(folder: &Path, args: &AskArgs) -> Result<Ask, Failure> {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let file = ProviderFile::find(folder).map_err(from_config)?;
     let (_, resources) = measured(folder, &file).await?;
-    let leases = Units(args.units.unwrap_or(file.limits.leases));
+    let leases = Units(file.limits.leases);
+    let offered = args.units.map_or(leases, Units);
     let conditions = Conditions::new(file, market.genesis.rules.tick);
     let terms = conditions
         .terms(provider::minute_now(), None)
@@ -136,13 +139,17 @@ async fn ask_of(folder: &Path, args: &AskArgs) -> Result<Ask, Failure> {
             let cause = "it is outside the hours of the provider's limits";
             Failure::new(Kind::State, cause, "change `hours` in its provider.toml")
         })?;
-    let ask = terms.ask(&resources, leases, leases);
+    let ask = terms.ask(&resources, leases, offered);
     Ok(Ask {
         limit: args
             .price
             .map_or(ask.limit, |price| Limit::Price(Price(price))),
         duration_max: args.lease.map_or(ask.duration_max, millis),
         notice: args.notice.map_or(ask.notice, millis),
+        spot: match &args.spot[..] {
+            [] => ask.spot,
+            given => given.to_vec(),
+        },
         accepts: Accepts {
             reputation: Permille(args.min_reputation),
             excluded: args.exclude.clone(),

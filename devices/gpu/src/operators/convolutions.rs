@@ -8,7 +8,10 @@ use souk_reference::conv::{Spread, Window};
 use crate::error::GpuError;
 use crate::numbers::packed::{Halves, functions, read, stored, words};
 use crate::numbers::quarters::Rounding;
+#[cfg(feature = "cuda")]
+use crate::operators::products::library::library_conv;
 use crate::operators::products::{grid, tile_rows, tiled};
+use crate::operators::unfolding::TAP;
 use crate::recording::{Array, Groups, Step, Tail, word};
 use crate::shaders::{BY_THREAD, bindings, prelude};
 
@@ -44,20 +47,6 @@ pub(crate) fn geometry(window: &Window, input: &[usize]) -> Result<Vec<usize>, K
     }
     Ok(sizes)
 }
-
-/// Where the window at result place `n` with its kernel at place `k` reads: `tap(k, n)` is the
-/// place in the image, or none (-1). The geometry lies from `p[4]` on.
-const TAP: &str = r"
-fn tap(k: u32, n: u32) -> i32 {
-  let kx = k % p[9]; let ky = (k / p[9]) % p[8]; let kz = k / (p[9] * p[8]);
-  let ox = n % p[12]; let oy = (n / p[12]) % p[11]; let oz = n / (p[12] * p[11]);
-  let z = i32(oz * p[13] + kz * p[16]) - i32(p[19]);
-  let y = i32(oy * p[14] + ky * p[17]) - i32(p[20]);
-  let x = i32(ox * p[15] + kx * p[18]) - i32(p[21]);
-  if (z < 0 || y < 0 || x < 0 || z >= i32(p[4]) || y >= i32(p[5]) || x >= i32(p[6])) { return -1; }
-  return (z * i32(p[5]) + y) * i32(p[6]) + x;
-}
-";
 
 /// Of what types a convolution is.
 #[derive(Clone, Copy)]
@@ -97,13 +86,21 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     }
     let window = Window::read(&step.call, kernel.to_vec(), spatial)?;
     let dims = [&[samples, filters], &window.output[..]].concat();
-    let result = step.stream.array(step.made(), &dims)?;
     let taps: usize = kernel.iter().product();
     let places: usize = window.output.iter().product();
     let own = filters / groups;
     let mut sizes = vec![own, places, each * taps, groups];
     sizes.extend(geometry(&window, spatial)?);
-    sizes.extend([each, taps, result.count()]);
+    sizes.extend([each, taps]);
+    #[cfg(feature = "cuda")]
+    if groups == 1 && own >= TILED_CHANNELS_MIN {
+        let image = [&input, &weights];
+        if let Some(result) = library_conv(step, image, bias.as_ref(), (&dims, &sizes))? {
+            return Ok(vec![result]);
+        }
+    }
+    let result = step.stream.array(step.made(), &dims)?;
+    sizes.push(result.count());
     let halves = step.stream.context.halves();
     let types = Types {
         halves,

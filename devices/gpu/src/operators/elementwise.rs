@@ -30,7 +30,8 @@ pub(crate) struct Map {
     pub numbers: &'static [(&'static str, f64)],
 }
 
-/// Functions of one float.
+/// Functions of one float. Of a bare choice a driver may make the larger of two, which loses what
+/// is no number (`Relu`); and a device's sine has few digits where it is small.
 pub(crate) fn unary(operator: &str) -> Option<Map> {
     let (expression, numbers): (_, &'static [(&'static str, f64)]) = match operator {
         "Abs" => ("abs(a)", &[]),
@@ -61,7 +62,7 @@ pub(crate) fn unary(operator: &str) -> Option<Map> {
         "Mish" => ("a * tanh_(softplus(a))", &[]),
         "Neg" => ("-a", &[]),
         "Reciprocal" => ("1.0 / a", &[]),
-        "Relu" => ("select(a, 0.0, a < 0.0)", &[]),
+        "Relu" => ("select(a, 0.0, a < 0.0 && !is_nan(a))", &[]),
         "Round" => ("round(a)", &[]),
         "Selu" => (
             "t * select(a, s * expm1(a), a <= 0.0)",
@@ -76,7 +77,7 @@ pub(crate) fn unary(operator: &str) -> Option<Map> {
         ),
         "Sigmoid" => ("sigmoid(a)", &[]),
         "Sign" => ("select(sign(a), a, is_nan(a))", &[]),
-        "Sin" => ("sin(a)", &[]),
+        "Sin" => ("select(sin(a), a - a * a * a / 6.0, abs(a) < 0.02)", &[]),
         "Sinh" => ("sinh_(a)", &[]),
         "Softplus" => ("softplus(a)", &[]),
         "Softsign" => ("a / (1.0 + abs(a))", &[]),

@@ -134,6 +134,11 @@ fn rests_of_floats_are_exact() {
                     for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
                         let (a, b) = (left[at], right[at]);
                         let same = found == expected || (found.is_nan() && expected.is_nan());
+                        // A device may have no numbers this small, or take them for nothing.
+                        let same = same
+                            || (a.is_subnormal() && (*found == 0.0 || *found == a))
+                            || (b.is_subnormal() && found.is_nan())
+                            || (expected.is_subnormal() && *found == 0.0);
                         prop_assert!(same, "{a} % {b}, fmod {fmod}: {found} {expected}");
                     }
                 }

@@ -2,7 +2,8 @@
 //! wanted.
 
 use std::ffi::OsStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
@@ -16,12 +17,27 @@ const LIBRARY: &str = if cfg!(windows) {
     "libnvidia-ml.so.1"
 };
 
+/// How often a card is asked for its counter at most.
+const ASKED_EVERY: Duration = Duration::from_millis(100);
+
 /// One card.
 pub struct Card {
     nvml: Arc<Nvml>,
     uuid: String,
     name: String,
     title: String,
+    last: Mutex<Option<Reading>>,
+}
+
+/// What a card's counter showed.
+#[derive(Clone, Copy)]
+struct Reading {
+    at: Instant,
+    counted: f64,
+    /// What is told of it: never less than was told before.
+    joules: f64,
+    /// What it drew before.
+    watts: f64,
 }
 
 /// The cards of this machine; none where there is no library.
@@ -43,6 +59,7 @@ fn cards_of(library: &OsStr) -> Vec<Card> {
             name: format!("nvidia:{uuid}"),
             title: device.name().unwrap_or_else(|_| "NVIDIA".to_owned()),
             uuid,
+            last: Mutex::default(),
         })
     });
     opened.collect()
@@ -68,6 +85,29 @@ impl Card {
                 cause: cause.to_string(),
             },
         }
+    }
+
+    /// What the card counts now. What was told since an earlier reading is not taken back.
+    fn ask(&self, at: Instant, earlier: Option<Reading>) -> Option<Reading> {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
+        let counted = device.total_energy_consumption().ok()? as f64 / 1e3;
+        let Some(earlier) = earlier else {
+            let watts = device.power_usage().map_or(0.0, |it| f64::from(it) / 1e3);
+            return Some(Reading {
+                at,
+                counted,
+                joules: counted,
+                watts,
+            });
+        };
+        let seconds = (at - earlier.at).as_secs_f64();
+        let told = earlier.joules + earlier.watts * seconds.min(ASKED_EVERY.as_secs_f64());
+        Some(Reading {
+            at,
+            counted,
+            joules: counted.max(told),
+            watts: (counted - earlier.counted).max(0.0) / seconds,
+        })
     }
 
     fn read_limit(&self) -> Result<Limit, NvmlError> {
@@ -103,11 +143,19 @@ impl Domain for Card {
         &self.title
     }
 
-    /// Since the driver was loaded; cards before Volta do not count.
+    /// Since the driver was loaded; cards before Volta do not count. To ask takes milliseconds, and
+    /// the card itself counts every tenth of a second: between, it draws what it drew before.
     fn joules(&self) -> Option<f64> {
-        let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
-        let millijoules = device.total_energy_consumption().ok()?;
-        Some(millijoules as f64 / 1e3)
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let reading = match *last {
+            Some(reading) if now - reading.at < ASKED_EVERY => reading,
+            earlier => {
+                let reading = self.ask(now, earlier)?;
+                *last.insert(reading)
+            }
+        };
+        Some(reading.joules + reading.watts * (now - reading.at).as_secs_f64())
     }
 
     /// Of the last second or less, as the driver counts.

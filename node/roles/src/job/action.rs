@@ -74,6 +74,8 @@ pub enum Action {
     },
     /// Fetch an output, and look whether it is a tensor: `Fetched` or `NotFetched`.
     Fetch {
+        /// The id that the leases of its makers were bought under.
+        job: JobId,
         /// Its name.
         name: String,
         /// Which.
@@ -84,6 +86,8 @@ pub enum Action {
     /// Offer a content that is here to a provider that did not take it from its maker: `HandedOn`,
     /// within ten seconds.
     HandOn {
+        /// The id that its lease was bought under.
+        job: JobId,
         /// The provider.
         to: AccountKey,
         /// What.

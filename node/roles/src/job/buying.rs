@@ -2,32 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::{AccountKey, Command, Credits, Lease, Millis};
+use souk_market::{AccountKey, Command, Credits, Lease};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent};
+use super::bidding::{BOOK_PERIOD, unreachable};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
 use super::plan::{NoPlan, NoPlanKind, Plan, PlanRequest, Work};
 use super::reason::Reason;
 use super::state::{
-    Attempt, Errand, Judging, LegState, Phase, Pursuit, Shortage, Stage, Timer, Uncertain, Wait,
+    Attempt, Errand, Judging, LegState, Phase, Pursuit, Shortage, Stage, Timer, Wait,
 };
 use super::{JobCore, money, start};
 use crate::clock::Micros;
 use crate::lease::Request;
 
-/// How often the book is looked at again while a job waits for devices.
-const BOOK_PERIOD: Micros = Micros::millis(50);
-
 /// How long the escrow of leases that are over is waited for where the budget needs it, and how
 /// often it is looked at: longer than markets let receipts come late.
 const ESCROW_WAIT: Micros = Micros::seconds(120);
 const ESCROW_PERIOD: Micros = Micros::millis(500);
-
-/// How long a gang of which no answer came may still be bought: as long as a batch is valid, and
-/// some more for clocks.
-const UNCERTAIN_FOR: Micros = Micros::seconds(75);
 
 impl JobCore {
     /// Goes on with an errand that nothing is under way for; whether it did.
@@ -63,7 +57,12 @@ impl JobCore {
         self.waits.iter().any(|wait| {
             matches!(
                 wait,
-                Wait::Look(_) | Wait::Plan(_) | Wait::Buy(_) | Wait::Adopt(_) | Wait::Skip(_)
+                Wait::Look(_)
+                    | Wait::Plan(_)
+                    | Wait::Announce(_)
+                    | Wait::Buy(_)
+                    | Wait::Adopt(_)
+                    | Wait::Skip(_)
             )
         })
     }
@@ -262,7 +261,7 @@ impl JobCore {
     }
 
     /// Providers not to buy from: who is decided about decides nothing.
-    fn excluded_from(&self, errand: Errand) -> Vec<AccountKey> {
+    pub(super) fn excluded_from(&self, errand: Errand) -> Vec<AccountKey> {
         let mut excluded = self.excluded.clone();
         let check = self.check.as_ref().filter(|_| errand == Errand::Check);
         let of = check.and_then(|check| self.attempts.get(&check.of));
@@ -300,14 +299,14 @@ impl JobCore {
         outputs.map(|output| output.name.clone()).collect()
     }
 
-    fn pause(&mut self, errand: Errand, time: Micros) {
+    pub(super) fn pause(&mut self, errand: Errand, time: Micros) {
         self.pursuit(errand).phase = Phase::Pausing;
         let until = self.now.tick.plus(time);
         self.timers.set(Timer::LookAgain(errand), until);
     }
 
     /// Waits until leases that are over give back some of what they hold, if any hold anything.
-    fn on_shortage(&mut self, errand: Errand, reason: Reason) {
+    pub(super) fn on_shortage(&mut self, errand: Errand, reason: Reason) {
         let until = self.now.tick.plus(ESCROW_WAIT);
         let pursuit = self.pursuit(errand);
         let held = pursuit.held;
@@ -322,90 +321,7 @@ impl JobCore {
         self.pause(errand, ESCROW_PERIOD);
     }
 
-    fn buy(&mut self, errand: Errand, plan: Box<Plan>) {
-        let left = self.pursuit(errand).left;
-        let duration = match money::duration(&plan, left) {
-            Ok(duration) => duration,
-            Err(reason) => return self.on_shortage(errand, reason),
-        };
-        let id = attempt_id(self.spec.job, self.next_attempt);
-        let (limits, excluded) = (&self.spec.limits, &self.excluded_from(errand));
-        let legs = plan.legs.iter();
-        let bids = legs
-            .map(|leg| money::bid(leg, limits, excluded, (duration, id)))
-            .collect();
-        let pursuit = self.pursuit(errand);
-        (pursuit.phase, pursuit.plan) = (Phase::Buying, Some(plan));
-        self.ask(Action::Buy { id, bids }, Wait::Buy(errand));
-    }
-
-    pub(super) fn on_bought(&mut self, errand: Errand, answer: Answer) {
-        match answer {
-            Answer::Bought(trades) => {
-                let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
-                if trades.len() != plan.legs.len() {
-                    let text = "the market sold another number of leases".to_owned();
-                    return self.end(End::Failed(Reason::Unreachable(text)));
-                }
-                self.begin_attempt(errand, plan, trades.iter().map(Terms::from).collect());
-            }
-            Answer::NotBought(refusal) => {
-                let tick = self.now.tick;
-                let pursuit = self.pursuit(errand);
-                pursuit.plan = None;
-                match pursuit.wait_until.is_some_and(|until| tick < until) {
-                    // Another buyer was faster.
-                    true => self.pause(errand, BOOK_PERIOD),
-                    false => self.end(End::Failed(Reason::Unsold(refusal))),
-                }
-            }
-            Answer::Uncertain(_) => {
-                self.pursuit(errand).phase = Phase::Adopting;
-                let ids = vec![attempt_id(self.spec.job, self.next_attempt)];
-                self.ask(Action::Look { ids }, Wait::Adopt(errand));
-            }
-            other => self.end(End::Failed(unreachable(other))),
-        }
-    }
-
-    /// No answer came to a gang: its leases are taken if they are there.
-    pub(super) fn on_adopted(&mut self, errand: Errand, answer: Answer) {
-        let leases = match answer {
-            Answer::Leases(leases) => leases,
-            other => return self.end(End::Failed(unreachable(other))),
-        };
-        let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
-        let leases: Vec<&Lease> = leases.iter().filter(|lease| lease.is_running()).collect();
-        if let Some(terms) = adopted(&plan, &leases) {
-            return self.begin_attempt(errand, plan, terms);
-        }
-        for lease in &leases {
-            self.end_lease(lease.id);
-        }
-        // They may be bought a moment later: the number is not used again, and what they would
-        // hold is not spent.
-        let left = self.pursuit(errand).left;
-        let duration = money::duration(&plan, left).unwrap_or_default();
-        let escrows = plan.legs.iter().map(|leg| money::escrow(leg, duration).0);
-        let escrow = Credits(escrows.fold(0, u64::saturating_add));
-        let until = self.now.tick.plus(UNCERTAIN_FOR);
-        self.uncertain
-            .insert(self.next_attempt, Uncertain { escrow, until });
-        let skipped = Fact::Skipped {
-            n: self.next_attempt,
-            escrow,
-            until: Millis(self.now.log.0.saturating_add(UNCERTAIN_FOR.0 / 1_000)),
-        };
-        self.next_attempt += 1;
-        self.record(vec![skipped], Wait::Skip(errand));
-    }
-
-    /// It is put down that a number is not used again.
-    pub(super) fn on_skipped(&mut self, errand: Errand) {
-        self.pause(errand, BOOK_PERIOD);
-    }
-
-    fn begin_attempt(&mut self, errand: Errand, plan: Box<Plan>, terms: Vec<Terms>) {
+    pub(super) fn begin_attempt(&mut self, errand: Errand, plan: Box<Plan>, terms: Vec<Terms>) {
         let n = self.next_attempt;
         self.next_attempt += 1;
         *self.pursuit(errand) = Pursuit::default();
@@ -564,36 +480,5 @@ impl Attempt {
             assert!(!is_signed || leg.receipt.is_some() || self.is_resumed);
             assert_eq!(leg.doubt.is_some(), leg.stage == Stage::Doubted);
         }
-    }
-}
-
-/// The terms of the leases that a gang came to, by place; none where it is not whole.
-fn adopted(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
-    if leases.len() != plan.legs.len() {
-        return None;
-    }
-    let mut left = leases.to_vec();
-    let mut take = |is_it: &dyn Fn(&Lease) -> bool| {
-        let place = left.iter().position(|lease| is_it(lease))?;
-        Some(Terms::from(left.remove(place)))
-    };
-    let mut terms: Vec<Option<Terms>> = Vec::new();
-    for leg in &plan.legs {
-        terms.push(take(&|lease| lease.ask == leg.listing.order));
-    }
-    // Another ask of the class was as good.
-    for (leg, terms) in plan.legs.iter().zip(&mut terms) {
-        if terms.is_none() {
-            *terms = take(&|lease| lease.class == leg.listing.class);
-        }
-    }
-    terms.into_iter().collect()
-}
-
-/// What the market or the node answered that is no answer.
-pub(super) fn unreachable(answer: Answer) -> Reason {
-    match answer {
-        Answer::NotSeen(why) | Answer::Uncertain(why) => Reason::Unreachable(why),
-        _ => Reason::Unreachable("an effect was answered out of turn".to_owned()),
     }
 }

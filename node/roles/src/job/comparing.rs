@@ -40,14 +40,8 @@ impl JobCore {
                 pair: number,
                 is_left,
             };
-            self.ask(
-                Action::Fetch {
-                    name: name.clone(),
-                    id: side.id,
-                    holders,
-                },
-                wait,
-            );
+            let made = (name.clone(), side.id);
+            self.fetch(maker.attempt, made, holders, wait);
         }
         self.compare_if_here(number);
     }
@@ -85,7 +79,7 @@ impl JobCore {
                 self.on_not_fetched(maker, name, fault);
                 self.on_pair_over(purpose, false);
             }
-            other => self.end(super::End::Failed(super::buying::unreachable(other))),
+            other => self.end(super::End::Failed(super::bidding::unreachable(other))),
         }
     }
 
@@ -103,7 +97,7 @@ impl JobCore {
         };
         match answer {
             Answer::Compared(is_alike) => self.on_pair_over(pair.purpose, is_alike),
-            other => self.end(super::End::Failed(super::buying::unreachable(other))),
+            other => self.end(super::End::Failed(super::bidding::unreachable(other))),
         }
     }
 

@@ -40,17 +40,27 @@ impl JobCore {
     }
 
     fn end_leg(&mut self, leg: Leg) {
-        let stage = self.attempt(leg.attempt).leg(leg.place).stage;
-        match stage {
+        let attempt = self.attempt(leg.attempt);
+        let state = attempt.leg(leg.place);
+        let (has_started, is_told) = (state.has_started, state.is_disputed);
+        match state.stage {
+            // Nobody is here any more when it notes something: it is paid for what was seen of it.
             Stage::Working => {
+                let is_unseen = has_started && state.made.is_empty();
                 self.effect(Action::Say {
                     leg,
                     word: BuyerWord::Limit { parts: 0 },
                 });
-                self.drop_leg(leg);
+                self.let_go(leg, is_unseen);
             }
-            // Its result stays with its provider, who is paid when the job goes on, or notes it.
-            stage if stage <= Stage::Finished => self.drop_leg(leg),
+            // A result that is right stays with its provider, who is paid when the job goes on, or
+            // notes it.
+            Stage::Finished => {
+                let is_open = has_started && !attempt.is_borne_out(leg.place);
+                self.let_go(leg, is_open || is_told);
+            }
+            Stage::Asked => self.drop_leg(leg),
+            stage if stage < Stage::Finished => self.let_go(leg, has_started),
             _ => {}
         }
     }

@@ -47,8 +47,8 @@ pub enum Fact {
         /// Whether no other follows.
         last: bool,
     },
-    /// Nobody was told anything under this number, and it is not used again: whether leases were
-    /// bought is not known, or they were ended at once.
+    /// Nobody was told anything under this number, and unless an attempt follows it is not used
+    /// again: whether leases were bought is not known, or they were ended at once.
     Skipped {
         /// The number.
         n: u32,
@@ -268,6 +268,8 @@ impl Past {
                     first,
                     last,
                 };
+                // What it may hold was put down before it was bought.
+                self.skipped.remove(&n);
                 self.attempts.entry(n).or_insert(attempt);
             }
             Fact::Skipped { n, escrow, until } => {

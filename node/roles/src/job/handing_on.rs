@@ -6,6 +6,7 @@
 use super::JobCore;
 use super::action::Action;
 use super::event::{Answer, FetchFault, Leg};
+use super::facts::attempt_id;
 use super::reason::{Loss, Reason};
 use super::state::{RelayedOffer, Wait};
 use crate::lease;
@@ -50,7 +51,7 @@ impl JobCore {
             consumer,
             untaken,
         };
-        self.ask(Action::Fetch { name, id, holders }, wait);
+        self.fetch(leg.attempt, (name, id), holders, wait);
     }
 
     pub(super) fn on_untaken_fetched(
@@ -76,7 +77,8 @@ impl JobCore {
                     consumer,
                     untaken,
                 };
-                self.ask(Action::HandOn { to, offer }, wait);
+                let job = attempt_id(self.spec.job, consumer.attempt);
+                self.ask(Action::HandOn { job, to, offer }, wait);
             }
             Answer::NotFetched(FetchFault::Lost(why) | FetchFault::NoTensor(why)) => {
                 let (provider, why) = (self.provider(maker), lease::cut(why));

@@ -288,7 +288,7 @@ impl JobCore {
                 leg,
                 name: name.clone(),
             };
-            self.ask(Action::Fetch { name, id, holders }, wait);
+            self.fetch(n, (name, id), holders, wait);
         }
     }
 
@@ -309,7 +309,7 @@ impl JobCore {
                 self.leave_question(leg.attempt);
                 self.on_not_fetched(leg, name, fault);
             }
-            other => self.end(End::Failed(super::buying::unreachable(other))),
+            other => self.end(End::Failed(super::bidding::unreachable(other))),
         }
     }
 
@@ -431,7 +431,7 @@ impl JobCore {
                 name: name.clone(),
                 id,
             };
-            self.ask(Action::Fetch { name, id, holders }, wait);
+            self.fetch(n, (name, id), holders, wait);
         }
     }
 
@@ -446,7 +446,7 @@ impl JobCore {
                 self.attempt(leg.attempt).right.insert(name, id);
             }
             Answer::NotFetched(fault) => self.on_not_fetched(leg, name, fault),
-            other => self.end(End::Failed(super::buying::unreachable(other))),
+            other => self.end(End::Failed(super::bidding::unreachable(other))),
         }
     }
 
@@ -473,12 +473,19 @@ impl JobCore {
             facts.extend(kept);
         }
         for leg in &mut self.attempt(n).legs {
-            if leg.stage == Stage::Finished {
-                leg.stage = Stage::Right;
-                let receipt = leg.receipt.clone().expect("a leg that finished has one");
-                facts.push(Fact::Right { receipt });
+            match (leg.stage, leg.is_disputed) {
+                // Its lease is closed: it was too late for what is right to be paid.
+                (Stage::Finished, true) => leg.stage = Stage::Refused,
+                (Stage::Finished, false) => {
+                    leg.stage = Stage::Right;
+                    let receipt = leg.receipt.clone().expect("a leg that finished has one");
+                    facts.push(Fact::Right { receipt });
+                }
+                _ => {}
             }
         }
+        self.timers
+            .stop_all(|timer| matches!(timer, Timer::Note(leg) if leg.attempt == n));
         if !facts.is_empty() {
             self.record(facts, Wait::RecordRight(n));
         }

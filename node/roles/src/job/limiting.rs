@@ -26,24 +26,27 @@ impl JobCore {
         attempt.failed.get_or_insert(reason);
         let state = attempt.leg(leg.place);
         let is_disputed = state.has_started && state.made.is_empty();
-        let lease = state.terms.lease;
+        self.let_go(leg, is_disputed);
+        self.limit_others(leg.attempt);
+    }
+
+    /// Does without a leg whose lease is ended, or refused.
+    pub(super) fn let_go(&mut self, leg: Leg, is_disputed: bool) {
         self.leave(leg);
+        let lease = self.attempt(leg.attempt).leg(leg.place).terms.lease;
         match is_disputed {
             true => self.dispute(lease),
             false => self.end_lease(lease),
         }
-        self.limit_others(leg.attempt);
     }
 
     /// Does without a leg, and ends its lease.
     pub(super) fn drop_leg(&mut self, leg: Leg) {
-        self.leave(leg);
-        let lease = self.attempt(leg.attempt).leg(leg.place).terms.lease;
-        self.end_lease(lease);
+        self.let_go(leg, false);
     }
 
     fn leave(&mut self, leg: Leg) {
-        self.stop_timers_of(leg);
+        self.timers.stop_all(|timer| timer.leg() == Some(leg));
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         let before = state.stage;
         assert!(

@@ -4,10 +4,13 @@ use souk_market::{Command, Millis, Note};
 
 use super::JobCore;
 use super::event::{Answer, CommandError, Leg};
-use super::reason::Loss;
+use super::reason::{Loss, Objection, Reason};
 use super::running::{START_AFTER, until};
-use super::state::{Stage, Timer, Wait};
+use super::state::{LegState, Stage, Timer, Wait};
 use crate::clock::Micros;
+
+/// What a note may be over what the buyer has seen: words travel, and clocks differ.
+const UNSEEN: Micros = Micros::seconds(5);
 
 /// The share of a note's time that is kept for answering it, and the most that is.
 const ANSWERED_SHARE: u64 = 3;
@@ -31,18 +34,19 @@ impl JobCore {
         }
     }
 
-    /// The legs at work whose notes are answered.
+    /// The legs whose notes are answered: those at work, and those whose results are not judged.
     pub(super) fn paid_as_they_go(&self) -> impl Iterator<Item = (Leg, souk_market::LeaseId)> {
         self.attempts.iter().flat_map(|(n, attempt)| {
             let legs = (0..).zip(&attempt.legs);
-            let legs = legs.filter(|(_, leg)| leg.has_started && leg.stage.is_talking());
+            let legs = legs.filter(|(_, leg)| leg.has_started && leg.is_noted());
             legs.map(|(place, leg)| (Leg { attempt: *n, place }, leg.terms.lease))
         })
     }
 
-    /// A provider at work has noted what it used: the market allows no more than there was time,
-    /// and before it was told to go it can have used nothing. A note is accepted as late as may be:
-    /// who gives nothing in the time that was planned is refused before.
+    /// A provider at work has noted what it used. The market allows no more than there was time,
+    /// before it was told to go it can have used nothing, and what it has not finished may cost no
+    /// more than was planned. A note is accepted as late as may be: who gives nothing in time is
+    /// refused before.
     pub(super) fn on_noted(&mut self, leg: Leg, note: Note) {
         let moment = self
             .now
@@ -55,19 +59,59 @@ impl JobCore {
         if state.stage < Stage::Working && state.stage != Stage::Asked {
             return self.lose_for(leg, Loss::Confused);
         }
-        self.timers.set(Timer::Accept(leg), moment);
+        let (noted, seen) = (Micros(note.usage.0), state.usage_seen());
+        let is_over = match &state.receipt {
+            Some(receipt) => note.usage > receipt.body.usage,
+            None => noted > seen.plus(Micros(seen.0 / 8)).plus(UNSEEN),
+        };
+        let loss = Loss::Overnoted { noted, seen };
+        match (is_over, state.stage) {
+            (false, _) => self.timers.set(Timer::Note(leg), moment),
+            (true, Stage::Finished) => {
+                let provider = self.provider(leg);
+                self.hold_back(leg, &Reason::Lost { provider, loss });
+            }
+            (true, _) => self.lose_for(leg, loss),
+        }
     }
 
-    /// A note of a leg at work is about to be accepted by silence, which ends a lease in the end.
-    pub(super) fn accept_note(&mut self, leg: Leg) {
-        let Some(state) = self.talking(leg) else {
-            return;
-        };
+    /// A note is about to be accepted by silence, which ends a lease in the end. It is accepted
+    /// where the work goes on as planned, and of a result that is here where nothing speaks against
+    /// it and nobody is still to.
+    pub(super) fn answer_note(&mut self, leg: Leg) {
+        let attempt = self.attempt(leg.attempt);
+        let state = attempt.leg(leg.place);
         let (lease, noted) = (state.terms.lease, state.noted);
+        if !state.is_noted() {
+            return;
+        }
+        if state.stage == Stage::Finished && !attempt.is_borne_out(leg.place) {
+            let provider = state.terms.provider;
+            let objection = Objection::Late;
+            let why = Reason::Receipt {
+                provider,
+                objection,
+            };
+            return self.hold_back(leg, &why);
+        }
         if let Some(Note { usage, .. }) = noted {
             let accept = Command::AcceptNote { lease, usage };
             self.command(accept, Wait::AcceptNote(lease));
         }
+    }
+
+    /// Refuses in the log what silence would pay for. What it made is a witness still, and is used
+    /// if it is right.
+    fn hold_back(&mut self, leg: Leg, reason: &Reason) {
+        self.attempt(leg.attempt).legs[leg.place as usize].is_disputed = true;
+        self.record_refused(leg, reason.to_string());
+    }
+}
+
+impl LegState {
+    /// Whether a note of its use is answered.
+    fn is_noted(&self) -> bool {
+        self.stage.is_talking() || (self.stage == Stage::Finished && !self.is_disputed)
     }
 }
 

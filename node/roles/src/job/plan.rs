@@ -312,6 +312,7 @@ mod tests {
             duration_min: Millis(1),
             duration_max: Millis(1_000),
             notice: Millis(0),
+            spot: Vec::new(),
             accepts: Accepts::default(),
             resale: None,
         };

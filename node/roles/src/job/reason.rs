@@ -154,6 +154,17 @@ pub enum Loss {
         /// What was told to the maker.
         why: String,
     },
+    /// It wants to be paid for more than it can have done.
+    #[error(
+        "it notes {} s of its device, of which at most {} s were seen",
+        noted.0 / 1_000_000, seen.0 / 1_000_000
+    )]
+    Overnoted {
+        /// What it noted.
+        noted: Micros,
+        /// What its buyer saw of it.
+        seen: Micros,
+    },
     /// It said things in the wrong order.
     #[error("it spoke out of turn: is it an older or newer souk?")]
     Confused,
@@ -208,6 +219,9 @@ pub enum Objection {
         /// Why.
         cause: String,
     },
+    /// Its other run was not there in time.
+    #[error("no other run bore it out before silence would have paid for it")]
+    Late,
     /// What it made is borne out by nobody.
     #[error(
         "{count} of its results ({names}) are neither another run's nor what was answered since"
@@ -318,6 +332,7 @@ impl Reason {
             Reason::Lost { loss, .. } => match loss {
                 Loss::Deadline | Loss::Slow { .. } => "provider_slow",
                 Loss::Untaken { .. } => "untaken",
+                Loss::Overnoted { .. } => "overnoted",
                 Loss::Gone(_) | Loss::Confused => "provider_vanished",
             },
             Reason::Failed { .. } => "provider_failed",
@@ -399,6 +414,14 @@ mod tests {
                 "no validator",
             ),
             (lost(Loss::Confused), "provider_vanished", "out of turn"),
+            (
+                lost(Loss::Overnoted {
+                    noted: Micros::seconds(90),
+                    seen: patience,
+                }),
+                "overnoted",
+                "at most 7 s were seen",
+            ),
             (
                 lost(Loss::Untaken {
                     name: value.clone(),

@@ -113,7 +113,7 @@ impl JobCore {
                 request,
                 name: name.clone(),
             };
-            self.ask(Action::Fetch { name, id, holders }, wait);
+            self.fetch(n, (name, id), holders, wait);
         }
         self.on_request_fetched(n, request);
     }
@@ -151,7 +151,7 @@ impl JobCore {
                 self.attempt(n).progress.insert(request, Progress::Broken);
                 self.on_not_fetched(leg, name, fault);
             }
-            other => self.end(super::End::Failed(super::buying::unreachable(other))),
+            other => self.end(super::End::Failed(super::bidding::unreachable(other))),
         }
     }
 

@@ -35,7 +35,7 @@ impl JobCore {
     pub(super) fn on_past_seen(&mut self, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
-            other => return self.end(End::Failed(super::buying::unreachable(other))),
+            other => return self.end(End::Failed(super::bidding::unreachable(other))),
         };
         let past = self.past.clone().expect("it is looked after");
         let closed: BTreeSet<_> = leases
@@ -155,7 +155,7 @@ impl JobCore {
                 self.drop_leg(Leg { attempt: n, place });
                 self.find_past(n);
             }
-            other => self.end(End::Failed(super::buying::unreachable(other))),
+            other => self.end(End::Failed(super::bidding::unreachable(other))),
         }
     }
 

@@ -272,7 +272,10 @@ impl JobCore {
         };
         let (patience, name) = (patience(described.expected), described.name.clone());
         let provider = state.terms.provider;
-        let until = self.now.tick.plus(patience);
+        let now = self.now.tick;
+        let until = now.plus(patience);
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        state.runs.insert((request, part), now);
         self.timers
             .set(Timer::Patience { leg, request, part }, until);
         self.tell(JobEvent::Running {
@@ -297,6 +300,7 @@ impl JobCore {
         part: u32,
         outputs: Vec<(String, souk_memory::ContentId)>,
     ) {
+        let now = self.now.tick;
         let attempt = self.attempt(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
         let start = state.start.as_ref().expect("it was told");
@@ -313,6 +317,9 @@ impl JobCore {
             return self.lose_for(leg, Loss::Confused);
         }
         state.made.entry(request).or_default().push(outputs);
+        if let Some(since) = state.runs.remove(&(request, part)) {
+            state.busy = state.busy.plus(Micros(now.0 - since.0));
+        }
         self.timers.stop(Timer::Patience { leg, request, part });
         self.on_progress(leg.attempt, request);
     }
@@ -362,19 +369,17 @@ impl JobCore {
         }
     }
 
-    /// The result of a leg is here.
+    /// The result of a leg is here. What it has noted is still to be answered.
     pub(super) fn take_finished(&mut self, leg: Leg, finished: WorkResult) {
-        self.stop_timers_of(leg);
+        let is_note = |timer| matches!(timer, Timer::Note(_));
+        let timers = &mut self.timers;
+        timers.stop_all(|timer| timer.leg() == Some(leg) && !is_note(timer));
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         assert!(state.stage < Stage::Finished, "a leg finishes once");
         state.stage = Stage::Finished;
         state.receipt = Some(Box::new(finished.receipt));
         let outputs = finished.outputs.iter().flat_map(|(_, outputs)| outputs);
         state.served = outputs.map(|(_, id)| *id).collect();
-    }
-
-    pub(super) fn stop_timers_of(&mut self, leg: Leg) {
-        self.timers.stop_all(|timer| timer.leg() == Some(leg));
     }
 
     pub(super) fn provider(&mut self, leg: Leg) -> AccountKey {
@@ -419,6 +424,7 @@ fn cut(failure: Failure) -> Failure {
         Failure::Limit(text) => Failure::Limit(lease::cut(text)),
         Failure::Crashed(text) => Failure::Crashed(lease::cut(text)),
         Failure::Journal(text) => Failure::Journal(lease::cut(text)),
+        Failure::Disk(text) => Failure::Disk(lease::cut(text)),
         other => other,
     }
 }

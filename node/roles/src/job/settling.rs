@@ -101,7 +101,7 @@ impl JobCore {
 
     pub(super) fn on_signed(&mut self, lease: LeaseId, leg: Option<Leg>, answer: Answer) {
         let Answer::Signed(receipt) = answer else {
-            return self.end(End::Failed(super::buying::unreachable(answer)));
+            return self.end(End::Failed(super::bidding::unreachable(answer)));
         };
         assert_eq!(
             receipt.body.lease, lease,
@@ -133,7 +133,7 @@ impl JobCore {
                 Reason::MarketRefused(refusal)
             }
             Answer::Commanded(Err(CommandError::Unreachable(why))) => Reason::Unreachable(why),
-            other => super::buying::unreachable(other),
+            other => super::bidding::unreachable(other),
         };
         let why = reason.to_string();
         self.tell(JobEvent::NotCommanded { lease, why });
@@ -149,9 +149,19 @@ impl JobCore {
         let is_known = matches!(state.stage, Stage::Finished | Stage::Doubted);
         assert!(is_known, "what is refused is here and not paid");
         (state.stage, state.doubt) = (Stage::Refused, None);
-        let (lease, provider) = (state.terms.lease, state.terms.provider);
+        let is_told = state.is_disputed;
         self.timers.stop(Timer::Decide(leg));
+        self.timers.stop(Timer::Note(leg));
         self.stop_pairs(|pair| pair.is_of_doubt(leg));
+        if !is_told {
+            self.record_refused(leg, why);
+        }
+    }
+
+    /// Puts down that a leg is not paid: that is told and disputed then.
+    pub(super) fn record_refused(&mut self, leg: Leg, why: String) {
+        let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+        let (lease, provider) = (terms.lease, terms.provider);
         self.tell(JobEvent::Refused {
             provider,
             why: why.clone(),
@@ -263,6 +273,7 @@ impl JobCore {
             let state = &mut self.attempt(n).legs[place as usize];
             state.stage = Stage::Doubted;
             state.doubt = Some(Doubt { left, note: None });
+            self.timers.stop(Timer::Note(Leg { attempt: n, place }));
             let until = self.now.tick.plus(DECIDED_WITHIN);
             self.timers
                 .set(Timer::Decide(Leg { attempt: n, place }), until);

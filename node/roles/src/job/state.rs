@@ -37,6 +37,7 @@ pub(super) enum Wait {
     RecordAttempt(u32),
     RecordSkipped(u32),
     Skip(Errand),
+    Announce(Errand),
     Serve(u32),
     FetchAnswer {
         leg: Leg,
@@ -154,7 +155,7 @@ pub(super) enum Timer {
     /// The log is told that the work of a leg has begun.
     Start(Leg),
     /// A note of a leg at work is to be answered.
-    Accept(Leg),
+    Note(Leg),
     /// A part was to be made.
     Patience { leg: Leg, request: u32, part: u32 },
     /// A leg that was told to stop was to be done.
@@ -172,7 +173,7 @@ impl Timer {
     pub(super) fn leg(self) -> Option<Leg> {
         match self {
             Timer::Start(leg)
-            | Timer::Accept(leg)
+            | Timer::Note(leg)
             | Timer::Patience { leg, .. }
             | Timer::Wrap(leg)
             | Timer::AskAgain(leg) => Some(leg),
@@ -289,6 +290,11 @@ pub(super) struct LegState {
     pub has_started: bool,
     /// The note of usage that was seen last.
     pub noted: Option<Note>,
+    /// Since when it runs a part of a request, and how long those took that it has made.
+    pub runs: BTreeMap<(u32, u32), Micros>,
+    pub busy: Micros,
+    /// Whether it is refused in the log already, though what it made may be right.
+    pub is_disputed: bool,
     /// What it made of each request, part by part.
     pub made: BTreeMap<u32, Vec<Tensors>>,
     /// What it wants signed.
@@ -322,12 +328,24 @@ impl LegState {
             has_stalled: false,
             has_started: false,
             noted: None,
+            runs: BTreeMap::new(),
+            busy: Micros(0),
+            is_disputed: false,
             made: BTreeMap::new(),
             receipt: None,
             served: BTreeSet::new(),
             untaken: BTreeSet::new(),
             doubt: None,
         }
+    }
+
+    /// The most device time it can have used as its buyer saw it: what it has made took so long,
+    /// and what it runs is paid as planned.
+    pub(super) fn usage_seen(&self) -> Micros {
+        let start = self.start.as_ref().expect("it was told");
+        let running = self.runs.keys();
+        let running = running.map(|(_, part)| start.parts[*part as usize].expected);
+        running.fold(self.busy, Micros::plus)
     }
 
     /// How many parts of a request it made.
@@ -480,6 +498,21 @@ impl Attempt {
     }
 
     /// Whether a run may be used: it is not refused, nor does it read what is wrong.
+    /// Whether what a leg made is borne out by its other run, or has none.
+    pub(super) fn is_borne_out(&self, place: u32) -> bool {
+        let first = self.plan.first_of(place);
+        if first == place && self.plan.second_of(place).is_none() {
+            return true;
+        }
+        let made = self.leg(place).made.iter();
+        let mut parts = made.flat_map(|(request, made)| {
+            let parts = self.plan.parts_at(place).zip(made);
+            parts.map(|((number, _), _)| (*request, number))
+        });
+        parts.all(|part| self.alike.get(&part) == Some(&true))
+    }
+
+    /// Whether what was made can be gone on with.
     pub(super) fn is_usable(&self, place: u32, request: u32, part: u32) -> bool {
         let leg = self.leg(place);
         let stands = !matches!(leg.stage, Stage::Refused | Stage::Lost | Stage::Doubted);

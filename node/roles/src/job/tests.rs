@@ -2,8 +2,10 @@
 
 mod world;
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
-use souk_market::{Credits, LeaseState};
+use souk_market::{Credits, LeaseState, Millis};
 
 use super::*;
 use world::{Style, World, limits};
@@ -247,6 +249,55 @@ fn of_two_that_differ_a_third_decides_and_the_liar_is_not_paid() {
 }
 
 #[test]
+fn a_liar_that_is_judged_when_silence_would_have_paid_it_is_not_paid() {
+    let mut styles = vec![Style::Honest; 7];
+    styles[0] = Style::LiesLate;
+    // Two thirds keep the buyer waiting for longer than a note does.
+    (styles[4], styles[5]) = (Style::Mute(3), Style::Mute(3));
+    let mut world = verified(&styles, 1);
+    let mut noted = None;
+    for _ in 0..200_000 {
+        world.step();
+        let of_liar = |event: &JobEvent| matches!(event, JobEvent::Finished { provider } if *provider == liar(0));
+        if noted.is_none() && world.events.iter().any(of_liar) {
+            let leases = world.leases();
+            let lease = leases.iter().find(|it| it.provider == liar(0)).unwrap();
+            assert!(lease.work_started, "it took three seconds");
+            world.note(lease.id);
+            noted = Some((lease.id, world.now.log));
+        }
+        if world.outcome.is_some() {
+            break;
+        }
+    }
+    let (noted, at) = noted.expect("the liar finished");
+    assert_eq!(world.outcome.as_ref().map(|it| &it.how), Some(&End::Done));
+    assert!(
+        world.now.log.since(at) > Millis(10_000),
+        "the note's time is over"
+    );
+    let leases = world.leases();
+    let lease = leases.iter().find(|lease| lease.id == noted).unwrap();
+    assert_eq!((lease.accepted.0, lease.cost), (0, Credits(0)), "{lease:?}");
+    world.assert_rest();
+}
+
+#[test]
+fn a_job_that_is_stopped_refuses_what_has_begun_and_gave_nothing() {
+    let mut world = world(&[Style::Mute(3); 3], 1);
+    while !world.leases().iter().any(|lease| lease.work_started) {
+        world.step();
+    }
+    world.apply(Event::Cancel);
+    assert_eq!(world.run().how, End::Cancelled);
+    for lease in world.leases().iter().filter(|lease| lease.work_started) {
+        let reason = souk_market::CloseReason::Disputed;
+        assert!(matches!(lease.state, LeaseState::Closed { reason: of, .. } if of == reason));
+    }
+    world.assert_rest();
+}
+
+#[test]
 fn what_was_made_of_a_liars_value_is_not_kept_although_two_agree_on_it() {
     for words in 1..9 {
         let mut styles = vec![Style::Honest; 7];
@@ -278,13 +329,39 @@ fn a_gang_that_is_bought_late_is_within_the_budget_and_ended() {
     };
     let mut world = World::new(3, vec![Style::Honest; 4], 30, limits);
     world.lose_answer_to_gang = Some(false);
-    world.gang_comes_late = true;
+    world.gang_comes_after = Some(Micros::millis(120));
     assert_done(&mut world, 30);
     assert_eq!(
         world.leases().len(),
         4,
         "a gang that was late and one that was used"
     );
+}
+
+#[test]
+fn a_gang_on_its_way_when_its_buyer_is_killed_is_within_the_budget() {
+    let budget = Credits(16_000);
+    let limits = Limits {
+        budget: Some(budget),
+        ..limits()
+    };
+    let mut late = 0;
+    for step in 1..40 {
+        let mut world = World::new(3, vec![Style::Honest; 4], 3, limits.clone());
+        world.lose_answer_to_gang = Some(false);
+        world.gang_comes_after = Some(Micros::seconds(2));
+        world.crash_at = Some(step);
+        while world.outcome.is_none() {
+            world.step();
+            let leases = world.leases();
+            let spent: u64 = leases.iter().map(|it| it.cost.0 + it.escrow.0).sum();
+            assert!(spent <= budget.0, "{spent}, killed at {step}");
+        }
+        let jobs: BTreeSet<_> = world.leases().iter().map(|it| it.job).collect();
+        late += usize::from(world.lives > 1 && jobs.len() > 1);
+        world.assert_rest();
+    }
+    assert!(late > 0, "some were bought after their buyer was killed");
 }
 
 #[test]
@@ -412,7 +489,7 @@ fn a_buyer_killed_among_liars_goes_on_and_takes_nothing_of_theirs() {
 
 #[test]
 fn a_journal_that_is_not_written_ends_the_job_and_its_leases() {
-    let mut ends = std::collections::BTreeSet::new();
+    let mut ends = BTreeSet::new();
     for record in 0..12 {
         let mut world = world(&[Style::Vanishes(3), Style::Honest, Style::Honest], 2);
         world.fail_record = Some(record);

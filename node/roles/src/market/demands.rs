@@ -30,6 +30,8 @@ pub struct Demands {
     pub price_max: Option<Price>,
     /// The least notice.
     pub notice_min: Millis,
+    /// Whether spot leases are wanted, at what asks ask for them.
+    pub spot: bool,
     /// Where devices may be; the empty set for anywhere.
     pub regions: Regions,
     /// The least reputation.
@@ -65,6 +67,10 @@ impl Demands {
         let mut choice = Choice::default();
         for listing in asks {
             choice.seen += 1;
+            let listing = match self.spot {
+                true => listing.to_spot_buyer(self.notice_min),
+                false => listing,
+            };
             let Some(lack) = self.lack(&listing) else {
                 choice.eligible += 1;
                 suiting.entry(listing.class).or_default().push(listing);
@@ -174,7 +180,7 @@ fn refuses(listing: &Listing, buyer: AccountKey) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Credits, DeviceId, Name, OrderId, Resources, Units};
+    use souk_market::{Credits, DeviceId, Name, OrderId, Resources, SpotPrice, Units};
 
     use super::*;
 
@@ -197,6 +203,7 @@ mod tests {
             duration_min: Millis(1),
             duration_max: Millis(1_000),
             notice: Millis(0),
+            spot: Vec::new(),
             accepts: souk_market::Accepts::default(),
             resale: None,
         }
@@ -209,6 +216,7 @@ mod tests {
             real_only: false,
             price_max: None,
             notice_min: Millis(0),
+            spot: false,
             regions: Regions(0),
             reputation_min: Permille(0),
             power_known: false,
@@ -225,6 +233,31 @@ mod tests {
         assert_eq!(choice.listings.len(), PER_CLASS);
         let dearest = choice.listings.iter().map(|listing| listing.price.0).max();
         assert_eq!(dearest, Some(800 + PER_CLASS as u64 - 1));
+    }
+
+    #[test]
+    fn who_takes_spot_leases_sees_what_they_cost_at_the_notice_it_wants() {
+        let spot = |notice, price| SpotPrice {
+            notice: Millis(notice),
+            price: Price(price),
+        };
+        let ask = Listing {
+            spot: vec![spot(1_000, 10), spot(60_000, 20)],
+            ..listing(1, 30)
+        };
+        let seen = |spot, notice_min| {
+            let wanted = Demands {
+                spot,
+                notice_min: Millis(notice_min),
+                ..demands()
+            };
+            let choice = wanted.choose([ask.clone()].into_iter());
+            choice.listings.first().map(|it| (it.price.0, it.notice.0))
+        };
+        assert_eq!(seen(false, 0), Some((30, 0)));
+        assert_eq!(seen(true, 0), Some((10, 1_000)));
+        assert_eq!(seen(true, 5_000), Some((20, 60_000)));
+        assert_eq!(seen(true, 90_000), None, "it gives no such notice");
     }
 
     #[test]

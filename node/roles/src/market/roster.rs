@@ -1,6 +1,6 @@
 //! Who the validators are: raft ids bound to keys and addresses, as part of the replicated state.
 //!
-//! The market's operator, whose key the genesis names, signs who joins and who leaves;
+//! The market's operators, whose keys the genesis names, sign who joins and who leaves;
 //! each validator signs that it has begun, and where it is reached. What is signed goes through
 //! the log like any command, so that every replica checks it, every restart knows it, and an audit
 //! replays it. The roster says who *should* be a validator; the leader brings raft to it.
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Genesis, MarketId, Millis, Signature, SigningKey};
+use souk_market::{APPROVAL_LIFE, AccountKey, Genesis, MarketId, Millis, Signature, SigningKey};
 
 /// What stands before a signed order in the log: no batch of commands begins so, since a batch
 /// begins with the hash that is the market's id.
@@ -29,31 +29,34 @@ const ADDRESS_BYTES_MAX: usize = 256;
 /// What may be ordered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// A new validator joins. By the operator.
+    /// A new validator joins. By the operators.
     Admit {
         /// Its key.
         account: AccountKey,
         /// Its address, ending in its peer id.
         address: String,
     },
-    /// A validator leaves for good. By the operator.
+    /// A validator leaves for good. By the operators.
     Remove {
         /// Its raft id.
         raft_id: u64,
     },
-    /// A validator is to lead. By the operator.
+    /// A validator is to lead. By the operators.
     Lead {
         /// Its raft id.
         raft_id: u64,
     },
-    /// A validator has begun its log, and is reached here. By the validator.
+    /// A validator has begun its log, is reached here, and carries out so many versions of the
+    /// rules. By the validator.
     Begin {
         /// Its raft id.
         raft_id: u64,
         /// Its address, ending in its peer id.
         address: String,
+        /// The latest version of the market's rules that it carries out.
+        speaks: u16,
     },
-    /// A copy of the state is wanted. By the operator or the validator asked; never in the log.
+    /// A copy of the state is wanted. By an operator or the validator asked; never in the log.
     Backup {
         /// The raft id of the validator asked.
         raft_id: u64,
@@ -95,6 +98,8 @@ pub struct RosterSeat {
     pub begun: bool,
     /// Whether it is to leave, or has left.
     pub leaving: bool,
+    /// The latest version of the market's rules that it said it carries out; 0 before it began.
+    pub speaks: u16,
     /// The number of its last order.
     number: u64,
 }
@@ -117,13 +122,21 @@ pub enum RosterRefusal {
         now: Millis,
     },
     /// The signer may not.
-    #[error("{signer} may not order this: the market's operator is {operator}")]
-    Operator {
-        /// Who signed.
-        signer: AccountKey,
-        /// Who may.
-        operator: AccountKey,
+    #[error("{0} may not order this: only the market's operators may")]
+    Operator(AccountKey),
+    /// More operators must order the same: this is taken down.
+    #[error(
+        "{given} of {needed} operators have ordered it: it waits for the others, a day at most"
+    )]
+    Awaits {
+        /// How many have.
+        given: u32,
+        /// How many must.
+        needed: u32,
     },
+    /// Too many orders wait for more operators.
+    #[error("{ORDERS_MAX} orders wait for more operators, the most there may be")]
+    Many,
     /// It was carried out, or a later one was.
     #[error("order {number} is not newer than the last, {last}: it was carried out before")]
     Number {
@@ -160,12 +173,26 @@ pub enum RosterRefusal {
     NotForTheLog,
 }
 
+/// Orders that may wait for more operators.
+pub const ORDERS_MAX: usize = 16;
+
+/// An order that too few operators have given yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct AwaitedOrder {
+    order: Order,
+    given: Vec<AccountKey>,
+    until: Millis,
+}
+
 /// The validators, past and present.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
     market: MarketId,
-    operator: AccountKey,
-    number: u64,
+    operators: Vec<AccountKey>,
+    operators_needed: u32,
+    /// The number of each operator's last order.
+    numbers: BTreeMap<AccountKey, u64>,
+    awaited: Vec<AwaitedOrder>,
     next_id: u64,
     seats: BTreeMap<u64, RosterSeat>,
 }
@@ -207,8 +234,10 @@ impl Roster {
     pub fn new(genesis: &Genesis) -> Roster {
         let mut roster = Roster {
             market: genesis.market_id(),
-            operator: genesis.operator,
-            number: 0,
+            operators: genesis.operators.clone(),
+            operators_needed: genesis.operators_needed,
+            numbers: BTreeMap::new(),
+            awaited: Vec::new(),
             next_id: 1,
             seats: BTreeMap::new(),
         };
@@ -219,8 +248,13 @@ impl Roster {
     }
 
     /// Who may admit and remove.
-    pub fn operator(&self) -> AccountKey {
-        self.operator
+    pub fn operators(&self) -> &[AccountKey] {
+        &self.operators
+    }
+
+    /// Whether an account is one of the operators.
+    pub fn is_operator(&self, account: AccountKey) -> bool {
+        self.operators.contains(&account)
     }
 
     /// Every validator there is or was, by raft id.
@@ -253,26 +287,68 @@ impl Roster {
             return Err(RosterRefusal::Expired { expires, now });
         }
         match &body.order {
-            Order::Begin { raft_id, address } => self.begin(body, *raft_id, address),
+            Order::Begin {
+                raft_id,
+                address,
+                speaks,
+            } => self.begin(body, *raft_id, (address, *speaks)),
             Order::Backup { .. } => Err(RosterRefusal::NotForTheLog),
-            order => self.operate(body, order),
+            order => self.operate(now, body, order),
         }
     }
 
-    fn operate(&mut self, body: &Body, order: &Order) -> Result<u64, RosterRefusal> {
-        if body.signer != self.operator {
-            let (signer, operator) = (body.signer, self.operator);
-            return Err(RosterRefusal::Operator { signer, operator });
+    fn operate(&mut self, now: Millis, body: &Body, order: &Order) -> Result<u64, RosterRefusal> {
+        let signer = body.signer;
+        if !self.is_operator(signer) {
+            return Err(RosterRefusal::Operator(signer));
         }
-        newer(body.number, self.number)?;
+        let last = self.numbers.get(&signer).copied().unwrap_or(0);
+        newer(body.number, last)?;
+        // Who leads is nobody's loss: one of them may say it.
+        let is_shared = !matches!(order, Order::Lead { .. });
+        if is_shared && let Err(awaits) = self.approve(now, signer, order) {
+            self.numbers.insert(signer, body.number);
+            return Err(awaits);
+        }
         let raft_id = match order {
             Order::Admit { account, address } => self.admit(*account, address)?,
             Order::Remove { raft_id } => self.remove(*raft_id)?,
             Order::Lead { raft_id } => self.staying_seat(*raft_id).map(|_| *raft_id)?,
             Order::Begin { .. } | Order::Backup { .. } => unreachable!("told apart by the caller"),
         };
-        self.number = body.number;
+        self.numbers.insert(signer, body.number);
         Ok(raft_id)
+    }
+
+    /// Takes down who has given an order, unless as many have as must.
+    fn approve(&mut self, now: Millis, by: AccountKey, order: &Order) -> Result<(), RosterRefusal> {
+        let needed = self.operators_needed;
+        if needed <= 1 {
+            return Ok(());
+        }
+        self.awaited.retain(|awaited| awaited.until > now);
+        let known = self.awaited.iter().position(|one| one.order == *order);
+        let at = known.unwrap_or(self.awaited.len());
+        if at == ORDERS_MAX {
+            return Err(RosterRefusal::Many);
+        }
+        if known.is_none() {
+            self.awaited.push(AwaitedOrder {
+                order: order.clone(),
+                given: Vec::new(),
+                until: now.after(APPROVAL_LIFE),
+            });
+        }
+        let given = &mut self.awaited[at].given;
+        if !given.contains(&by) {
+            given.push(by);
+        }
+        let given = u32::try_from(given.len()).unwrap_or(u32::MAX);
+        if given < needed {
+            return Err(RosterRefusal::Awaits { given, needed });
+        }
+        self.awaited.remove(at);
+        Ok(())
     }
 
     fn admit(&mut self, account: AccountKey, address: &str) -> Result<u64, RosterRefusal> {
@@ -297,18 +373,22 @@ impl Roster {
         Ok(raft_id)
     }
 
-    fn begin(&mut self, body: &Body, raft_id: u64, address: &str) -> Result<u64, RosterRefusal> {
+    fn begin(
+        &mut self,
+        body: &Body,
+        raft_id: u64,
+        (address, speaks): (&str, u16),
+    ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
-        let operator = self.operator;
         let seat = self.staying_seat(raft_id)?;
         if seat.account != body.signer {
-            let signer = body.signer;
-            return Err(RosterRefusal::Operator { signer, operator });
+            return Err(RosterRefusal::Operator(body.signer));
         }
         newer(body.number, seat.number)?;
         seat.number = body.number;
         seat.begun = true;
         seat.address = address.to_owned();
+        seat.speaks = speaks;
         Ok(raft_id)
     }
 
@@ -326,6 +406,7 @@ impl Roster {
             address,
             begun: false,
             leaving: false,
+            speaks: 0,
             number: 0,
         };
         self.next_id = self.next_id.max(raft_id + 1);

@@ -2,17 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Acceptance, Account, AccountKey, Bid, Class, ClassSummary, Explanation, Genesis, JobId, Lease,
-    LeaseId, Listing, MarketId, Millis, MoneyRequest, OpenOrder, Quotes, Refusal, SignedBatch,
-    Totals,
+    Acceptance, Account, AccountKey, Approval, Bid, Class, ClassSummary, Explanation, Genesis,
+    JobId, Lease, LeaseId, Listing, MarketId, Millis, MoneyRequest, OpenOrder, Quotes, Refusal,
+    Rules, RulesChange, SignedBatch, Totals, Upgrade,
 };
 
 use super::demands::{Choice, Demands};
 use super::roster::{RosterRefusal, SignedOrder};
+use super::statement::{LogPlace, Statement};
 use crate::lease::Contact;
 
 /// The protocol's name.
-pub const PROTOCOL: &str = "/souk/market/7";
+pub const PROTOCOL: &str = "/souk/market/9";
 
 /// The longest request: a batch of as many receipts as it may hold, each with as many tensors as it
 /// may name, is half of it.
@@ -74,6 +75,11 @@ pub enum Request {
     Classes,
     /// The orders of an account that rest in the books.
     Orders(AccountKey),
+    /// Movements of an account's credits before a place in the log, or the newest: as far as this
+    /// validator has seen them.
+    Statement(AccountKey, Option<LogPlace>),
+    /// How the market is run: its operators, its rules, and what of them is to change.
+    Governance,
 }
 
 impl Request {
@@ -84,12 +90,26 @@ impl Request {
         match self {
             Request::Book | Request::Backup(_) | Request::Classes | Request::Orders(_) => 64,
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
+            Request::Statement(..) => 8,
             Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
-            Request::MoneyRequests(_) => 8,
+            Request::MoneyRequests(_) | Request::Governance => 8,
             // A signature is checked, and a quorum's disks written.
             Request::Submit(_) => 4,
             _ => 1,
         }
+    }
+
+    /// Whether anyone who asks it gets the same answer.
+    #[must_use]
+    pub fn is_common(&self) -> bool {
+        matches!(
+            self,
+            Request::Book
+                | Request::Totals
+                | Request::Quotes(_)
+                | Request::Classes
+                | Request::MoneyRequests(None)
+        )
     }
 
     /// Why it asks for more than is looked for at once, if it does.
@@ -172,6 +192,31 @@ pub enum Answer {
     Classes(Vec<ClassSummary>),
     /// The orders, the oldest first.
     Orders(Vec<OpenOrder>),
+    /// The movements.
+    Statement(Statement),
+    /// How the market is run.
+    Governance(Box<Governance>),
+}
+
+/// How a market is run now, and what is to come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Governance {
+    /// The operators.
+    pub operators: Vec<AccountKey>,
+    /// How many of them must give the same command.
+    pub operators_needed: u32,
+    /// The rules as they are.
+    pub rules: Rules,
+    /// Changes of them that are told.
+    pub changes: Vec<RulesChange>,
+    /// Commands that wait for more operators.
+    pub approvals: Vec<Approval>,
+    /// The version of the rules that applies.
+    pub version: u16,
+    /// The next version, where it is told.
+    pub upgrade: Option<Upgrade>,
+    /// The log's time.
+    pub now: Millis,
 }
 
 /// An answer, and when it was given.
@@ -251,7 +296,7 @@ pub struct Members {
     /// Who leads; 0 for nobody.
     pub leader: u64,
     /// Who may admit and remove.
-    pub operator: AccountKey,
+    pub operators: Vec<AccountKey>,
     /// Those there are and were, by raft id.
     pub validators: Vec<Member>,
 }
@@ -279,6 +324,8 @@ pub struct Member {
     pub standing: Standing,
     /// Whether it has begun its log.
     pub begun: bool,
+    /// The latest version of the market's rules that it carries out; 0 before it began.
+    pub speaks: u16,
     /// The last entry it has, as the leader knows; none where another answers.
     pub reached: Option<u64>,
     /// Whether it was heard from lately, as the leader knows.

@@ -8,7 +8,7 @@ use super::event::StreamId;
 use super::facts::Fact;
 use crate::clock::Micros;
 use crate::effect::Ticket;
-use crate::lease::{Contact, Failure, Offer, OfferAnswer, Part, ProviderWord, Start};
+use crate::lease::{Failure, Offer, OfferAnswer, Part, ProviderWord, Start};
 
 /// Everything a provider wants done. What is said on one stream, and what is recorded, keeps its
 /// order to the end; all else may be done at once, and is answered in any order.
@@ -77,11 +77,12 @@ pub enum Action {
         /// Each as often as it was asked for.
         contents: Vec<ContentId>,
     },
-    /// Learn where peers are, what a lease will want, and what its graphs compute. Not answered.
+    /// Learn where peers are, what a lease will want, and what its graphs compute; from here on to
+    /// its [`Report::Failed`] or [`Report::Done`] it is at work. Not answered.
     Learn {
-        /// Where other providers of the job are.
-        peers: Vec<Contact>,
-        /// The work, for what is brought ahead of its time.
+        /// Who bought it.
+        buyer: AccountKey,
+        /// The work.
         start: Box<Start>,
     },
     /// Look whether the owner's limits allow what the graphs of a lease do: `Checked`.
@@ -130,6 +131,8 @@ pub enum Action {
         work: Box<Part>,
         /// Its inputs by name.
         inputs: Vec<(String, ContentId)>,
+        /// Bytes that it may make: what is left of what the lease may.
+        bytes_max: u64,
         /// What it pays per device-second, and when it ends: runs share the device by that.
         price: Price,
         /// When the lease ends.
@@ -154,8 +157,19 @@ pub struct Content {
     pub id: ContentId,
     /// A tensor's name, `graph` or `weights`.
     pub what: String,
-    /// Whether it is to be a tensor: one that is none has not come.
-    pub is_tensor: bool,
+    /// What it is to the lease.
+    pub kind: ContentKind,
+}
+
+/// What a content is to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContentKind {
+    /// What is run.
+    Graph,
+    /// What that names.
+    Weights,
+    /// What it reads: one that is no tensor has not come.
+    Tensor,
 }
 
 /// How soon a content is wanted.
@@ -173,6 +187,13 @@ pub enum Report {
     /// The work of a lease was not done.
     Failed {
         /// The lease.
+        lease: LeaseId,
+        /// Why.
+        failure: Failure,
+    },
+    /// A start was not taken. If its lease is at work, that goes on.
+    Refused {
+        /// The lease that it named.
         lease: LeaseId,
         /// Why.
         failure: Failure,
@@ -198,6 +219,11 @@ pub enum Report {
         /// What was commanded.
         command: Box<Command>,
         /// Why not.
+        why: String,
+    },
+    /// The market has no place for the ask: it is tried again.
+    NotPlaced {
+        /// Why.
         why: String,
     },
     /// The ask is in the book.

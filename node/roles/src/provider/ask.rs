@@ -6,18 +6,22 @@
 use serde::Serialize;
 use souk_market::{
     Acceptance, Accepts, Ask, Command, DeviceId, Limit, Millis, OrderId, Refusal, Resources,
-    TimeInForce, Units,
+    SpotPrice, TimeInForce, Units,
 };
 
 use super::action::{Action, Report};
 use super::event::{MarketView, NotDone, Terms};
 use super::shared::{SharedState, Wait};
+use crate::clock::Micros;
 
 /// Leases are for at least this long.
 const DURATION_MIN: Millis = Millis(1);
 
 /// An ask stays where it is in the book until its price is off by more than this many per mille.
 const PRICE_SLACK: u64 = 10;
+
+/// How long an ask waits that the market has no place for.
+const PLACE_WAIT: Micros = Micros::seconds(10);
 
 /// Each provider sells one device.
 pub const DEVICE: DeviceId = DeviceId(1);
@@ -30,6 +34,8 @@ pub(super) struct Shelf {
     due: Option<Box<Resources>>,
     /// The asks in the book are to be named, since they are to go.
     pub(super) clears: bool,
+    /// Why the market has no place for the ask, and when it is tried again.
+    refused: Option<(String, Micros)>,
 }
 
 impl Terms {
@@ -38,6 +44,11 @@ impl Terms {
         let slack = due.price.0 / 1_000 * PRICE_SLACK;
         let off = self.price.0.abs_diff(due.price.0);
         let alike = self.duration_max == due.duration_max && self.notice == due.notice;
+        let near = |(one, due): (&SpotPrice, &SpotPrice)| {
+            one.notice == due.notice && one.price.0.abs_diff(due.price.0) <= slack
+        };
+        let alike =
+            alike && self.spot.len() == due.spot.len() && self.spot.iter().zip(&due.spot).all(near);
         off <= slack && self.price.0 >= price_min && alike
     }
 
@@ -53,6 +64,7 @@ impl Terms {
             duration_min: DURATION_MIN,
             duration_max: self.duration_max,
             notice: self.notice,
+            spot: self.spot.clone(),
             accepts: Accepts::default(),
             tif: TimeInForce::Gtc,
         }
@@ -92,19 +104,23 @@ impl Shelf {
         // What was sold goes by the figures it was sold with: they change when nothing is.
         let is_other_speed = sold == 0 && self.due.is_some();
         let price_min = shared.config.price_min.0;
-        match (view.open_orders, view.due, self.placed) {
+        match (view.open_orders, &view.due, &self.placed) {
             (0, None, _) => {}
-            (0, Some(due), _) => self.place(shared, due, (sold, free)),
+            (0, Some(_), _) if self.waits_for_place(shared.now.tick) => {}
+            (0, Some(due), _) => self.place(shared, due.clone(), (sold, free)),
             (_, Some(due), Some((_, placed)))
-                if view.offered == free && placed.stand_for(&due, price_min) && !is_other_speed => {
-            }
-            (_, _, Some((order, _))) => cancel(shared, order),
+                if view.offered == free && placed.stand_for(due, price_min) && !is_other_speed => {}
+            (_, _, Some((order, _))) => cancel(shared, *order),
             // Those of a former life.
             (_, _, None) => {
                 self.clears = true;
                 shared.ask(Wait::Market, Action::LookAtMarket { asks: true });
             }
         }
+    }
+
+    fn waits_for_place(&self, now: Micros) -> bool {
+        self.refused.as_ref().is_some_and(|(_, until)| now < *until)
     }
 
     fn place(&self, shared: &mut SharedState, terms: Terms, (sold, free): (u32, Units)) {
@@ -132,16 +148,33 @@ impl Shelf {
                 // Jobs are judged by it from now on. What the book refused is not: the ask before
                 // it may have been bought at that moment.
                 shared.resources = (*resources).clone();
+                let price = terms.price;
                 self.placed = Some((order, terms));
+                self.refused = None;
                 shared.act(Action::Tell(Report::Placed {
                     order,
                     resources,
-                    price: terms.price,
+                    price,
                     quantity: resting,
                 }));
             }
             // It was sold between the look at the log and the new ask: that is what it is for.
             Err(NotDone::Refused(Refusal::DeviceBusy { .. })) | Ok(_) => {}
+            // No fault of the ask: it is told once, and tried again for as long as that lasts.
+            Err(NotDone::Refused(
+                refusal @ (Refusal::DepositShort { .. }
+                | Refusal::OrdersFull { .. }
+                | Refusal::AccountFrozen { .. }),
+            )) => {
+                self.placed = None;
+                let until = shared.now.tick.plus(PLACE_WAIT);
+                let why = refusal.to_string();
+                let is_told = self.refused.as_ref().is_some_and(|(told, _)| *told == why);
+                self.refused = Some((why.clone(), until));
+                if !is_told {
+                    shared.act(Action::Tell(Report::NotPlaced { why }));
+                }
+            }
             Err(why) => {
                 let ask = terms.ask(&resources, shared.config.capacity, Units(1));
                 let command = Box::new(Command::PlaceAsk(Box::new(ask)));
@@ -163,7 +196,7 @@ impl Shelf {
             Ok(_) | Err(NotDone::Refused(_)) => true,
             Err(NotDone::Uncertain(_)) => false,
         };
-        if is_out && self.placed.is_some_and(|(placed, _)| placed == order) {
+        if is_out && self.placed.as_ref().is_some_and(|it| it.0 == order) {
             self.placed = None;
         }
         is_out
@@ -172,10 +205,10 @@ impl Shelf {
     /// Takes the ask out of the book, since the provider stops.
     pub(super) fn withdraw(&self, shared: &mut SharedState) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Cancel(_));
-        if let Some((order, _)) = self.placed
+        if let Some((order, _)) = &self.placed
             && !shared.waits.iter().any(is_at_it)
         {
-            cancel(shared, order);
+            cancel(shared, *order);
         }
     }
 }
@@ -195,6 +228,7 @@ mod tests {
         price: Price(1_000),
         duration_max: Millis(3_600_000),
         notice: Millis(5_000),
+        spot: Vec::new(),
     };
 
     #[test]
@@ -219,5 +253,14 @@ mod tests {
             ..DUE
         };
         assert!(!shorter.stand_for(&DUE, 900));
+        let spot = |price| Terms {
+            spot: vec![SpotPrice {
+                notice: Millis(5_000),
+                price: Price(price),
+            }],
+            ..DUE
+        };
+        assert!(!spot(500).stand_for(&DUE, 900));
+        assert!(spot(500).stand_for(&spot(510), 900) && !spot(500).stand_for(&spot(511), 900));
     }
 }

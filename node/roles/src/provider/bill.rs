@@ -81,6 +81,11 @@ impl Bill {
         made.extend(ran.outputs.iter().cloned());
     }
 
+    /// Bytes of the tensors that were made.
+    pub(super) fn made(&self) -> u64 {
+        self.made
+    }
+
     /// Device time of all runs.
     pub(super) fn busy(&self) -> Micros {
         self.busy

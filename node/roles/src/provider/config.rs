@@ -20,6 +20,8 @@ pub struct Config {
     pub price_min: Price,
     /// Bytes of graphs, weights and inputs that one lease may have.
     pub memory_bytes_max: u64,
+    /// Bytes that what one lease makes may have, outputs and what lies between its parts together.
+    pub made_bytes_max: u64,
     /// How long leases at work may go on once it is to stop.
     pub patience: Micros,
 }

@@ -35,6 +35,9 @@ const UNHEARD: Millis = Millis(10_000);
 /// way to the buyer.
 const LAST_CALL: Micros = Micros::seconds(5);
 
+/// How long the market has to say that it took back what an idle provider sells, as that stops.
+const SILENCE: Micros = Micros(1_500_000);
+
 /// How long what is left to put down may hold up the end.
 const LEAVE_WAIT: Micros = Micros::seconds(2);
 

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Acceptance, AccountKey, Lease, Millis, OrderId, Price, Receipt, Refusal, Resources, Units,
+    Acceptance, AccountKey, Lease, Millis, OrderId, Price, Receipt, Refusal, Resources, SpotPrice,
+    Units,
 };
 use souk_memory::ContentId;
 
@@ -82,7 +83,7 @@ pub enum Answer {
     /// All contents that were asked for are here, in the order in which they were asked for.
     Came(Vec<Arrival>),
     /// A content did not come, or is not what it was said to be.
-    NotCome(String),
+    NotCome(Failure),
     /// No graph of the work is against the owner's limits, or the first thing that is.
     Checked(Result<(), Failure>),
     /// A place to run the lease in is ready, and may be given so many runs at once.
@@ -131,7 +132,7 @@ pub struct MarketView {
 }
 
 /// What of an ask changes with the hour and the market.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// Per device-second.
     pub price: Price,
@@ -139,6 +140,8 @@ pub struct Terms {
     pub duration_max: Millis,
     /// The notice before a spot lease ends.
     pub notice: Millis,
+    /// What spot leases of other notices cost.
+    pub spot: Vec<SpotPrice>,
 }
 
 /// A content that is here.

@@ -14,6 +14,8 @@ use souk_market::{
 };
 use souk_memory::ContentId;
 
+use crate::access::Scope;
+
 /// One fact of a provider's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
@@ -133,6 +135,21 @@ impl Past {
             past.take(fact);
         }
         past
+    }
+
+    /// What leases that are not closed made, and for whom: their buyers may come back for it.
+    pub fn made(&self) -> impl Iterator<Item = (Scope, Vec<ContentId>)> {
+        self.leases.values().filter_map(|lease| {
+            let body = match &lease.state {
+                PastState::Ran { work, .. } => &work.as_ref()?.body,
+                PastState::Signed { receipt } => &receipt.body,
+                PastState::Began | PastState::Closed => return None,
+            };
+            let (buyer, job) = (lease.buyer, body.job);
+            let made = body.outputs.iter();
+            let made = made.map(|id| ContentId::from_bytes(id.0)).collect();
+            Some((Scope { buyer, job }, made))
+        })
     }
 
     fn take(&mut self, fact: Fact) {

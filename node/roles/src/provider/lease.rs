@@ -18,7 +18,7 @@ use serde::Serialize;
 use souk_market::{AccountKey, Lease, LeaseId, LeaseState, Millis, Term};
 use souk_memory::ContentId;
 
-use super::action::{Action, Content, Urgency};
+use super::action::{Action, Content, ContentKind, Urgency};
 use super::bill::Bill;
 use super::event::{Arrival, RunResult};
 use super::facts::Fact;
@@ -123,6 +123,7 @@ pub(super) fn is_own(failure: &Failure) -> bool {
             | Failure::Crashed(_)
             | Failure::Memory(_)
             | Failure::Journal(_)
+            | Failure::Disk(_)
     )
 }
 
@@ -198,7 +199,7 @@ impl LeaseCore {
         shared.send(self.stream, ProviderWord::Accepted);
         self.stage = WorkStage::Fetching;
         shared.act(Action::Learn {
-            peers: self.start.peers.clone(),
+            buyer: self.buyer(),
             start: self.start.clone(),
         });
         self.bring_contents(shared, Urgency::Awaited);

@@ -130,6 +130,8 @@ pub(super) enum Timer {
     Drain,
     /// Nor to end with what is done.
     LastCall,
+    /// The market's word on what a provider takes back as it stops.
+    Silence,
     /// Nor does anything hold up the end.
     Leaving,
 }
@@ -144,7 +146,12 @@ impl Timer {
             | Timer::Signature(lease)
             | Timer::Settle(lease)
             | Timer::Retry(lease) => Some(lease),
-            Timer::Look | Timer::Write | Timer::Drain | Timer::LastCall | Timer::Leaving => None,
+            Timer::Look
+            | Timer::Write
+            | Timer::Drain
+            | Timer::LastCall
+            | Timer::Silence
+            | Timer::Leaving => None,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What a validator wants done.
 
 use souk_consensus::replica::{
-    Answer, AppliedEntry, ChangeError, Divergence, Forgery, InstallError, ProposalRefusal,
-    StepError, Work,
+    Answer, AppliedEntry, ApplyError, ChangeError, Divergence, Forgery, ProposalRefusal, StepError,
+    Work,
 };
 use souk_consensus::wire::Envelope;
 use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, Snapshot};
@@ -86,9 +86,9 @@ pub enum Report {
 /// Why a replica can't go on: it must be started anew, from what the disk holds.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaFailure {
-    /// A snapshot from the leader can't be restored.
+    /// A snapshot from the leader can't be restored, or an entry not be applied.
     #[error(transparent)]
-    Install(#[from] InstallError),
+    Apply(#[from] ApplyError),
     /// The state is not the group's.
     #[error(transparent)]
     Diverged(#[from] Divergence),

@@ -60,7 +60,7 @@ pub struct ValidatorCore<M: AnsweringMachine> {
     next_tick: Micros,
     /// When the others are told what is committed, if nothing happens before.
     tells_at: Option<Micros>,
-    /// When a leader was last heard.
+    /// When a leader was last heard, or this one last led.
     heard_at: Micros,
     now: Now,
 }
@@ -160,6 +160,10 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
 
     fn go_to(&mut self, now: Now) {
         assert!(now.tick >= self.now.tick, "time does not go back");
+        if self.replica.is_leader() {
+            // Until then; whether it still leads after a long sleep it finds out later.
+            self.heard_at = self.now.tick;
+        }
         self.now = now;
     }
 

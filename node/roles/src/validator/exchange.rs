@@ -2,17 +2,17 @@
 //! batches and orders in, bytes of results out.
 
 use serde::{Deserialize, Serialize};
-use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine, Unable};
 use souk_market::{
-    Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, Refusal,
-    SignedBatch, VerifiedBatch,
+    Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, RULES_VERSION,
+    Refusal, SignedBatch, VerifiedBatch,
 };
 use souk_memory::ContentId;
 
 use crate::market::roster::{Roster, RosterRefusal, SignedOrder};
 
 /// What a state's bytes begin with: name and layout version.
-const MAGIC: &[u8; 8] = b"soukMKT3";
+const MAGIC: &[u8; 8] = b"soukMKT4";
 
 /// What a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,13 +35,29 @@ pub enum StateFault {
     /// The exchange.
     #[error(transparent)]
     Exchange(#[from] souk_market::SnapshotFault),
+    /// The version of the market's rules.
+    #[error(transparent)]
+    Version(#[from] VersionUnspoken),
+}
+
+/// The market's rules have a later version than this build carries out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "from here on the market has version {version} of its rules, and this build carries out \
+     versions up to {spoken}: install a release of souk that speaks version {version}"
+)]
+pub struct VersionUnspoken {
+    /// The version that applies.
+    pub version: u16,
+    /// The latest that this build carries out.
+    pub spoken: u16,
 }
 
 /// Who is told what each step of the log did: a validator's own watchers, who are no part of the
 /// replicated state.
 pub trait Watch {
-    /// The exchange did this.
-    fn on_events(&mut self, events: &[Event]);
+    /// The exchange did this, there in the log and at this time of it.
+    fn on_events(&mut self, at: Position, time: Millis, events: &[Event]);
 }
 
 /// An exchange that tells what each step of the log did, and its validators.
@@ -49,6 +65,8 @@ pub struct ExchangeMachine<W> {
     exchange: Exchange,
     roster: Roster,
     watch: W,
+    /// The latest version of the rules that it carries out.
+    spoken: u16,
     /// What the last batch came to, in memory that is used again.
     applied: BatchOutcome,
 }
@@ -60,8 +78,15 @@ impl<W: Watch> ExchangeMachine<W> {
             exchange: Exchange::new(genesis.clone()),
             roster: Roster::new(genesis),
             watch,
+            spoken: RULES_VERSION,
             applied: BatchOutcome::default(),
         }
+    }
+
+    /// The same, carrying out versions of the rules up to this one: a build that is to come.
+    #[must_use]
+    pub fn speaking(self, spoken: u16) -> ExchangeMachine<W> {
+        ExchangeMachine { spoken, ..self }
     }
 
     /// Who is told.
@@ -88,16 +113,27 @@ impl<W: Watch> ExchangeMachine<W> {
     fn take(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
         let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
         let (roster, exchange) = postcard::take_from_bytes(bytes)?;
-        self.exchange = Exchange::restore(exchange)?;
+        let exchange = Exchange::restore(exchange)?;
+        if let Some(version) = exchange.unspoken(exchange.now(), self.spoken) {
+            let spoken = self.spoken;
+            return Err(VersionUnspoken { version, spoken }.into());
+        }
+        self.exchange = exchange;
         self.roster = roster;
         Ok(())
     }
 
     /// Applies a batch that was read and checked.
-    pub fn apply_batch(&mut self, now: LogTime, batch: &VerifiedBatch) -> BatchResult {
+    pub fn apply_batch(
+        &mut self,
+        at: Position,
+        now: LogTime,
+        batch: &VerifiedBatch,
+    ) -> BatchResult {
         self.exchange
             .apply_into(Millis(now.0), batch, &mut self.applied);
-        self.watch.on_events(&self.applied.events);
+        let time = self.exchange.now();
+        self.watch.on_events(at, time, &self.applied.events);
         let outcomes = self.applied.outcomes.drain(..);
         BatchResult::Applied(outcomes.map(Outcome::into_result).collect())
     }
@@ -172,19 +208,27 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
             .collect()
     }
 
-    fn apply(&mut self, _at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
+    fn unable(&self, now: LogTime) -> Option<Unable> {
+        let version = self.exchange.unspoken(Millis(now.0), self.spoken)?;
+        let spoken = self.spoken;
+        Some(Unable {
+            cause: Box::new(VersionUnspoken { version, spoken }),
+        })
+    }
+
+    fn apply(&mut self, at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
         let result = match command {
             LogCommand::Order(order) => {
                 BatchResult::Ordered(self.roster.apply(Millis(now.0), order))
             }
-            LogCommand::Batch(batch) => self.apply_batch(now, batch),
+            LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
         };
         postcard::to_allocvec(&result).expect("plain data in memory always encodes")
     }
 
-    fn tick(&mut self, _at: Position, now: LogTime) -> Vec<u8> {
+    fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
         let events = self.exchange.tick(Millis(now.0));
-        self.watch.on_events(&events);
+        self.watch.on_events(at, self.exchange.now(), &events);
         Vec::new()
     }
 
@@ -218,7 +262,9 @@ fn encoded(roster: &Roster) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{AccountKey, Batch, Command, Credits, MarketId, Nonce, SigningKey};
+    use souk_market::{
+        AccountKey, Batch, Command, Credits, MarketId, Name, Nonce, SigningKey, Upgrade,
+    };
 
     use super::*;
     use crate::market::roster::{Body, Order};
@@ -226,7 +272,7 @@ mod tests {
     struct Nobody;
 
     impl Watch for Nobody {
-        fn on_events(&mut self, _events: &[Event]) {}
+        fn on_events(&mut self, _at: Position, _time: Millis, _events: &[Event]) {}
     }
 
     type Machine = ExchangeMachine<Nobody>;
@@ -241,6 +287,45 @@ mod tests {
             commands: vec![Command::Stake { amount }],
         };
         batch.sign(&SigningKey::from_bytes(&[signer; 32])).encode()
+    }
+
+    #[test]
+    fn a_build_without_the_next_version_stops_before_it_and_one_with_it_goes_on() {
+        let key = SigningKey::from_bytes(&[5; 32]);
+        let operator = AccountKey::from(&key);
+        let mut genesis = Genesis::new("m".try_into().unwrap(), operator);
+        genesis.accounts = vec![(operator, Name::default(), Credits(0))];
+        genesis.rules.rules_notice = Millis(1_000);
+        let mut old = Machine::new(&genesis, Nobody);
+        let mut new = Machine::new(&genesis, Nobody).speaking(2);
+        let at = Millis(5_000);
+        let batch = Batch {
+            market: genesis.market_id(),
+            account: operator,
+            nonce: Nonce(1),
+            expires: Millis(60_000),
+            commands: vec![Command::Upgrade(Upgrade { to: 2, at })],
+        };
+        let batch = batch.sign(&key).verify().unwrap();
+        let due = Acceptance::UpgradeDue(Upgrade { to: 2, at });
+        let index = souk_consensus::LogIndex(7);
+        let place = Position { index, offset: 0 };
+        for machine in [&mut old, &mut new] {
+            let told = machine.apply_batch(place, LogTime(1_000), &batch);
+            assert_eq!(told, BatchResult::Applied(vec![Ok(due.clone())]));
+            assert!(machine.unable(LogTime(4_999)).is_none());
+        }
+        let why = old.unable(LogTime(5_000)).unwrap().to_string();
+        assert!(
+            why.ends_with("install a release of souk that speaks version 2"),
+            "{why}"
+        );
+        assert!(new.unable(LogTime(5_000)).is_none());
+        new.tick(place, LogTime(5_000));
+        assert_eq!(new.exchange().version(), (2, None));
+        // Nor does a build take over a state of rules that it does not carry out.
+        assert!(old.restore(&new.snapshot()).is_err());
+        assert_eq!(old.exchange().version().0, 1);
     }
 
     fn order() -> Vec<u8> {

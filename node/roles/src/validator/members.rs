@@ -40,7 +40,7 @@ pub fn enter(order: &SignedOrder, roster: &Roster, status: &Status) -> OrderEntr
         return OrderEntry::Answer(Box::new(Answer::Elsewhere { leader }));
     }
     // What a stranger signs is refused by the roster; nobody is dialled for it.
-    if order.body.signer != roster.operator() {
+    if !roster.is_operator(order.body.signer) {
         return OrderEntry::Propose;
     }
     if let Order::Admit { account, address } = &order.body.order {
@@ -86,7 +86,7 @@ pub fn may_have_backup(
 ) -> bool {
     let (body, raft_id) = (&order.body, validator.get());
     let own = roster.seats().get(&raft_id).map(|seat| seat.account);
-    let may = body.signer == roster.operator() || Some(body.signer) == own;
+    let may = roster.is_operator(body.signer) || Some(body.signer) == own;
     let is_this = body.order == Order::Backup { raft_id };
     order.verify().is_ok() && may && is_this && body.expires > now
 }
@@ -113,13 +113,14 @@ pub fn members_of(roster: &Roster, status: &Status) -> Members {
         address: seat.address.clone(),
         standing: standing(id, seat.leaving),
         begun: seat.begun,
+        speaks: seat.speaks,
         reached: reached(id).filter(|_| leads),
         running: leads.then(|| group.runs(*id)),
     });
     Members {
         answered_by: status.id.get(),
         leader: status.leader.map_or(0, ReplicaId::get),
-        operator: roster.operator(),
+        operators: roster.operators().to_vec(),
         validators: validators.collect(),
     }
 }

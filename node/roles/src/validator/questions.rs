@@ -7,7 +7,7 @@ use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, Totals};
 
 use super::exchange::{ExchangeMachine, Watch};
 use crate::market::roster::Roster;
-use crate::market::words::{Answer, Request};
+use crate::market::words::{Answer, Governance, Request};
 
 /// The asks of one answer: more would not fit a frame.
 const BOOK_MAX: usize = 20_000;
@@ -79,9 +79,7 @@ pub fn answer(exchange: &Exchange, request: Request) -> Answer {
         Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
         Request::Lease(id) => Answer::Lease(exchange.lease(id).cloned().map(Box::new)),
         Request::Leases(key) => {
-            let open = exchange.leases().filter(|lease| !lease.is_closed());
-            let mine = open.filter(|lease| lease.buyer == key || lease.provider == key);
-            Answer::Leases(mine.cloned().collect())
+            Answer::Leases(exchange.leases_of(key).into_iter().cloned().collect())
         }
         Request::JobLeases(key, jobs) => {
             let jobs: BTreeSet<JobId> = jobs.into_iter().collect();
@@ -101,7 +99,23 @@ pub fn answer(exchange: &Exchange, request: Request) -> Answer {
         Request::MoneyRequests(None) => {
             Answer::MoneyRequests(exchange.requests().take(REQUESTS_MAX).cloned().collect())
         }
+        Request::Governance => Answer::Governance(Box::new(governance(exchange))),
         Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
         _ => Answer::Unavailable("this is no question to the book".to_owned()),
+    }
+}
+
+fn governance(exchange: &Exchange) -> Governance {
+    let (operators, operators_needed) = exchange.operators();
+    let (version, upgrade) = exchange.version();
+    Governance {
+        operators: operators.to_vec(),
+        operators_needed,
+        rules: exchange.rules().clone(),
+        changes: exchange.changes().cloned().collect(),
+        approvals: exchange.approvals().cloned().collect(),
+        version,
+        upgrade,
+        now: exchange.now(),
     }
 }

@@ -103,7 +103,7 @@ impl Group {
 
     fn caught_up(&self, learner: u64) -> bool {
         let progress = self.others.get(&learner);
-        // One that was never heard from has reached 0, and counts as active for a while.
+        // One that has nothing yet has reached 0.
         progress.is_some_and(|(reached, active)| {
             *active && *reached > 0 && reached + BEHIND_MAX >= self.commit
         })

@@ -2,6 +2,7 @@
 
 use souk_market::{Acceptance, AccountKey, Command, JobId, Refusal};
 use souk_memory::ContentId;
+use souk_roles::access::Scope;
 use souk_roles::lease::{Contact, Offer, OfferAnswer};
 
 use super::*;
@@ -41,15 +42,23 @@ impl Shell {
                 let served = self.serve(&contents);
                 self.answer(ticket, served);
             }
-            Action::Fetch { name, id, holders } => {
-                let room = self.transfers.clone();
+            Action::Fetch {
+                job,
+                name,
+                id,
+                holders,
+            } => {
+                let (scope, room) = (self.served.scope(job), self.transfers.clone());
                 self.spawn(ticket, async move {
                     // Whoever closes it is no one.
                     let _room = room.acquire_owned().await;
-                    EffectOutcome::Is(fetch(&buyer, &name, id, &holders).await)
+                    EffectOutcome::Is(fetch(&buyer, scope, (&name, id), &holders).await)
                 });
             }
-            Action::HandOn { to, offer } => self.spawn(ticket, hand_on(buyer, to, offer)),
+            Action::HandOn { job, to, offer } => {
+                self.served.grant(job, to, &[offer.tensor]);
+                self.spawn(ticket, hand_on(buyer, to, offer));
+            }
             Action::Compare {
                 left,
                 right,
@@ -235,11 +244,16 @@ async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutcome {
     EffectOutcome::Is(Answer::Found(found.iter().map(Contact::from).collect()))
 }
 
-async fn fetch(buyer: &Buyer, name: &str, id: ContentId, holders: &[AccountKey]) -> Answer {
+async fn fetch(
+    buyer: &Buyer,
+    scope: Scope,
+    (name, id): (&str, ContentId),
+    holders: &[AccountKey],
+) -> Answer {
     let links = (buyer.tensors.links(), unix_ms());
     let whom = holders::in_order(holders, buyer.account(), links);
     let lost = |why: String| Answer::NotFetched(FetchFault::Lost(why));
-    let bytes = match buyer.tensors.fetch_from(&whom, id).await {
+    let bytes = match buyer.tensors.fetch_from(scope, &whom, id).await {
         Ok(fetched) => fetched.bytes,
         Err(error) => return lost(error.to_string()),
     };

@@ -17,6 +17,7 @@ const WORDS_MAX: usize = WINDOW_MAX as usize + 16;
 pub(super) struct Talk {
     /// Which of the streams to this leg it is.
     number: u64,
+    provider: AccountKey,
     say: mpsc::Sender<BuyerWord>,
 }
 
@@ -31,10 +32,22 @@ pub(super) struct Incoming {
 impl Shell {
     /// Opens a stream to a leg's provider.
     pub(super) fn open(&mut self, leg: Leg, provider: AccountKey, opening: Opening) {
+        if let Opening::Start(start) = &opening {
+            let parts = start.parts.iter();
+            let parts = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
+            let given = start.first.inputs.iter().map(|(_, id)| id);
+            let contents: Vec<_> = parts.chain(given).copied().collect();
+            self.served.grant(start.job, provider, &contents);
+        }
         let (say, words) = mpsc::channel(WORDS_MAX);
         let number = self.opened;
         self.opened += 1;
-        self.talks.insert(leg, Talk { number, say });
+        let begun = Talk {
+            number,
+            provider,
+            say,
+        };
+        self.talks.insert(leg, begun);
         let (network, told) = (self.buyer.network.clone(), self.told.clone());
         self.streams.spawn(async move {
             let talked = talk(&network, provider, &opening, words, (leg, number, &told)).await;
@@ -52,6 +65,11 @@ impl Shell {
         let Some(talk) = self.talks.get(&leg) else {
             return;
         };
+        if let BuyerWord::Next(request) = &word {
+            let job = attempt_id(self.gathered.job, leg.attempt);
+            let given: Vec<_> = request.inputs.iter().map(|(_, id)| *id).collect();
+            self.served.grant(job, talk.provider, &given);
+        }
         if talk.say.try_send(word).is_err() {
             self.talks.remove(&leg);
             let why = "it does not listen".to_owned();

@@ -4,11 +4,12 @@ use souk_market::{
     Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,
     MoneyRequest, OpenOrder, Quotes, Refusal, Totals,
 };
+use souk_roles::market::statement::{LogPlace, Statement};
 
 use super::{AttemptError, Broker, BrokerError};
 use crate::folder::contact::Contact;
 use crate::protocols::demands::{Choice, Demands};
-use crate::protocols::market::{Answer, Members, NAMED_MAX, Request, Status};
+use crate::protocols::market::{Answer, Governance, Members, NAMED_MAX, Request, Status};
 
 /// Sends a request and takes the one answer that belongs to it.
 macro_rules! asked {
@@ -61,9 +62,47 @@ impl Broker {
         asked!(self, Request::MoneyRequests(of), Answer::MoneyRequests(requests) => requests)
     }
 
+    /// How the market is run: its operators, its rules, and what of them is to change.
+    pub async fn governance(&self) -> Result<Governance, BrokerError> {
+        asked!(self, Request::Governance, Answer::Governance(found) => *found)
+    }
+
     /// The orders of an account that rest in the books, the oldest first.
     pub async fn orders(&self, account: AccountKey) -> Result<Vec<OpenOrder>, BrokerError> {
         asked!(self, Request::Orders(account), Answer::Orders(orders) => orders)
+    }
+
+    /// Movements of an account's credits, the newest first: as far as one validator has seen them,
+    /// and `most` at most. Whether there are older ones.
+    pub async fn statement(
+        &self,
+        account: AccountKey,
+        most: usize,
+    ) -> Result<Statement, BrokerError> {
+        let mut all = Statement {
+            lines: Vec::new(),
+            more: true,
+        };
+        while all.more && all.lines.len() < most {
+            let before = all.lines.last().map(|line| line.place);
+            let page = self.statement_before(account, before).await?;
+            all.more = page.more;
+            all.lines.extend(page.lines);
+        }
+        all.more |= all.lines.len() > most;
+        all.lines.truncate(most);
+        Ok(all)
+    }
+
+    /// As many movements as one answer has that came before a place in the log, the newest first;
+    /// the newest of all where none is given.
+    pub async fn statement_before(
+        &self,
+        account: AccountKey,
+        before: Option<LogPlace>,
+    ) -> Result<Statement, BrokerError> {
+        let request = Request::Statement(account, before);
+        asked!(self, request, Answer::Statement(page) => page)
     }
 
     /// Every class that was ever traded in or quoted, at a glance.

@@ -1,10 +1,11 @@
-//! What is said on `/souk/tensor/1`, over libp2p and on a direct channel alike.
+//! What is said on `/souk/tensor/2`, over libp2p and on a direct channel alike.
 //!
-//! The receiver asks for some contents at once; the sender answers each in turn: its head, and
-//! then, if wanted, its bytes from the frame wanted to the end, without anything between.
+//! The receiver asks for some contents of one job at once; the sender answers each in turn: its
+//! head, and then, if wanted, its bytes from the frame wanted to the end, without anything between.
 
 use serde::{Deserialize, Serialize};
 use souk_memory::{ContentId, FrameHash, Store, StoredContent};
+use souk_roles::access::Scope;
 
 /// Contents asked for at once.
 pub(super) const WANTS_MAX: usize = 256;
@@ -15,6 +16,8 @@ pub(super) const REQUEST_BYTES_MAX: usize = 32 << 10;
 /// The receiver's word.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ContentRequest {
+    /// The job that it wants them for.
+    pub(super) scope: Scope,
     /// What it wants, at most [`WANTS_MAX`].
     pub(super) wants: Vec<Want>,
 }
@@ -43,7 +46,7 @@ pub(super) enum ContentAnswer {
         /// Whether the bytes follow.
         follows: bool,
     },
-    /// The sender does not hold it.
+    /// The sender does not hold it, or not for this peer under this job: which, it does not say.
     Missing,
 }
 
@@ -100,6 +103,8 @@ pub(super) async fn look_up_aside(
 
 #[cfg(test)]
 mod tests {
+    use souk_market::{AccountKey, JobId};
+
     use super::*;
     use crate::protocols::fuzzed;
 
@@ -110,7 +115,12 @@ mod tests {
             outline: true,
             body_bytes_max: u64::MAX,
         };
+        let scope = Scope {
+            buyer: AccountKey([1; 32]),
+            job: JobId([2; 32]),
+        };
         ContentRequest {
+            scope,
             wants: vec![want; count],
         }
     }

@@ -1,4 +1,4 @@
-//! The sender's side of `/souk/tensor/1`.
+//! The sender's side of `/souk/tensor/2`.
 //!
 //! A sender reads its next frame when the one before is on its way, so a receiver that is slow, or
 //! has gone, is given nothing more than a frame.
@@ -10,12 +10,16 @@ use futures::AsyncWriteExt;
 use futures::io::BufReader;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_memory::{FRAME_BYTES, Store};
+use souk_market::AccountKey;
+use souk_memory::{ContentId, FRAME_BYTES, Store};
+use souk_roles::access::Scope;
 
 use super::protocol::{ContentRequest, REQUEST_BYTES_MAX, WANTS_MAX, look_up, look_up_aside};
 use super::{SILENCE_MAX, patient};
+use crate::content::access::Access;
 use crate::content::direct::Channel;
 use crate::content::pace::Pacer;
+use crate::folder::key;
 use crate::network::RateLimit;
 use crate::network::wire::{self, WireError};
 
@@ -41,17 +45,26 @@ const MISS_COST: u32 = 32;
 /// What a node serves, and how fast.
 pub(super) struct ContentServer {
     store: Arc<Store>,
+    access: Arc<Access>,
     upload: Pacer,
     rate_limit: RateLimit,
 }
 
 impl ContentServer {
-    pub(super) fn new(store: Arc<Store>, upload: Pacer) -> ContentServer {
+    pub(super) fn new(store: Arc<Store>, access: Arc<Access>, upload: Pacer) -> ContentServer {
         ContentServer {
             store,
+            access,
             upload,
             rate_limit: RateLimit::new(ASKED_AT_ONCE, ASKED_PER_SECOND),
         }
+    }
+
+    /// Whether what a peer asks for under a job is looked for. Where it is not, it is answered as
+    /// what is not here.
+    fn serves(&self, peer: PeerId, scope: &Scope, id: &ContentId) -> bool {
+        let who = key::account_of(&peer).map(AccountKey);
+        who.is_some_and(|who| self.access.may_have(scope, who, id))
     }
 
     /// Bytes that were sent so far.
@@ -77,7 +90,10 @@ pub(super) async fn on_stream(
     while let Some(request) = next(&mut stream).await? {
         let (asked, mut missing) = (request.wants.len(), 0);
         for want in request.wants.into_iter().take(WANTS_MAX) {
-            let held = look_up_aside(&server.store, want.id).await;
+            let held = match server.serves(peer, &request.scope, &want.id) {
+                true => look_up_aside(&server.store, want.id).await,
+                false => None,
+            };
             missing += u32::from(held.is_none());
             let (answer, body) = want.answered(held);
             wire::push_frame(&mut gathered, &postcard::to_allocvec(&answer)?)?;
@@ -131,7 +147,9 @@ pub(super) fn on_channel(
     while let Some(request) = channel.receive_message::<ContentRequest>()? {
         let (asked, mut missing) = (request.wants.len(), 0);
         for want in request.wants.into_iter().take(WANTS_MAX) {
-            let held = look_up(&server.store, &want.id);
+            let is_served = server.serves(peer, &request.scope, &want.id);
+            let held = is_served.then(|| look_up(&server.store, &want.id));
+            let held = held.flatten();
             missing += u32::from(held.is_none());
             let (answer, body) = want.answered(held);
             channel.send_message(&answer)?;

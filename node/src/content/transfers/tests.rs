@@ -1,16 +1,21 @@
 //! Content between nodes of this process, honest and not.
 
 mod faults;
+mod parties;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use futures::AsyncWriteExt;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
+use souk_market::JobId;
 use souk_memory::{FRAME_BYTES, Outline, StoreConfig};
+use souk_roles::access::Readers;
 
 use super::protocol::ContentAnswer;
 use super::*;
+use crate::content::direct::DirectListen;
 use crate::content::direct::tests::{announce, dead_address, silent_address};
 use crate::folder::contact::Contact;
 use crate::network;
@@ -18,9 +23,41 @@ use crate::network::tests::listening_at;
 
 const LIMIT: u64 = 64 << 20;
 
+/// The job that everything is of, but where it is said otherwise.
+const SCOPE: Scope = Scope {
+    buyer: AccountKey([0; 32]),
+    job: JobId([0; 32]),
+};
+
+/// A key out of few, which are all known.
+fn drawn() -> NodeKey {
+    static DRAWN: AtomicU8 = AtomicU8::new(0);
+    NodeKey::from_secret([DRAWN.fetch_add(1, Ordering::Relaxed); 32])
+}
+
+/// Has a node hold a content, and serve it to all whose keys were drawn.
+fn hold(node: &Tensors, bytes: Bytes) -> ContentId {
+    static EVERYBODY: LazyLock<Readers> = LazyLock::new(|| {
+        let account = |n| AccountKey(NodeKey::from_secret([n; 32]).public());
+        Readers::new((0..=u8::MAX).map(account).collect())
+    });
+    let id = node.store().put(bytes).unwrap();
+    give(node, SCOPE, &EVERYBODY, id);
+    id
+}
+
+/// Has a node serve a content to some.
+fn give(node: &Tensors, scope: Scope, to: &Readers, id: ContentId) {
+    node.access().begin(scope);
+    node.access().grant(scope, to, &[id]);
+}
+
 /// A node of the network that takes part in nothing yet.
 async fn bare() -> (NodeKey, Network, Contact) {
-    let key = NodeKey::generate();
+    bare_with(drawn()).await
+}
+
+async fn bare_with(key: NodeKey) -> (NodeKey, Network, Contact) {
     let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
     let config = network::NetworkConfig {
         listen,
@@ -70,19 +107,53 @@ fn content(length: usize) -> Bytes {
 async fn content_travels_once() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let bytes = content(3_000_001);
-    let id = sender.store().put(bytes.clone()).unwrap();
-    let fetched = receiver.fetch(peer, id).await.unwrap();
+    let id = hold(&sender, bytes.clone());
+    let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
     assert_eq!(fetched.bytes, bytes);
     assert_eq!(fetched.moved, bytes.len() as u64);
     assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
-    assert_eq!(receiver.fetch(peer, id).await.unwrap().moved, 0);
+    assert_eq!(receiver.fetch(SCOPE, peer, id).await.unwrap().moved, 0);
+}
+
+/// A process of a key, which serves no direct channel.
+async fn process_of(key: NodeKey) -> (Tensors, Contact) {
+    let (key, network, contact) = bare_with(key).await;
+    let store = Arc::new(Store::in_memory(LIMIT));
+    let tensors = Tensors::start(network, &key, store, config(DirectListen::Off)).await;
+    (tensors.unwrap(), contact)
+}
+
+#[tokio::test]
+async fn what_one_process_of_a_key_lacks_is_asked_of_the_other() {
+    let key = drawn();
+    let (first, contact) = process_of(key.clone()).await;
+    let (second, _) = process_of(key).await;
+    let (receiver, own) = node(DirectListen::Off).await;
+    let peer = contact.peer().unwrap();
+    receiver.0.network.learn(&contact).await.unwrap();
+    let known = hold(&first, content(10));
+    receiver.fetch(SCOPE, peer, known).await.unwrap();
+    second.0.network.learn(&own).await.unwrap();
+    let opened = second.0.network.open(own.peer().unwrap(), PROTOCOL).await;
+    drop(opened.unwrap());
+    for (holder, length) in [(&second, 3_000_001), (&first, 3_000_002)] {
+        let id = hold(holder, content(length));
+        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
+        assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
+    }
+    let nobodys = ContentId::of(b"nobody has it");
+    let missing = receiver.fetch(SCOPE, peer, nobodys).await.unwrap_err();
+    assert!(matches!(missing, FetchError::Missing { .. }), "{missing}");
 }
 
 #[tokio::test]
 async fn two_who_want_the_same_at_once_move_it_once() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
-    let id = sender.store().put(content(5_000_000)).unwrap();
-    let both = tokio::join!(receiver.fetch(peer, id), receiver.fetch(peer, id));
+    let id = hold(&sender, content(5_000_000));
+    let both = tokio::join!(
+        receiver.fetch(SCOPE, peer, id),
+        receiver.fetch(SCOPE, peer, id)
+    );
     let moved = both.0.unwrap().moved + both.1.unwrap().moved;
     assert_eq!(moved, 5_000_000);
     assert!(lock(&receiver.0.coming).is_empty());
@@ -97,16 +168,13 @@ async fn large_content_takes_the_channel_whoever_can_be_dialled() {
     ] {
         let (sender, receiver, peer) = pair(theirs, ours).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 77);
-        let id = sender.store().put(bytes.clone()).unwrap();
-        let fetched = receiver.fetch(peer, id).await.unwrap();
+        let id = hold(&sender, bytes.clone());
+        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Carrier::Direct)));
         assert_eq!(fetched.bytes, bytes);
         // The second takes the direct channel that is there.
-        let again = sender
-            .store()
-            .put(content(DIRECT_BYTES_MIN as usize + 78))
-            .unwrap();
-        let fetched = receiver.fetch(peer, again).await.unwrap();
+        let again = hold(&sender, content(DIRECT_BYTES_MIN as usize + 78));
+        let fetched = receiver.fetch(SCOPE, peer, again).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Carrier::Direct)));
     }
 }
@@ -120,8 +188,8 @@ async fn without_a_channel_large_content_goes_over_the_stream() {
     ] {
         let (sender, receiver, peer) = pair(theirs, ours).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 1);
-        let id = sender.store().put(bytes.clone()).unwrap();
-        let fetched = receiver.fetch(peer, id).await.unwrap();
+        let id = hold(&sender, bytes.clone());
+        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
         assert_eq!(fetched.bytes, bytes);
     }
@@ -146,21 +214,21 @@ async fn content_comes_over_the_stream_where_the_channel_is_on_and_unreachable()
         announce(&network, addresses.clone());
         let store = Arc::new(Store::in_memory(LIMIT));
         let bytes = content(DIRECT_BYTES_MIN as usize + 9);
-        let ids = [bytes.clone(), bytes.slice(1..)].map(|bytes| store.put(bytes).unwrap());
         let sender = Tensors::start(network, &key, store, config(DirectListen::Off)).await;
         let sender = sender.unwrap();
+        let ids = [bytes.clone(), bytes.slice(1..)].map(|bytes| hold(&sender, bytes));
         for listening in [DirectListen::Nowhere, dialled()] {
             let (receiver, _) = node(listening).await;
             receiver.0.network.learn(&contact).await.unwrap();
             let peer = contact.peer().unwrap();
-            let coming = receiver.fetch(peer, ids[0]);
+            let coming = receiver.fetch(SCOPE, peer, ids[0]);
             let came = tokio::time::timeout(NO_CHANNEL_MAX, coming).await;
             let came = came.expect("a direct channel that does not come about is given up");
             assert_eq!(came.unwrap().from, Some((peer, Carrier::Stream)));
             // What the log said at level info, and it is not tried again at once.
             let said = receiver.0.channels.refusal(peer).unwrap();
             assert!(said.contains(why), "{said}");
-            let again = receiver.fetch(peer, ids[1]).await.unwrap();
+            let again = receiver.fetch(SCOPE, peer, ids[1]).await.unwrap();
             assert_eq!(again.from, Some((peer, Carrier::Stream)));
         }
         drop(sender);
@@ -178,14 +246,17 @@ async fn what_is_awaited_comes_before_what_is_planned() {
         let (sender, contact) = node_with(Store::in_memory(LIMIT), slow).await;
         let receiver = dialling(&contact).await;
         let peer = contact.peer().unwrap();
-        let put = |length: usize| sender.store().put(content(length)).unwrap();
+        let put = |length: usize| hold(&sender, content(length));
         let long = DIRECT_BYTES_MIN as usize;
         let planned: Vec<ContentId> = (0..7).map(|more| put(long + more)).collect();
         let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
         let fetch = |urgency, id: ContentId| {
             let (receiver, begun) = (receiver.clone(), begun.clone());
             tokio::spawn(async move {
-                let fetched = receiver.fetch_as(urgency, &[peer], id).await.unwrap();
+                let fetched = receiver
+                    .fetch_as(urgency, SCOPE, &[peer], id)
+                    .await
+                    .unwrap();
                 begun.send((id, fetched.moved)).unwrap();
             })
         };
@@ -215,7 +286,7 @@ async fn what_is_awaited_comes_before_what_is_planned() {
 
 /// A node that relays, and the address of whoever listens through it.
 async fn relaying() -> (Network, Multiaddr) {
-    let key = NodeKey::generate();
+    let key = drawn();
     let config = network::NetworkConfig {
         listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
         options: network::Options {
@@ -232,7 +303,7 @@ async fn relaying() -> (Network, Multiaddr) {
 
 /// A node that listens nowhere, and knows one peer.
 async fn dialling(contact: &Contact) -> Tensors {
-    let key = NodeKey::generate();
+    let key = drawn();
     let network = Network::start(&key, network::NetworkConfig::default()).await;
     let (network, store) = (network.unwrap(), Arc::new(Store::in_memory(LIMIT)));
     network.learn(contact).await.unwrap();
@@ -247,7 +318,7 @@ fn is_relayed(address: &Multiaddr) -> bool {
 #[tokio::test]
 async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
     let (relay, circuit) = relaying().await;
-    let key = NodeKey::generate();
+    let key = drawn();
     let listening = network::NetworkConfig {
         listen: Some(circuit),
         ..Default::default()
@@ -262,15 +333,15 @@ async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
     let peer = contact.peer().unwrap();
     for length in [10, 3_000_001, DIRECT_BYTES_MIN as usize + 1] {
         let bytes = content(length);
-        let id = sender.store().put(bytes.clone()).unwrap();
-        let fetched = receiver.fetch(peer, id).await.unwrap();
+        let id = hold(&sender, bytes.clone());
+        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
         assert_eq!(fetched.bytes, bytes);
         assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
     }
     // It was the relay that carried them.
     drop(relay);
-    let id = sender.store().put(content(11)).unwrap();
-    receiver.fetch(peer, id).await.unwrap_err();
+    let id = hold(&sender, content(11));
+    receiver.fetch(SCOPE, peer, id).await.unwrap_err();
 }
 
 #[tokio::test]
@@ -285,10 +356,13 @@ async fn the_same_two_need_no_relay_where_there_is_a_direct_way() {
     let sender = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
     let peer = contact.peer().unwrap();
-    let ids = [10, 3_000_001].map(|length| sender.store().put(content(length)).unwrap());
-    receiver.fetch(peer, ids[0]).await.unwrap();
+    let ids = [10, 3_000_001].map(|length| hold(&sender, content(length)));
+    receiver.fetch(SCOPE, peer, ids[0]).await.unwrap();
     drop(relay);
-    assert_eq!(receiver.fetch(peer, ids[1]).await.unwrap().moved, 3_000_001);
+    assert_eq!(
+        receiver.fetch(SCOPE, peer, ids[1]).await.unwrap().moved,
+        3_000_001
+    );
 }
 
 #[tokio::test]
@@ -307,8 +381,11 @@ async fn content_in_folders_travels_too() {
     receiver.0.network.learn(&contact).await.unwrap();
     for length in [10, 700_000, DIRECT_BYTES_MIN as usize + 5] {
         let bytes = content(length);
-        let id = sender.store().put(bytes.clone()).unwrap();
-        let fetched = receiver.fetch(contact.peer().unwrap(), id).await.unwrap();
+        let id = hold(&sender, bytes.clone());
+        let fetched = receiver
+            .fetch(SCOPE, contact.peer().unwrap(), id)
+            .await
+            .unwrap();
         assert_eq!(fetched.bytes, bytes);
         assert!(receiver.store().contains(&id));
     }
@@ -317,21 +394,16 @@ async fn content_in_folders_travels_too() {
 #[tokio::test]
 async fn many_small_ones_come_in_few_rounds() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
-    let make = |n: u32| {
-        sender
-            .store()
-            .put(Bytes::from(n.to_be_bytes().to_vec()))
-            .unwrap()
-    };
+    let make = |n: u32| hold(&sender, Bytes::from(n.to_be_bytes().to_vec()));
     let mut ids: Vec<ContentId> = (0..2 * WANTS_MAX as u32 + 9).map(make).collect();
-    ids.push(sender.store().put(content(900_000)).unwrap());
-    let fetched = receiver.fetch_many(peer, &ids).await.unwrap();
+    ids.push(hold(&sender, content(900_000)));
+    let fetched = receiver.fetch_many(SCOPE, peer, &ids).await.unwrap();
     assert_eq!(fetched.len(), ids.len());
     assert_eq!(fetched[5].bytes[..], 5_u32.to_be_bytes());
     assert_eq!(fetched.last().unwrap().bytes, content(900_000));
     let nothing = ContentId::of(b"nobody has this");
     let missing = receiver
-        .fetch_many(peer, &[ids[0], nothing])
+        .fetch_many(SCOPE, peer, &[ids[0], nothing])
         .await
         .unwrap_err();
     assert!(matches!(missing, FetchError::Missing { .. }), "{missing}");
@@ -341,9 +413,9 @@ async fn many_small_ones_come_in_few_rounds() {
 async fn what_a_peer_lacks_is_missing_by_name() {
     let (_sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = ContentId::of(b"nobody has this");
-    let missing = receiver.fetch(peer, id).await.unwrap_err();
+    let missing = receiver.fetch(SCOPE, peer, id).await.unwrap_err();
     assert!(matches!(missing, FetchError::Missing { id: named, .. } if named == id));
-    let nobody = receiver.fetch_from(&[], id).await.unwrap_err();
+    let nobody = receiver.fetch_from(SCOPE, &[], id).await.unwrap_err();
     assert!(matches!(nobody, FetchError::Nobody { .. }));
 }
 
@@ -411,10 +483,13 @@ async fn a_corrupt_frame_is_named_and_fetched_from_another() {
         honest.contact.peer().unwrap(),
     );
     let id = ContentId::of(&bytes);
-    let corrupt = receiver.fetch(liar, id).await.unwrap_err();
+    let corrupt = receiver.fetch(SCOPE, liar, id).await.unwrap_err();
     let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
     assert!(named, "{corrupt}");
-    let fetched = receiver.fetch_from(&[liar, other], id).await.unwrap();
+    let fetched = receiver
+        .fetch_from(SCOPE, &[liar, other], id)
+        .await
+        .unwrap();
     assert_eq!(
         (fetched.bytes, fetched.from),
         (bytes, Some((other, Carrier::Stream)))
@@ -451,12 +526,12 @@ async fn lies_about_what_content_is_made_of_are_found_before_its_bytes() {
     }
     let id = ContentId::of(&bytes);
     let found = receiver
-        .fetch(liar.contact.peer().unwrap(), id)
+        .fetch(SCOPE, liar.contact.peer().unwrap(), id)
         .await
         .unwrap_err();
     assert!(matches!(found, FetchError::Outline { .. }), "{found}");
     let found = receiver
-        .fetch(boaster.contact.peer().unwrap(), id)
+        .fetch(SCOPE, boaster.contact.peer().unwrap(), id)
         .await
         .unwrap_err();
     assert!(matches!(found, FetchError::TooLong { .. }), "{found}");
@@ -473,14 +548,18 @@ async fn a_lie_about_the_length_is_set_right_by_another() {
     let sent = bytes.clone();
     let liar = crooked(shorter, move |_| sent.to_vec(), &bytes).await;
     let (other, contact) = node(DirectListen::Off).await;
-    let id = other.store().put(bytes.clone()).unwrap();
+    let id = hold(&other, bytes.clone());
     let (receiver, _) = node(DirectListen::Off).await;
     for contact in [&liar.contact, &contact] {
         receiver.0.network.learn(contact).await.unwrap();
     }
     let holders = [liar.contact.peer().unwrap(), contact.peer().unwrap()];
     assert_eq!(
-        receiver.fetch_from(&holders, id).await.unwrap().bytes,
+        receiver
+            .fetch_from(SCOPE, &holders, id)
+            .await
+            .unwrap()
+            .bytes,
         bytes
     );
 }
@@ -502,7 +581,7 @@ async fn a_broken_transfer_goes_on_where_it_stopped() {
     receiver.0.network.learn(&sender.contact).await.unwrap();
     let id = ContentId::of(&bytes);
     let fetched = receiver
-        .fetch(sender.contact.peer().unwrap(), id)
+        .fetch(SCOPE, sender.contact.peer().unwrap(), id)
         .await
         .unwrap();
     assert_eq!(fetched.bytes, bytes);

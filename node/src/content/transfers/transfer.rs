@@ -1,4 +1,4 @@
-//! The receiver's side of `/souk/tensor/1`: one content on its way here.
+//! The receiver's side of `/souk/tensor/2`: one content on its way here.
 //!
 //! What has come and was checked stays, whichever peer sent it and whatever it came over.
 
@@ -19,6 +19,7 @@ use souk_memory::{
     Arrival, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline, OutlineError,
     Store, VerifiedContent,
 };
+use souk_roles::access::Scope;
 use tokio::time::{Sleep, sleep};
 
 use super::order::Gate;
@@ -60,6 +61,8 @@ pub(super) struct TransferTimes {
 
 /// One content on its way here.
 pub(super) struct Transfer {
+    /// The job that it is for.
+    scope: Scope,
     id: ContentId,
     /// Where it is to be kept.
     store: Arc<Store>,
@@ -70,8 +73,13 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    pub(super) fn new(id: ContentId, store: Arc<Store>, bytes_max: u64) -> Transfer {
+    pub(super) fn new(
+        (scope, id): (Scope, ContentId),
+        store: Arc<Store>,
+        bytes_max: u64,
+    ) -> Transfer {
         Transfer {
+            scope,
             id,
             store,
             bytes_max,
@@ -83,6 +91,11 @@ impl Transfer {
     /// What is fetched.
     pub(super) fn id(&self) -> ContentId {
         self.id
+    }
+
+    /// The job that it is for.
+    pub(super) fn scope(&self) -> Scope {
+        self.scope
     }
 
     /// The content, once [`TransferProgress::End`] was reached.
@@ -124,9 +137,9 @@ impl Transfer {
         body_bytes_max: u64,
         gate: &mut Gate,
     ) -> Result<TransferProgress, FetchError> {
-        let wants = vec![self.want(body_bytes_max)];
+        let (scope, wants) = (self.scope, vec![self.want(body_bytes_max)]);
         let begin = Instant::now();
-        let asked = patient(wire::send(line, &ContentRequest { wants })).await;
+        let asked = patient(wire::send(line, &ContentRequest { scope, wants })).await;
         asked.map_err(|cause| self.broken(cause))?;
         self.take_answer(peer, line, gate, Some(begin)).await
     }
@@ -195,10 +208,10 @@ impl Transfer {
         channel: &mut Channel,
         gate: &mut Gate,
     ) -> Result<TransferProgress, FetchError> {
-        let wants = vec![self.want(u64::MAX)];
+        let (scope, wants) = (self.scope, vec![self.want(u64::MAX)]);
         let set = channel.set_patience(SILENCE_MAX);
         set.map_err(|error| self.broken(error.into()))?;
-        let asked = channel.send_message(&ContentRequest { wants });
+        let asked = channel.send_message(&ContentRequest { scope, wants });
         asked.map_err(|cause| self.broken(cause))?;
         let answer = channel.receive_message();
         let answer = answer.map_err(|cause| self.broken(cause))?;

@@ -248,7 +248,8 @@ impl SwarmTask {
             self.discovery.next = (self.discovery.next + 1) % known.len();
             self.dial(known[self.discovery.next]);
         }
-        if since.elapsed() >= ALONE && !self.discovery.said {
+        // The first of a market knows nobody, and nothing is wrong with that.
+        if since.elapsed() >= ALONE && !self.discovery.said && !known.is_empty() {
             self.discovery.said = true;
             tracing::warn!("{}", self.alone());
         }

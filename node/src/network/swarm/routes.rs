@@ -91,6 +91,13 @@ impl Routes {
         Some((*way, address))
     }
 
+    /// How each peer is connected that is.
+    pub(crate) fn all(&self) -> Vec<(PeerId, Route)> {
+        let peers = self.connections.keys();
+        let route = |peer: &PeerId| Some((*peer, self.of(peer)?.0));
+        peers.filter_map(route).collect()
+    }
+
     /// The relays this node listens at.
     pub(crate) fn relays(&self) -> impl Iterator<Item = &PeerId> {
         self.asked.iter()

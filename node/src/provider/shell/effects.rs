@@ -4,20 +4,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use libp2p::PeerId;
-use souk_market::{AccountKey, Command, LeaseId, Price, Receipt};
+use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal};
 use souk_memory::transfers::Urgency as TransferUrgency;
-use souk_memory::{ContentId, Tensor};
+use souk_memory::{ContentId, FolderError, StoreError, Tensor};
 use souk_onnx as onnx;
 use souk_onnx::custom::Custom;
-use souk_roles::lease::{Failure, Offer, OfferAnswer};
-use souk_roles::provider::{Content, DEVICE, MarketView, NotDone, Report, Urgency};
+use souk_roles::access::Scope;
+use souk_roles::lease::{Failure, Offer, OfferAnswer, Part, Start};
+use souk_roles::provider::{Content, ContentKind, DEVICE, MarketView, NotDone, Report, Urgency};
 use souk_scheduler::execution::{Moment, Precedence, Task};
 
 use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
 use crate::clock::unix_us;
-use crate::content::transfers::FetchedContent;
+use crate::content::transfers::{FetchError, FetchedContent};
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::folder::key;
@@ -52,15 +53,7 @@ impl Shell {
                 let store = provider.tensors.store();
                 contents.iter().for_each(|id| store.unpin(id));
             }
-            Action::Learn { peers, start } => {
-                let contacts = peers.iter().map(Contact::from).collect();
-                self.jobs.insert(start.lease, Job::new(&start, contacts));
-                let weights = start.parts.iter().flat_map(|part| &part.weights);
-                let graphs = start.parts.iter().map(|part| part.graph);
-                let contents = graphs.chain(weights.copied()).collect();
-                let graph = start.graph_of(start.parts.len());
-                provider.outlook.on_lease(graph, contents);
-            }
+            Action::Learn { buyer, start } => self.learn(buyer, &start),
             Action::Check { graphs, .. } => self.spawn(ticket, check(provider, graphs)),
             action @ (Action::Sandbox { .. } | Action::Prepare { .. } | Action::Run { .. }) => {
                 self.begin_computing(ticket, action);
@@ -86,6 +79,25 @@ impl Shell {
         }
     }
 
+    fn learn(&mut self, buyer: AccountKey, start: &Start) {
+        let job = Job::new(buyer, start);
+        self.provider.tensors.access().begin(job.readers.scope);
+        let before = self.jobs.insert(start.lease, job);
+        assert!(before.is_none(), "a lease is begun once");
+        let weights = start.parts.iter().flat_map(|part| &part.weights);
+        let graphs = start.parts.iter().map(|part| part.graph);
+        let contents = graphs.chain(weights.copied()).collect();
+        let graph = start.graph_of(start.parts.len());
+        self.provider.outlook.on_lease(graph, contents);
+    }
+
+    /// A lease is not at work any more.
+    pub(super) fn remove_job(&mut self, lease: LeaseId) -> Option<Job> {
+        let job = self.jobs.remove(&lease)?;
+        self.provider.tensors.access().end(job.readers.scope);
+        Some(job)
+    }
+
     fn begin_bringing(&mut self, ticket: Ticket, action: Action) {
         let Action::Bring {
             lease,
@@ -100,10 +112,11 @@ impl Shell {
         let store = self.provider.tensors.store();
         // Before it comes, so that nothing that comes meanwhile pushes it out again.
         contents.iter().for_each(|content| store.pin(content.id));
-        let contacts = self.jobs.get_mut(&lease);
-        let contacts = contacts.map(|job| std::mem::take(&mut job.contacts));
+        let job = self.jobs.get_mut(&lease);
+        let job = job.expect("it is learned before anything comes for it");
         let wanted = Bringing {
-            contacts: contacts.unwrap_or_default(),
+            scope: job.readers.scope,
+            contacts: std::mem::take(&mut job.contacts),
             contents,
             holders,
             urgency,
@@ -164,6 +177,7 @@ impl Shell {
                 request,
                 work,
                 inputs,
+                bytes_max,
                 price,
                 deadline,
                 ..
@@ -177,6 +191,7 @@ impl Shell {
                     promised: job.promised.get(&work.graph).copied(),
                     work,
                     inputs,
+                    bytes_max,
                 };
                 let precedence = precedence((lease, price), clock.until_log(deadline));
                 self.spawn(ticket, async move {
@@ -202,8 +217,11 @@ impl Shell {
     fn tell(&mut self, report: Report) {
         match report {
             Report::Failed { lease, failure } => {
-                self.jobs.remove(&lease);
+                self.remove_job(lease);
                 tracing::warn!(%lease, %failure, "the work was not done");
+            }
+            Report::Refused { lease, failure } => {
+                tracing::warn!(%lease, %failure, "a start was not taken");
             }
             Report::Done { body, .. } => self.on_done(body.lease),
             Report::Settled(receipt) => self.provider.keep_receipt(*receipt),
@@ -212,6 +230,9 @@ impl Shell {
             }
             Report::NotCommanded { command, why } => {
                 tracing::error!(?command, why, "the market did not do it");
+            }
+            Report::NotPlaced { why } => {
+                tracing::warn!(why, "the ask waits for a place in the market");
             }
             Report::Placed {
                 order,
@@ -297,15 +318,31 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
 }
 
 async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
-    let done = provider.trader.submit_one(command).await;
+    let mut done = provider.trader.submit_one(command.clone()).await;
+    let is_forgotten = matches!(
+        done,
+        Err(TradeError::Refused(Refusal::AccountUnknown { account }))
+            if account == provider.trader.account()
+    );
+    // Its account had nothing, and made room for another's.
+    if is_forgotten
+        && provider
+            .trader
+            .register(provider.name.clone())
+            .await
+            .is_ok()
+    {
+        done = provider.trader.submit_one(command).await;
+    }
     EffectOutcome::Is(Answer::Commanded(done.map_err(|error| match error {
         TradeError::Refused(refusal) => NotDone::Refused(refusal),
         error => NotDone::Uncertain(error.to_string()),
     })))
 }
 
-/// What is to come, and from whom.
+/// What is to come, for which job, and from whom.
 struct Bringing {
+    scope: Scope,
     contacts: Vec<Contact>,
     contents: Vec<Content>,
     holders: Vec<AccountKey>,
@@ -313,7 +350,7 @@ struct Bringing {
 }
 
 /// Brings contents in their order: what is short together, then the rest one by one.
-async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedContent>, String> {
+async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedContent>, Failure> {
     for contact in &wanted.contacts {
         if let Err(error) = provider.network.learn(contact).await {
             tracing::debug!(%error, "where another provider of the job is stays unknown");
@@ -325,12 +362,13 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
     };
     let peers = wanted.holders.iter();
     let peers: Vec<PeerId> = peers.filter_map(|it| key::peer_of(&it.0).ok()).collect();
-    let first = peers.first().ok_or("nobody is said to have it")?;
+    let nobody = || Failure::Input("nobody is said to have it".to_owned());
+    let first = peers.first().ok_or_else(nobody)?;
     let ids: Vec<ContentId> = wanted.contents.iter().map(|content| content.id).collect();
-    let (tensors, begin) = (&provider.tensors, unix_us());
+    let (tensors, scope, begin) = (&provider.tensors, wanted.scope, unix_us());
     let mut short = match ids.len() {
         0 | 1 => BTreeMap::new(),
-        _ => tensors.fetch_short(urgency, *first, &ids).await,
+        _ => tensors.fetch_short(urgency, scope, *first, &ids).await,
     };
     let together = (begin, unix_us());
     let mut shown = title(&wanted.contents, &short);
@@ -340,8 +378,12 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
         let (fetched, span) = match short.remove(&content.id) {
             Some(fetched) => (fetched, shown.take().map(|name| (name, together))),
             None => {
-                let fetched = tensors.fetch_as(urgency, &peers, content.id).await;
-                let failed = |error| format!("{}: {error}", content.what);
+                let fetching = tensors.fetch_as(urgency, scope, &peers, content.id);
+                let fetched = fetching.await;
+                let failed = |error| match error {
+                    FetchError::Store(error) => not_kept(&error),
+                    error => Failure::Input(format!("{}: {error}", content.what)),
+                };
                 let times = (begin, unix_us());
                 (
                     fetched.map_err(failed)?,
@@ -349,9 +391,9 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
                 )
             }
         };
-        if content.is_tensor {
+        if content.kind == ContentKind::Tensor {
             let read = Tensor::from_blob(&fetched.bytes);
-            read.map_err(|error| format!("{}: {error}", content.what))?;
+            read.map_err(|error| Failure::Input(format!("{}: {error}", content.what)))?;
         }
         came.push(ArrivedContent {
             content: content.clone(),
@@ -421,6 +463,7 @@ async fn run(
         work,
         title,
         inputs,
+        bytes_max,
         promised,
     } = begun;
     let inputs = provider.inputs(inputs).await?;
@@ -443,17 +486,7 @@ async fn run(
     }
     provider.seen.learn(&ran.learned);
     fault::after_run(fault, &mut ran.outputs);
-    let store = provider.tensors.store();
-    let (mut outputs, mut bytes) = (Vec::with_capacity(work.outputs.len()), 0);
-    for output in &work.outputs {
-        let tensor = ran.outputs.remove(&output.name);
-        let missing = || Failure::Run(format!("it gave no {}", output.name));
-        let tensor = tensor.ok_or_else(missing)?;
-        let kept = store.put_tensor(&tensor);
-        let id = kept.map_err(|error| Failure::Run(error.to_string()))?;
-        bytes += tensor.blob_length() as u64;
-        outputs.push((output.name.clone(), id));
-    }
+    let (outputs, bytes) = keep(&provider, &work, ran.outputs, bytes_max)?;
     Ok(FinishedRun {
         work,
         shapes,
@@ -464,4 +497,45 @@ async fn run(
         report: ran.report,
         timeline: ran.timeline,
     })
+}
+
+/// Puts what a part gave into the store, if it is no more than it may make; its bytes too.
+fn keep(
+    provider: &Provider,
+    work: &Part,
+    mut made: BTreeMap<String, Tensor>,
+    bytes_max: u64,
+) -> Result<(Vec<(String, ContentId)>, u64), Failure> {
+    let mut tensors = Vec::with_capacity(work.outputs.len());
+    for output in &work.outputs {
+        let missing = || Failure::Run(format!("it gave no {}", output.name));
+        tensors.push((&output.name, made.remove(&output.name).ok_or_else(missing)?));
+    }
+    let lengths = tensors.iter().map(|(_, it)| it.blob_length() as u64);
+    let bytes = lengths.fold(0, u64::saturating_add);
+    if bytes > bytes_max {
+        return Err(Failure::too_much(bytes, bytes_max));
+    }
+    let store = provider.tensors.store();
+    let kept = tensors.iter().map(|(name, tensor)| {
+        let id = store.put_tensor(tensor).map_err(|error| not_kept(&error))?;
+        Ok(((*name).clone(), id))
+    });
+    Ok((kept.collect::<Result<_, Failure>>()?, bytes))
+}
+
+/// What the buyer is told where the store does not take a content; where it lies is told here.
+fn not_kept(error: &StoreError) -> Failure {
+    tracing::error!(%error, "a content is not kept");
+    let room = "free some, or limits.outputs_mib lets leases make too much";
+    match error {
+        StoreError::Folder(FolderError::System { action, cause, .. }) => {
+            Failure::Disk(format!("it cannot {action} a content: {cause}"))
+        }
+        StoreError::Folder(FolderError::Full { held, wanted, .. })
+        | StoreError::MemoryFull { held, wanted, .. } => Failure::Disk(format!(
+            "{held} bytes are in use, and {wanted} more are wanted: {room}"
+        )),
+        error => Failure::Run(error.to_string()),
+    }
 }

@@ -57,6 +57,8 @@ pub(super) struct RunBegun {
     /// What is behind its name in a trace.
     pub(super) title: String,
     pub(super) inputs: Vec<(String, ContentId)>,
+    /// Bytes that it may make.
+    pub(super) bytes_max: u64,
     /// Device time by the figures of the ask, where it was looked at before.
     pub(super) promised: Option<Option<Duration>>,
 }
@@ -121,6 +123,7 @@ impl Shell {
         came: Vec<ArrivedContent>,
     ) -> Answer {
         let label = self.provider.label.clone();
+        let access = self.provider.tensors.access();
         let mut job = self.jobs.get_mut(&lease);
         let arrivals = came.into_iter().map(|came| {
             let ArrivedContent {
@@ -131,6 +134,8 @@ impl Shell {
             } = came;
             let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
             if let Some(job) = &mut job {
+                let readers = job.readers.of_content(content.kind);
+                access.grant(job.readers.scope, readers, &[content.id]);
                 job.came(PeerTraffic {
                     from: sender.map_or(from, AccountKey),
                     what: content.what,
@@ -167,6 +172,12 @@ impl Shell {
             }
         };
         if let Some(job) = job {
+            // Before anybody hears that there is something to be had.
+            let access = self.provider.tensors.access();
+            for (name, id) in &ran.outputs {
+                let readers = job.readers.of_output(name);
+                access.grant(job.readers.scope, readers, &[*id]);
+            }
             job.ended(Some((ran.report, ran.timeline, ran.bytes)));
             if ran.work.flops > 0 {
                 job.judged.ran(ran.work.graph, ran.shapes, ran.busy);
@@ -189,7 +200,7 @@ impl Shell {
 
     /// The work of a lease is done: it is counted, and its speed looked at.
     pub(super) fn on_done(&mut self, lease: LeaseId) {
-        let Some(mut job) = self.jobs.remove(&lease) else {
+        let Some(mut job) = self.remove_job(lease) else {
             return;
         };
         let judged = std::mem::take(&mut job.judged);

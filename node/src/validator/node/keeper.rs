@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{Proposal, Role, Status};
-use souk_market::{AccountKey, MarketId, Millis};
+use souk_market::{AccountKey, MarketId, Millis, RULES_VERSION};
 use souk_roles::validator::steps::{Group, Step};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -129,7 +129,8 @@ impl Keeper {
                 tracing::warn!(%error, "the folder does not say that its log has begun");
             }
         }
-        if !mine || (seat.begun && seat.address == *address) {
+        let is_known = seat.begun && seat.address == *address && seat.speaks == RULES_VERSION;
+        if !mine || is_known {
             return;
         }
         let body = Body {
@@ -140,6 +141,7 @@ impl Keeper {
             order: Order::Begin {
                 raft_id: id,
                 address: address.clone(),
+                speaks: RULES_VERSION,
             },
         };
         let order = SignedOrder::sign(body, self.key.signing());

@@ -13,6 +13,7 @@ use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::key::NodeKey;
 use crate::folder::market_file::MarketFile;
 use crate::validator::exchange_machine;
+use crate::validator::statements::StatementWriter;
 use crate::validator::{RestoreBackupError, place_state, read_backup};
 
 /// What was restored.
@@ -79,7 +80,7 @@ pub fn restore(
         return Err(RestoreError::Begun);
     }
     let mut snapshot = read_backup(file)?;
-    let (mut machine, _) = exchange_machine::begin(market);
+    let (mut machine, _) = exchange_machine::begin(market, StatementWriter::none());
     machine.restore(&snapshot.machine)?;
     let (wanted, state) = (snapshot.state, Digest(machine.digest()));
     if wanted != state {

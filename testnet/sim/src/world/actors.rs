@@ -17,7 +17,8 @@ use souk_roles::market::client::{
 use souk_roles::market::words::Request;
 use souk_roles::{job, provider};
 
-use crate::machine::TRUSTED;
+use crate::goods::key;
+use crate::machine::{EPOCH_MS, TRUSTED};
 use crate::random::Random;
 use crate::world::{Event, World};
 use jobs::buyer::Buyer;
@@ -34,9 +35,6 @@ const BUYERS: usize = 3;
 
 /// The first accounts have no jobs done.
 const JOBLESS: usize = TRADERS + WORKERS;
-
-/// What the wall clock of a machine shows when a simulation begins.
-const EPOCH_MS: u64 = 1_700_000_000_000;
 
 /// Simulated milliseconds that a message takes to a validator, at most.
 const DELAY_MAX_MS: u64 = 40;
@@ -163,6 +161,8 @@ impl Actors {
             let purse = Credits(1_000_000_000);
             genesis.accounts.push((key.into(), name, purse));
         }
+        // Whoever comes later takes the place of one that has nothing.
+        genesis.rules.accounts_max = genesis.accounts.len() as u32;
         let market = genesis.market_id();
         let traders = keys[..TRADERS].to_vec();
         let mut role = |number: usize, key: &SigningKey| match number {
@@ -505,12 +505,4 @@ impl World {
             self.at(self.now + delay, Event::Actor(actor, event));
         }
     }
-}
-
-fn key(random: &mut Random) -> SigningKey {
-    let mut seed = [0; 32];
-    for part in seed.chunks_mut(8) {
-        part.copy_from_slice(&random.draw().to_le_bytes());
-    }
-    SigningKey::from_bytes(&seed)
 }

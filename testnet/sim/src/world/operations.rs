@@ -6,13 +6,14 @@ use std::rc::Rc;
 use bytes::Bytes;
 use souk_consensus::replica::{Proposal, StepError};
 use souk_consensus::{History, LogIndex};
+use souk_market::Millis;
 use souk_roles::market::client::Silence;
 use souk_roles::market::words::{Answer, Request};
 use souk_roles::validator::action::{News, Report, Response};
 use souk_roles::validator::event::{Caller, Consistency, Event as CoreEvent};
 
 use crate::RUSH_MAX;
-use crate::machine::{BatchResult, Decoding, SimExchange};
+use crate::machine::{BatchResult, Decoding, EPOCH_MS, SimExchange};
 use crate::node::CompletedRound;
 use crate::world::actors::Waiter;
 use crate::world::{Event, World};
@@ -127,7 +128,7 @@ impl World {
         if self.operations.waiting() >= WAITING_MAX {
             return None;
         }
-        let letter = self.people.write();
+        let letter = self.people.write(Millis(EPOCH_MS + self.now));
         self.counts.commands += letter.commands as u64;
         let command = self.decoded.borrow_mut().get(&letter.bytes);
         let bytes = Bytes::from(letter.bytes);

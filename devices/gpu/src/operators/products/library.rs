@@ -10,6 +10,7 @@ use crate::driver::{Driver, Launch, Stretch};
 use crate::error::GpuError;
 use crate::operators::elementwise::map;
 use crate::operators::products::{Operand, Product};
+use crate::operators::unfolding::unfolds;
 use crate::recording::{Array, FusedFunction, Groups, Step, Then, widen};
 use crate::shaders::{BY_THREAD, PRELUDE, bindings};
 
@@ -57,6 +58,80 @@ pub(crate) fn library_product(
     match left {
         Some(then) => Ok(Some(mapped(step, result, then)?)),
         None => Ok(Some(result)),
+    }
+}
+
+/// The most bytes that an image is unfolded to.
+const UNFOLDED_MAX: usize = 512 << 20;
+
+/// A convolution as a product of its weights with the image, which is unfolded first unless its
+/// window is one place; if the library takes it. The sizes are those that the kernels of
+/// convolutions are told.
+pub(crate) fn library_conv(
+    step: &mut Step<'_, '_>,
+    [input, weights]: [&Array; 2],
+    bias: Option<&Array>,
+    (dims, sizes): (&[usize], &[usize]),
+) -> Result<Option<Array>, GpuError> {
+    let (&[samples, filters, ..], &[_, places, depth, ..]) = (dims, sizes) else {
+        return Ok(None);
+    };
+    let count = samples * depth * places;
+    let is_single = [input, weights].iter().all(|it| it.dtype == DType::F32);
+    let is_driven = matches!(step.stream.context.driver(), Driver::Cuda(_));
+    if !is_driven || !is_single || count == 0 || 4 * count > UNFOLDED_MAX {
+        return Ok(None);
+    }
+    let [extents, windows, made, strides] = [4, 7, 10, 13].map(|at| &sizes[at..at + 3]);
+    let is_whole = extents == made && sizes[19..22] == [0; 3];
+    let is_plain = is_whole && windows == [1; 3] && strides == [1; 3];
+    let unfolded = match is_plain {
+        true => input.clone(),
+        false => step.stream.array(DType::F32, &[samples, depth, places])?,
+    };
+    let operand = |array, batch, row| Operand {
+        array,
+        batch: vec![batch],
+        row,
+        column: 1,
+    };
+    let product = Product {
+        batch: vec![samples],
+        rows: filters,
+        columns: places,
+        depth,
+        left: operand(weights, 0, depth),
+        right: operand(&unfolded, depth * places, places),
+        added: None,
+        factor: 1.0,
+        share: 1.0,
+    };
+    let mut made = step.stream.array(DType::F32, dims)?;
+    let Some(mut wanted) = spelt(&product, &made) else {
+        return Ok(None);
+    };
+    wanted.sums = sums(step.call.node);
+    let Driver::Cuda(driver) = step.stream.context.driver() else {
+        return Ok(None);
+    };
+    if !driver.takes(&wanted) {
+        return Ok(None);
+    }
+    if !is_plain {
+        let sizes = [&[count], &sizes[1..]].concat();
+        let groups = Groups::Threads(count);
+        step.kernel(&unfolds(), &sizes, &[input, &unfolded], groups)?;
+    }
+    step.stream.launch(Launch::Product(Box::new(wanted)));
+    if let Some(bias) = bias {
+        let ones = vec![1; dims.len() - 2];
+        let bias = bias.clone().reshaped([&[filters], &ones[..]].concat());
+        let inputs = [(&made, DType::F32), (&bias, DType::F32)];
+        made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
+    }
+    match step.tail.then.as_ref() {
+        Some(then) => Ok(Some(mapped(step, made, then)?)),
+        None => Ok(Some(made)),
     }
 }
 
@@ -252,10 +327,10 @@ fn turns() -> String {
     )
 }
 
-/// The kernels that bring bytes to where the library wants them.
+/// The kernels that bring operands to where the library wants them.
 #[cfg(test)]
-pub(crate) fn kernels() -> [String; 2] {
-    [moves(), turns()]
+pub(crate) fn kernels() -> [String; 3] {
+    [moves(), turns(), unfolds()]
 }
 
 /// How the products of a node may be summed: in full unless it says otherwise.

@@ -42,12 +42,15 @@ pub enum Style {
     LiesAndVanishes(u32),
     /// It takes no offer from others.
     Untaking,
+    /// Its results are wrong, and come after three seconds.
+    LiesLate,
 }
 
 /// What a provider does with one lease, whatever becomes of the buyer.
 struct Session {
     provider: usize,
     start: Start,
+    begun: Micros,
     has_gone: bool,
     requests: Vec<Request>,
     no_more: bool,
@@ -93,8 +96,8 @@ pub struct World {
     pub lose_answer_to_gang: Option<bool>,
     /// The caller has no more for now.
     pub is_holding: bool,
-    /// Whether a gang of which no answer came is bought a second later.
-    pub gang_comes_late: bool,
+    /// How much later a gang is bought of which no answer came, if it is.
+    pub gang_comes_after: Option<Micros>,
     seed: u64,
     market: Exchange,
     nonce: u64,
@@ -230,7 +233,7 @@ impl World {
             fail_record: None,
             unknown: None,
             lose_answer_to_gang: None,
-            gang_comes_late: false,
+            gang_comes_after: None,
             is_holding: false,
             recorded: 0,
             late_gang: None,
@@ -283,6 +286,7 @@ impl World {
             duration_min: Millis(1),
             duration_max: Millis(3_600_000),
             notice: Millis(0),
+            spot: Vec::new(),
             accepts: Accepts::default(),
             tif: TimeInForce::Gtc,
         };
@@ -296,7 +300,7 @@ impl World {
             market: self.market.market(),
             account,
             nonce: Nonce(self.nonce),
-            expires: Millis(u64::MAX),
+            expires: self.now.log.after(Millis(60_000)),
             commands: vec![command],
         };
         let signature = souk_market::Signature([0; 64]);
@@ -389,7 +393,8 @@ impl World {
         let leases: Vec<LeaseId> = self.streams.values().copied().collect();
         let is_talking = leases.into_iter().any(|lease| {
             let is_dead = self.works[&lease].is_dead;
-            !is_dead && (self.work_on(lease) || !self.works[&lease].said.is_empty())
+            let is_late = self.is_late(lease);
+            !is_dead && (is_late || self.work_on(lease) || !self.works[&lease].said.is_empty())
         });
         let Some(moment) = self.core.wakes_at() else {
             return;
@@ -586,8 +591,8 @@ impl World {
                         return Answer::Uncertain("no answer".to_owned());
                     }
                     Some(false) => {
-                        let moment = self.now.tick.plus(Micros::millis(120));
-                        self.late_gang = self.gang_comes_late.then_some((moment, bids));
+                        let after = self.gang_comes_after;
+                        self.late_gang = after.map(|after| (self.now.tick.plus(after), bids));
                         return Answer::Uncertain("no answer".to_owned());
                     }
                     None => {}
@@ -645,7 +650,7 @@ impl World {
                     }
                 }
             }
-            Action::HandOn { to, offer } => {
+            Action::HandOn { to, offer, .. } => {
                 let work = self.works.get(&offer.to).unwrap();
                 assert_eq!(AccountKey::from(&provider_key(work.provider)), to);
                 match self.styles[work.provider] {
@@ -794,6 +799,7 @@ impl World {
                     requests: vec![start.first.clone()],
                     no_more: start.last,
                     start: *start,
+                    begun: self.now.tick,
                     has_gone: false,
                     limit: None,
                     said: [ProviderWord::Accepted, ProviderWord::Ready].into(),
@@ -869,7 +875,7 @@ impl World {
     }
 
     /// A provider that lost its buyer, or was refused, says what it used.
-    fn note(&mut self, lease: LeaseId) {
+    pub fn note(&mut self, lease: LeaseId) {
         let work = &self.works[&lease];
         let account = AccountKey::from(&provider_key(work.provider));
         let usage = DeviceMicros(u64::from(work.runs) * 500);
@@ -938,12 +944,19 @@ impl World {
         }
     }
 
+    /// Whether the provider of a lease takes its time still.
+    fn is_late(&self, lease: LeaseId) -> bool {
+        let work = &self.works[&lease];
+        let is_early = self.now.tick < work.begun.plus(Micros::seconds(3));
+        self.styles[work.provider] == Style::LiesLate && is_early
+    }
+
     /// The provider of a lease runs the next part that it can; whether it did.
     fn work_on(&mut self, lease: LeaseId) -> bool {
         let Some(work) = self.works.get(&lease) else {
             return false;
         };
-        if !work.has_gone || work.finished.is_some() {
+        if !work.has_gone || work.finished.is_some() || self.is_late(lease) {
             return false;
         }
         let style = self.styles[work.provider];
@@ -1025,7 +1038,10 @@ impl World {
         let number = (0..parts).find(|it| ContentId::of(&it.to_le_bytes()) == described.graph);
         let read: Vec<u64> = inputs.iter().map(|id| self.values[id]).collect();
         let mut value = model(number.unwrap(), &read);
-        if matches!(style, Style::Liar | Style::LiesAndVanishes(_)) {
+        if matches!(
+            style,
+            Style::Liar | Style::LiesLate | Style::LiesAndVanishes(_)
+        ) {
             value ^= 1 + work.provider as u64;
         }
         // Honest devices round each in its own way.

@@ -149,6 +149,7 @@ fn a_validator_begins_for_itself_alone() {
     let begin = |key: &SigningKey| Order::Begin {
         raft_id: 1,
         address: address(key),
+        speaks: 3,
     };
     let signed = scene.signed(&second, begin(&second));
     let refused = scene.roster.apply(NOW, &signed);
@@ -157,6 +158,7 @@ fn a_validator_begins_for_itself_alone() {
     let signed = scene.signed(&first, begin(&first));
     assert_eq!(scene.roster.apply(NOW, &signed), Ok(1));
     assert!(scene.roster.seats()[&1].begun);
+    assert_eq!(scene.roster.seats()[&1].speaks, 3);
 }
 
 #[test]
@@ -183,4 +185,36 @@ fn an_order_is_read_back_and_nothing_else_is_one() {
         scene.roster.apply(NOW, &signed),
         Err(RosterRefusal::NotForTheLog)
     );
+}
+
+#[test]
+fn as_many_operators_as_are_needed_let_a_validator_go_and_one_lets_another_lead() {
+    let mut scene = scene(3);
+    let (one, other) = (generate(), generate());
+    let mut genesis = Genesis::new("m".try_into().unwrap(), AccountKey::from(&one));
+    genesis.operators.push(AccountKey::from(&other));
+    genesis.operators_needed = 2;
+    genesis.validators = (1..)
+        .zip(&scene.founders)
+        .map(|(raft_id, key)| Founder {
+            raft_id,
+            account: key.into(),
+            address: address(key),
+        })
+        .collect();
+    (scene.market, scene.roster) = (genesis.market_id(), Roster::new(&genesis));
+    let mut said = |key: &SigningKey, order: Order| {
+        let signed = scene.signed(key, order);
+        scene.roster.apply(NOW, &signed)
+    };
+    let awaits = Err(RosterRefusal::Awaits {
+        given: 1,
+        needed: 2,
+    });
+    assert_eq!(said(&one, Order::Remove { raft_id: 2 }), awaits);
+    assert_eq!(said(&one, Order::Remove { raft_id: 2 }), awaits);
+    assert_eq!(said(&other, Order::Remove { raft_id: 3 }), awaits);
+    assert_eq!(said(&other, Order::Lead { raft_id: 1 }), Ok(1));
+    assert_eq!(said(&other, Order::Remove { raft_id: 2 }), Ok(2));
+    assert_eq!(scene.roster.staying().collect::<Vec<_>>(), [1, 3]);
 }

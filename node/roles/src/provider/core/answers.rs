@@ -159,6 +159,7 @@ impl ProviderCore {
             Timer::Write => self.shared.write_again(),
             Timer::Drain => self.on_last_call(),
             Timer::LastCall => self.on_patience_over(),
+            Timer::Silence => self.on_silence(),
             Timer::Leaving => self.leave(),
         }
     }

@@ -10,6 +10,7 @@ impl ProviderCore {
         self.shared.stage = Stage::Draining;
         self.shared
             .wake_in(Timer::Drain, self.shared.config.patience);
+        self.shared.wake_in(Timer::Silence, SILENCE);
         self.shelf.withdraw(&mut self.shared);
         self.gives_back = true;
         self.look_at_market();
@@ -44,6 +45,23 @@ impl ProviderCore {
             let action = Action::Command(Box::new(command));
             self.shared.ask(Wait::GiveBack(id), action);
         }
+    }
+
+    /// The market has not answered. Who has nothing at work does not wait for it: what was asked of
+    /// it is on its way, and the next start takes out of the book what is left there.
+    pub(super) fn on_silence(&mut self) {
+        let is_record = |wait: &Wait| matches!(wait, Wait::Record(..));
+        let is_written = self.shared.unwritten() == 0 && !self.shared.waits.iter().any(is_record);
+        match self.is_at_work() {
+            true if self.shared.stage >= Stage::Leaving => {}
+            true => self.shared.wake_in(Timer::Silence, SILENCE),
+            false if is_written => self.leave(),
+            false => self.begin_leaving(),
+        }
+    }
+
+    fn is_at_work(&self) -> bool {
+        !self.leases.is_empty() || self.claims.values().any(Claim::is_busy)
     }
 
     /// What is at work ends with what is done.
@@ -141,13 +159,12 @@ impl ProviderCore {
             self.look_at_market();
         }
         let is_draining = matches!(self.shared.stage, Stage::Draining | Stage::LastCall);
-        let is_at_work = !self.leases.is_empty() || self.claims.values().any(Claim::is_busy);
         let is_giving_back =
             self.gives_back
                 || self.shared.waits.iter().any(|wait| {
                     matches!(wait, Wait::GiveBack(_) | Wait::Place(..) | Wait::Cancel(_))
                 });
-        if is_draining && !is_at_work && !is_giving_back {
+        if is_draining && !self.is_at_work() && !is_giving_back {
             self.begin_leaving();
         }
         let is_written = self.shared.waits.is_empty() && self.shared.unwritten() == 0;

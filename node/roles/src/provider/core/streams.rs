@@ -77,7 +77,7 @@ impl ProviderCore {
 
     pub(super) fn refuse(&mut self, stream: StreamId, lease: LeaseId, failure: Failure) {
         self.streams.remove(&stream);
-        let report = Report::Failed {
+        let report = Report::Refused {
             lease,
             failure: failure.clone(),
         };

@@ -50,7 +50,7 @@ impl LeaseCore {
         let content = Content {
             id,
             what: name.to_owned(),
-            is_tensor: true,
+            kind: ContentKind::Tensor,
         };
         let action = Action::Bring {
             lease: self.lease.id,
@@ -86,22 +86,22 @@ impl LeaseCore {
 
     /// What a part wants of the buyer: weights, and its inputs for the first request.
     pub(super) fn contents(&self, index: u32) -> Vec<Content> {
-        let content = |id: ContentId, what: &str, is_tensor| Content {
+        let content = |id: ContentId, what: &str, kind| Content {
             id,
             what: what.to_owned(),
-            is_tensor,
+            kind,
         };
         let part = &self.start.parts[index as usize];
         let graphs = self.start.parts.iter().filter(|_| index == 0);
-        let graphs = graphs.map(|part| content(part.graph, "graph", false));
+        let graphs = graphs.map(|part| content(part.graph, "graph", ContentKind::Graph));
         let weights = part.weights.iter();
-        let weights = weights.map(|id| content(*id, "weights", false));
+        let weights = weights.map(|id| content(*id, "weights", ContentKind::Weights));
         let first = self.requests.open.get(&self.start.first.number);
         let inputs = part.inputs.iter().filter_map(|input| {
             let first = first?;
             let id = first.given.get(&input.name)?;
             let is_here = first.values.contains_key(&input.name);
-            (!is_here).then(|| content(*id, &input.name, true))
+            (!is_here).then(|| content(*id, &input.name, ContentKind::Tensor))
         });
         graphs.chain(weights).chain(inputs).collect()
     }
@@ -116,10 +116,11 @@ impl LeaseCore {
         assert_eq!(contents.len(), arrivals.len(), "all of them came");
         for (content, arrival) in contents.iter().zip(arrivals) {
             assert_eq!(content.id, arrival.id, "in their order");
-            self.bill.came(arrival, content.is_tensor);
+            let is_tensor = content.kind == ContentKind::Tensor;
+            self.bill.came(arrival, is_tensor);
             self.bytes = self.bytes.saturating_add(arrival.bytes);
             let first = self.requests.open.get_mut(&self.start.first.number);
-            if let Some(first) = first.filter(|_| content.is_tensor) {
+            if let Some(first) = first.filter(|_| is_tensor) {
                 first.values.insert(content.what.clone(), content.id);
             }
         }

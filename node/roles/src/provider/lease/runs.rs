@@ -10,24 +10,23 @@ impl LeaseCore {
         effort: Effort,
         answer: Answer,
     ) -> Option<End> {
-        let failed = |why: String| Failure::Input(why);
         let end = match (effort, answer) {
             (Effort::Contents(part, contents), Answer::Came(arrivals)) => {
                 self.on_contents(shared, (part, &contents), &arrivals)
             }
             (Effort::Contents(..), Answer::NotCome(why)) => match self.stage {
                 WorkStage::Serving => {
-                    self.stall(shared, failed(why));
+                    self.stall(shared, why);
                     self.pump(shared)
                 }
-                _ => Some(End::Failed(failed(why))),
+                _ => Some(End::Failed(why)),
             },
             (Effort::Input(number, name, id), Answer::Came(mut arrivals)) => {
                 let came = arrivals.pop().expect("one was asked for");
                 self.on_input(shared, (number, name, id), Ok(came))
             }
             (Effort::Input(number, name, id), Answer::NotCome(why)) => {
-                self.on_input(shared, (number, name, id), Err(failed(why)))
+                self.on_input(shared, (number, name, id), Err(why))
             }
             (Effort::Check, Answer::Checked(checked)) => self.on_checked(shared, checked),
             (Effort::Sandbox, Answer::Sandboxed { slots }) => self.on_place(shared, slots),
@@ -204,6 +203,7 @@ impl LeaseCore {
             part: index,
             work: Box::new(part.clone()),
             inputs,
+            bytes_max: self.may_make(shared),
             price: self.lease.price,
             deadline: self.lease.deadline,
         };
@@ -277,14 +277,22 @@ impl LeaseCore {
         ended: Result<RunResult, Failure>,
     ) -> Option<End> {
         let part = &self.start.parts[index as usize];
+        let left = self.may_make(shared);
         let made = match ended {
+            // Of several at once each was told of all that was left.
+            Ok(ran) if ran.bytes > left => Err(Failure::too_much(ran.bytes, left)),
+            ended => ended,
+        };
+        let made = match made {
             Ok(ran) => ran,
-            // Its time is over: what others gave is owed.
-            Err(Failure::Expired) if self.bill.has_run() => {
+            // Its time or its room is over: what others gave is owed.
+            Err(why @ (Failure::Expired | Failure::Limit(_) | Failure::Disk(_)))
+                if self.bill.has_run() =>
+            {
                 if let Some(open) = self.requests.open.get_mut(&number) {
                     open.at_work = false;
                 }
-                self.stall(shared, Failure::Expired);
+                self.stall(shared, why);
                 return None;
             }
             Err(failure) => return Some(End::Failed(failure)),
@@ -330,6 +338,14 @@ impl LeaseCore {
             self.set_timers(shared);
         }
         None
+    }
+
+    /// Bytes that the lease may still make.
+    fn may_make(&self, shared: &SharedState) -> u64 {
+        shared
+            .config
+            .made_bytes_max
+            .saturating_sub(self.bill.made())
     }
 
     pub(super) fn on_offered(

@@ -5,7 +5,7 @@ use souk_market::Term;
 use super::world::*;
 use crate::effect::Effect;
 use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
-use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, Stage, WorkStage};
+use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, RunResult, Stage, WorkStage};
 
 /// A lease that is ready for the buyer's word.
 fn ready(world: &mut World, start: crate::lease::Start) -> crate::provider::StreamId {
@@ -149,6 +149,32 @@ fn what_is_offered_early_is_kept_within_the_window_and_no_further() {
         world.pending.iter().filter(|e| of(e)).count()
     };
     assert_eq!((comes("x"), comes("z")), (1, 1));
+}
+
+#[test]
+fn what_a_lease_makes_is_bounded_in_sum_and_what_was_made_before_is_owed() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 60_000);
+    let work = start(&lease, false);
+    let stream = ready(&mut world, work.clone());
+    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerWord::Next(request(1)));
+    world.settle_but(is_run);
+    let first = world.wanted(is_run).expect("it runs");
+    world.carry_out(first, true);
+    world.settle_but(is_run);
+    // It made 10 of 1,000,000 bytes.
+    let too_much = RunResult {
+        bytes: 999_991,
+        ..ran(&work.parts[0], 1)
+    };
+    world.answer_with(is_run, Answer::Ran(Ok(too_much)));
+    world.settle();
+    let words = world.words(stream);
+    let is_told = |word: &String| word.contains("999990 are left of what limits.outputs_mib");
+    assert!(words.iter().any(is_told), "{words:?}");
+    assert_eq!(words.last().unwrap(), "finished");
+    assert_eq!(world.finished(stream).receipt.body.outputs.len(), 1);
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! How leases end early, and a provider for good.
 
-use souk_market::{Command, LeaseState, Term};
+use souk_market::{Command, Credits, LeaseState, Refusal, Term};
 
 use super::world::*;
 use crate::lease::{BuyerWord, Failure, Opening};
-use crate::provider::{Action, Event, Stage, StreamId};
+use crate::provider::{Action, Answer, Event, NotDone, Report, Stage, StreamId};
 
 /// A stream of requests of which one is done.
 fn streaming(world: &mut World, lease: &souk_market::Lease) -> StreamId {
@@ -181,6 +181,23 @@ fn a_provider_ends_in_time_where_the_market_does_not_answer() {
 }
 
 #[test]
+fn a_provider_with_nothing_at_work_waits_two_seconds_at_most_for_a_market_that_is_silent() {
+    let mut world = World::selling();
+    world.on(Event::Stop);
+    world.pass(1_000);
+    assert!(!world.is_over, "the market may still answer");
+    world.pass(1_000);
+    assert!(world.is_over, "{:?}", world.core.status());
+    let order = world
+        .exchange
+        .asks()
+        .next()
+        .expect("nobody took it out")
+        .order;
+    assert!(world.commands.contains(&Command::Cancel { order }));
+}
+
+#[test]
 fn an_ask_of_an_earlier_life_is_replaced_and_one_that_is_right_stays() {
     let mut world = World::selling();
     let first = world.exchange.asks().next().expect("it is there").order;
@@ -219,4 +236,32 @@ fn another_speed_is_in_the_next_ask_and_none_that_was_sold_by_the_last_changes()
     );
     world.live(200_000);
     assert_eq!(figures(&world).memory_bandwidth, before / 2);
+}
+
+#[test]
+fn an_ask_that_the_market_has_no_place_for_is_told_of_once_and_tried_until_it_has() {
+    let is_place = |action: &Action| {
+        let Action::Command(command) = action else {
+            return false;
+        };
+        matches!(**command, Command::PlaceAsk(_))
+    };
+    let mut world = World::empty();
+    world.settle_but(is_place);
+    for _ in 0..3 {
+        let (limit, deposit) = (7, Credits(10_000));
+        let full = NotDone::Refused(Refusal::OrdersFull { limit, deposit });
+        world.answer_with(is_place, Answer::Commanded(Err(full)));
+        for _ in 0..3 {
+            world.pass(3_000);
+            world.settle_but(is_place);
+            assert!(world.wanted(is_place).is_none(), "not at once");
+        }
+        world.pass(3_000);
+        world.settle_but(is_place);
+    }
+    let told = |report: &&Report| matches!(report, Report::NotPlaced { .. });
+    assert_eq!(world.reports.iter().filter(told).count(), 1);
+    world.live(1_000);
+    assert_eq!(world.exchange.asks().count(), 1, "it is on offer");
 }

@@ -89,6 +89,7 @@ fn config(exchange: &Exchange, provider: &SigningKey) -> Config {
         capacity: Units(32),
         price_min: Price(1),
         memory_bytes_max: 1_000_000,
+        made_bytes_max: 1_000_000,
         patience: Micros::seconds(60),
     }
 }
@@ -368,7 +369,7 @@ impl World {
                     })
                     .collect(),
             ),
-            Action::Bring { .. } => Answer::NotCome("nobody has it".to_owned()),
+            Action::Bring { .. } => Answer::NotCome(Failure::Input("nobody has it".to_owned())),
             Action::Check { .. } if is_well => Answer::Checked(Ok(())),
             Action::Check { .. } => Answer::Checked(Err(Failure::Limit("no".to_owned()))),
             Action::Sandbox { .. } if is_well => Answer::Sandboxed { slots: self.slots },
@@ -423,6 +424,7 @@ impl World {
                 price: PRICE,
                 duration_max: Millis(3_600_000),
                 notice: Millis(5_000),
+                spot: Vec::new(),
             }),
         }
     }
@@ -571,7 +573,7 @@ fn is_began(fact: &Fact, of: LeaseId) -> bool {
     matches!(fact, Fact::Began { lease, .. } if *lease == of)
 }
 
-fn ran(part: &Part, request: u32) -> RunResult {
+pub fn ran(part: &Part, request: u32) -> RunResult {
     let output = |output: &Output| {
         let name = &output.name;
         (name.clone(), id(&format!("{name} of {request}")))

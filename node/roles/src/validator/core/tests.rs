@@ -184,6 +184,21 @@ fn a_validator_that_was_held_up_makes_up_for_a_few_ticks_only() {
 }
 
 #[test]
+fn who_leads_hears_a_leader_all_the_time() {
+    let mut alone = Alone::leads();
+    for _ in 0..20 {
+        alone.wake();
+        alone.carry_out();
+        // What it answers once it leads no more is this old, and not as old as its last election.
+        assert!(alone.now.tick.since(alone.core.heard_at) <= TICK);
+    }
+    let before = alone.now.tick;
+    alone.now.tick = before.plus(Micros(TICK.0 * 1_000));
+    alone.core.apply(alone.now, Event::Woke);
+    assert_eq!(alone.core.heard_at, before, "it slept meanwhile");
+}
+
+#[test]
 #[should_panic(expected = "the disk answers before anything else happens")]
 fn nothing_is_taken_in_while_something_is_on_its_way_to_the_disk() {
     let mut alone = Alone::leads();

@@ -79,10 +79,13 @@ async fn a_corrupt_frame_over_a_channel_is_named_and_fetched_from_another() {
     }
     let (liar, other) = (liar.peer().unwrap(), other.peer().unwrap());
     let id = ContentId::of(&bytes);
-    let corrupt = receiver.fetch(liar, id).await.unwrap_err();
+    let corrupt = receiver.fetch(SCOPE, liar, id).await.unwrap_err();
     let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
     assert!(named, "{corrupt}");
-    let fetched = receiver.fetch_from(&[liar, other], id).await.unwrap();
+    let fetched = receiver
+        .fetch_from(SCOPE, &[liar, other], id)
+        .await
+        .unwrap();
     assert_eq!(fetched.from, Some((other, Carrier::Direct)));
     assert_eq!(fetched.bytes, bytes);
 }
@@ -104,7 +107,10 @@ async fn a_channel_that_breaks_is_gone_on_with_where_it_stopped() {
     let (receiver, _) = node(DirectListen::Nowhere).await;
     receiver.0.network.learn(&sender).await.unwrap();
     let id = ContentId::of(&bytes);
-    let fetched = receiver.fetch(sender.peer().unwrap(), id).await.unwrap();
+    let fetched = receiver
+        .fetch(SCOPE, sender.peer().unwrap(), id)
+        .await
+        .unwrap();
     assert_eq!(fetched.bytes, bytes);
     assert_eq!(*lock(&asked), [0, 3, 6, 9]);
 }
@@ -113,18 +119,18 @@ async fn a_channel_that_breaks_is_gone_on_with_where_it_stopped() {
 async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
     let (key, network, contact) = bare().await;
     let store = Arc::new(Store::in_memory(LIMIT));
-    let id = store.put(content(LONG_BYTES)).unwrap();
     let slow = TransferConfig {
         upload: Some(SLOW),
         ..config(dialled())
     };
     let sender = Tensors::start(network, &key, store, slow).await.unwrap();
+    let id = hold(&sender, content(LONG_BYTES));
     let peer = contact.peer().unwrap();
     for channel in [DirectListen::Off, dialled()] {
         let (receiver, _) = node(channel).await;
         receiver.0.network.learn(&contact).await.unwrap();
         let before = sender.moved().0;
-        let receiving = receiver.fetch(peer, id);
+        let receiving = receiver.fetch(SCOPE, peer, id);
         let began = async {
             while sender.moved().0 == before {
                 sleep(PIECE_PERIOD / 4).await;
@@ -144,7 +150,7 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
 #[tokio::test]
 async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
-    let id = sender.store().put(content(LONG_BYTES)).unwrap();
+    let id = hold(&sender, content(LONG_BYTES));
     let mut stream = receiver.0.network.open(peer, PROTOCOL).await.unwrap();
     let want = Want {
         id,
@@ -152,7 +158,10 @@ async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
         outline: true,
         body_bytes_max: u64::MAX,
     };
-    let request = ContentRequest { wants: vec![want] };
+    let request = ContentRequest {
+        scope: SCOPE,
+        wants: vec![want],
+    };
     wire::send(&mut stream, &request).await.unwrap();
     let _answer: ContentAnswer = wire::receive(&mut stream).await.unwrap();
     until_it_sends_no_more(&sender).await;
@@ -167,7 +176,7 @@ async fn what_may_be_received_in_a_second_is_kept_on_streams_and_channels() {
     for channel in [DirectListen::Off, dialled()] {
         let (sender, contact) = node(channel).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 1);
-        let id = sender.store().put(bytes.clone()).unwrap();
+        let id = hold(&sender, bytes.clone());
         let limited = TransferConfig {
             download: Some(bytes.len() as u64 / seconds),
             ..config(DirectListen::Nowhere)
@@ -175,7 +184,7 @@ async fn what_may_be_received_in_a_second_is_kept_on_streams_and_channels() {
         let (receiver, _) = node_with(Store::in_memory(LIMIT), limited).await;
         receiver.0.network.learn(&contact).await.unwrap();
         let began = Instant::now();
-        let fetching = receiver.fetch(contact.peer().unwrap(), id);
+        let fetching = receiver.fetch(SCOPE, contact.peer().unwrap(), id);
         let fetched = timeout(Duration::from_secs(60), fetching).await.unwrap();
         assert_eq!(fetched.unwrap().bytes, bytes);
         // What may go at once after a pause is not much.

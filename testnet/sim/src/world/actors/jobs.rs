@@ -8,6 +8,7 @@ mod journal;
 mod links;
 mod planner;
 mod requests;
+mod serving;
 mod tricks;
 mod work;
 pub mod worker;
@@ -41,6 +42,8 @@ pub struct Jobs {
     pub random: Random,
     contents: Contents,
     links: Links,
+    /// Whom buyers talk to.
+    talks: BTreeMap<(usize, job::Leg), AccountKey>,
     /// The promise that was broken first.
     pub breach: Option<JobBreach>,
     /// Who ran what: never twice.
@@ -56,6 +59,7 @@ impl Jobs {
             random: Random::new(seed, "jobs"),
             contents: Contents::default(),
             links: Links::default(),
+            talks: BTreeMap::new(),
             breach: None,
             ran: BTreeMap::new(),
             cores: blake3::Hasher::new(),

@@ -3,12 +3,12 @@
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
     Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Price, Receipt, ReceiptBody,
-    SigningKey, Term, TimeInForce, Units, Wants,
+    SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
 };
 use souk_roles::market::client::{CallId, Event, Reply};
 use souk_roles::market::words::{Answer, Request};
 
-use crate::clients::{CAPACITY, resources};
+use crate::goods::{CAPACITY, resources};
 use crate::random::Random;
 
 /// Orders that it remembers.
@@ -191,15 +191,22 @@ impl Trader {
     }
 
     fn ask(&mut self, now: Millis) -> Ask {
+        let price = self.random.between(50, 150);
+        let count = self.random.below(3);
+        let spot = (1..=count).map(|step| SpotPrice {
+            notice: Millis(step * 1_000),
+            price: Price(price * step / 3),
+        });
         Ask {
             device: DeviceId(self.random.below(4)),
             capacity: Units(CAPACITY),
             resources: resources(),
-            limit: Limit::Price(Price(self.random.between(50, 150))),
+            limit: Limit::Price(Price(price)),
             quantity: Units(1),
             duration_min: Millis(1),
             duration_max: Millis(30_000),
             notice: Millis(self.random.below(3_000)),
+            spot: spot.collect(),
             accepts: Accepts::default(),
             tif: self.rests(now),
         }

@@ -286,6 +286,7 @@ impl World {
     fn carry_out_buyer(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
             self.check_order(actor, &action);
+            self.serve_for_job(actor, &action);
             self.carry_out_of_buyer(actor, ticket, action);
         }
         let life = self.actors.list[actor].life;
@@ -307,7 +308,9 @@ impl World {
         let soon = |answer: Answer| EffectResult::Buyer(answer);
         match action {
             Action::Plan(wanted) => {
-                let request = Request::Choose(Box::new(demands(account, &wanted.excluded)));
+                let is_spot = self.buys_spot(actor);
+                let demands = demands(account, &wanted.excluded, is_spot);
+                let request = Request::Choose(Box::new(demands));
                 self.ask_for_buyer(actor, BuyerAsked::Plan(ticket, wanted), request);
             }
             Action::Buy { bids, .. } => {
@@ -353,7 +356,7 @@ impl World {
                 }
             }
             Action::Hang { leg } => self.hang_up(actor, leg),
-            Action::HandOn { to, offer } => {
+            Action::HandOn { to, offer, .. } => {
                 self.counts.handed_on += 1;
                 self.open_link(actor, Purpose::Offer(ticket), to, &Opening::Offer(offer));
                 let late = soon(Answer::HandedOn(Err("no answer".to_owned())));
@@ -379,13 +382,12 @@ impl World {
                 }
                 self.done_soon(actor, 0, 5, ticket, soon(Answer::Served));
             }
-            Action::Fetch { id, holders, .. } => {
-                let here = self.jobs.contents.has(account, id);
-                let answer = if here || self.is_held(id, &holders) {
-                    self.jobs.contents.hold(account, id);
-                    Answer::Fetched
-                } else {
-                    Answer::NotFetched(FetchFault::Lost("nobody has it".to_owned()))
+            Action::Fetch {
+                job, id, holders, ..
+            } => {
+                let answer = match self.fetch_for_job(actor, job, id, &holders) {
+                    true => Answer::Fetched,
+                    false => Answer::NotFetched(FetchFault::Lost("nobody gives it".to_owned())),
                 };
                 self.done_soon(actor, 2, 60, ticket, soon(answer));
             }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use souk_market::AccountKey;
 use souk_memory::ContentId;
+use souk_roles::access::{Grants, Readers, Scope, ShownContents};
 
 /// Bytes of each content.
 pub const CONTENT_BYTES: u64 = 1_000;
@@ -13,6 +14,9 @@ pub const CONTENT_BYTES: u64 = 1_000;
 pub struct Contents {
     values: BTreeMap<ContentId, u64>,
     held: BTreeMap<AccountKey, BTreeSet<ContentId>>,
+    /// What each serves, which it has in memory only, and what it was shown.
+    grants: BTreeMap<AccountKey, Grants>,
+    shown: BTreeMap<AccountKey, ShownContents>,
 }
 
 impl Contents {
@@ -40,8 +44,46 @@ impl Contents {
         self.held.get(&who).is_some_and(|held| held.contains(&id))
     }
 
+    /// Somebody serves contents of a job from now on.
+    pub fn begin(&mut self, who: AccountKey, scope: Scope) {
+        self.grants.entry(who).or_default().begin(scope);
+    }
+
+    /// Somebody gives contents of a job to these.
+    pub fn grant(&mut self, who: AccountKey, scope: Scope, to: &Readers, ids: &[ContentId]) {
+        let grants = self.grants.entry(who).or_default();
+        grants.grant(scope, to, ids.iter().copied());
+        let shown = self.shown.entry(who).or_default();
+        for id in ids {
+            shown.show(scope.buyer, *id);
+        }
+    }
+
+    /// A lease of a job is over.
+    pub fn end(&mut self, who: AccountKey, scope: Scope) {
+        self.grants.entry(who).or_default().end(scope);
+    }
+
+    /// Whether somebody gives a content of a job to who asks.
+    pub fn gives(&self, who: AccountKey, scope: &Scope, to: AccountKey, id: &ContentId) -> bool {
+        let grants = self.grants.get(&who);
+        grants.is_some_and(|grants| grants.may_have(scope, to, id))
+    }
+
+    /// Whether somebody has a content and uses it for a buyer.
+    pub fn uses(&self, who: AccountKey, buyer: AccountKey, id: ContentId) -> bool {
+        let shown = self.shown.get(&who);
+        self.has(who, id) && shown.is_some_and(|shown| shown.has(buyer, &id))
+    }
+
+    /// Somebody's process ended: it serves nothing.
+    pub fn serve_nothing(&mut self, who: AccountKey) {
+        self.grants.remove(&who);
+    }
+
     /// What somebody had only in memory is gone.
     pub fn forget(&mut self, who: AccountKey, kept: &BTreeSet<ContentId>) {
+        self.serve_nothing(who);
         if let Some(held) = self.held.get_mut(&who) {
             held.retain(|id| kept.contains(id));
         }

@@ -1,6 +1,6 @@
 //! What buyers and providers ask the market, through the client of their account.
 
-use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Price, Units};
+use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Price, SpotPrice, Units};
 use souk_roles::effect::Ticket;
 use souk_roles::job;
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
@@ -15,6 +15,15 @@ use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event, World};
 
 impl World {
+    /// Whether the job of a buyer takes spot leases.
+    pub(super) fn buys_spot(&self, actor: usize) -> bool {
+        let job = match &self.actors.list[actor].role {
+            Role::Buyer(buyer) => buyer.job.as_ref(),
+            _ => None,
+        };
+        job.is_some_and(|job| job.spec.limits.spot)
+    }
+
     /// An effect is answered after so many milliseconds.
     pub(super) fn done_in(&mut self, actor: usize, after: u64, ticket: Ticket, done: EffectResult) {
         let life = self.actors.list[actor].life;
@@ -108,6 +117,10 @@ impl World {
                         price: Price(100 + actor as u64),
                         duration_max: Millis(60_000),
                         notice: Millis(2_000),
+                        spot: vec![SpotPrice {
+                            notice: Millis(1_000),
+                            price: Price(60 + actor as u64),
+                        }],
                     }),
                 };
                 (ticket, provider::Answer::MarketSeen(Box::new(view)))

@@ -78,13 +78,14 @@ pub fn limits(random: &mut Random) -> Limits {
 }
 
 /// What a buyer demands of the devices that jobs are planned over.
-pub fn demands(buyer: AccountKey, excluded: &[AccountKey]) -> Demands {
+pub fn demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> Demands {
     Demands {
         buyer,
         excluded: excluded.to_vec(),
         real_only: false,
         price_max: None,
         notice_min: Millis(0),
+        spot,
         regions: Regions(0),
         reputation_min: Permille(0),
         power_known: false,

@@ -12,15 +12,15 @@ use souk_roles::lease::{Failure, Opening};
 use souk_roles::market::client::{CallId, Event as ClientEvent};
 use souk_roles::market::words::Request;
 use souk_roles::provider::{
-    Action, Answer, Arrival, Config, Event, Fact, Past, ProviderCore, RunResult, StreamId,
+    Action, Answer, Config, Event, Fact, LeaseReaders, Past, ProviderCore, RunResult, StreamId,
 };
 
 use super::EffectResult;
 use super::contents::{CONTENT_BYTES, computed};
 use super::journal::Journal;
 use super::links::Purpose;
-use crate::clients::resources;
 use crate::disk::SimDisk;
+use crate::goods::resources;
 use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
@@ -72,6 +72,8 @@ pub struct Worker {
     pub is_over: bool,
     /// Effects in a place of a lease's own.
     places: BTreeMap<Ticket, LeaseId>,
+    /// Who may have what of the leases at work.
+    pub readers: BTreeMap<LeaseId, LeaseReaders>,
     stopped: BTreeSet<Ticket>,
     pub wakes: Option<u64>,
     pub vice: Vice,
@@ -102,6 +104,7 @@ impl Worker {
             spoken_of: BTreeMap::new(),
             is_over: false,
             places: BTreeMap::new(),
+            readers: BTreeMap::new(),
             stopped: BTreeSet::new(),
             wakes: None,
             vice,
@@ -126,6 +129,7 @@ impl Worker {
             capacity: Units(2),
             price_min: Price(1),
             memory_bytes_max: 1 << 30,
+            made_bytes_max: 1 << 30,
             patience: Micros::seconds(20),
         }
     }
@@ -154,13 +158,14 @@ impl World {
         facts.iter().for_each(|fact| worker.take_safe(fact));
         let twice = begun_twice(&facts);
         let past = Past::fold(facts);
-        let (core, effects) = ProviderCore::resume(worker.config(), past, now);
+        let (core, effects) = ProviderCore::resume(worker.config(), past.clone(), now);
         worker.core = Some(core);
         if let Some(lease) = twice {
             self.breach_of_job(actor, format!("{lease} was begun twice"));
         }
         self.counts.providers_started += 1;
         let account = self.actors.list[actor].account;
+        self.serve_past(account, &past);
         self.tell(actor, ClientEvent::Watch(account));
         self.carry_out_worker(actor, effects);
     }
@@ -191,8 +196,11 @@ impl World {
         worker.asked.clear();
         worker.unsynced.clear();
         worker.places.clear();
+        worker.readers.clear();
         worker.stopped.clear();
         worker.wakes = None;
+        let account = self.actors.list[actor].account;
+        self.jobs.contents.serve_nothing(account);
         self.break_links_of(actor);
     }
 
@@ -219,6 +227,7 @@ impl World {
     fn carry_out_worker(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
             self.check_order_of_worker(actor, &action);
+            self.serve_for_lease(actor, &action);
             self.carry_out_of_worker(actor, ticket, action);
         }
         let life = self.actors.list[actor].life;
@@ -273,10 +282,9 @@ impl World {
                 holders,
                 ..
             } => {
-                let ids: Vec<_> = contents.iter().map(|content| content.id).collect();
                 self.check_parties(actor, lease, &holders);
-                let answer = self.bring(actor, &ids, &holders);
-                self.counts.contents_moved += ids.len() as u64;
+                let answer = self.bring(actor, lease, &contents, &holders);
+                self.counts.contents_moved += contents.len() as u64;
                 self.done_soon(actor, 5, 60, ticket, EffectResult::Worker(answer));
             }
             Action::Check { .. } => {
@@ -353,6 +361,7 @@ impl World {
                 } else {
                     let lies = vice == Vice::Lies && wrong;
                     let outputs = self.compute(actor, &work, &inputs, lies);
+                    self.on_made(actor, lease, &outputs);
                     let slow = if vice == Vice::Stalls && wrong {
                         400
                     } else {
@@ -405,34 +414,6 @@ impl World {
         self.counts.lies += u64::from(lies);
         self.counts.parts_run += 1;
         outputs
-    }
-
-    /// Contents come from whoever has them and runs.
-    fn bring(&mut self, actor: usize, ids: &[ContentId], holders: &[AccountKey]) -> Answer {
-        let account = self.actors.list[actor].account;
-        let mut arrivals = Vec::new();
-        for id in ids {
-            let here = self.jobs.contents.has(account, *id);
-            if !here && !self.is_held(*id, holders) {
-                return Answer::NotCome(format!("nobody has {id}"));
-            }
-            self.jobs.contents.hold(account, *id);
-            arrivals.push(Arrival {
-                id: *id,
-                bytes: CONTENT_BYTES,
-                moved: if here { 0 } else { CONTENT_BYTES },
-            });
-        }
-        Answer::Came(arrivals)
-    }
-
-    /// Whether one of these has a content, and runs.
-    pub(super) fn is_held(&self, id: ContentId, holders: &[AccountKey]) -> bool {
-        holders.iter().any(|holder| {
-            let place = self.actors.place_of(*holder);
-            let runs = place.is_some_and(|place| self.actors.list[place].role.is_running());
-            runs && self.jobs.contents.has(*holder, id)
-        })
     }
 
     fn record_for_worker(&mut self, actor: usize, ticket: Ticket, facts: Vec<Fact>) {

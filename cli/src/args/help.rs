@@ -1,0 +1,97 @@
+//! What `--help` says of every command, as files that a change of it shows in.
+//!
+//! After a change that is meant: `SOUK_BLESS=1 cargo test -p souk-cli --bin souk help`, and read
+//! what became of the files in `cli/tests/help`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Command, CommandFactory};
+
+use super::Args;
+use super::examples::{self, COLUMNS};
+
+/// Where the files are written anew.
+const BLESS: &str = "SOUK_BLESS";
+
+/// The long help of a command and of all below it that are shown, with the words of each.
+fn helps(command: &mut Command, path: &str, found: &mut Vec<(String, String)>) {
+    found.push((path.to_owned(), command.render_long_help().to_string()));
+    let is_shown = |sub: &&mut Command| !sub.is_hide_set() && sub.get_name() != "help";
+    for sub in command.get_subcommands_mut().filter(is_shown) {
+        let path = format!("{path} {}", sub.get_name());
+        helps(sub, &path, found);
+    }
+}
+
+/// All of them, at a width.
+fn at_width(columns: usize) -> Vec<(String, String)> {
+    let mut command = examples::with(Args::command()).term_width(columns);
+    command.build();
+    let mut found = Vec::new();
+    helps(&mut command, "souk", &mut found);
+    found
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help")
+}
+
+/// What the files are to hold: one for each first word.
+fn files() -> BTreeMap<PathBuf, String> {
+    let mut files = BTreeMap::<PathBuf, String>::new();
+    for (path, help) in at_width(COLUMNS) {
+        let first = path.split(' ').nth(1).unwrap_or("souk");
+        let file = files.entry(folder().join(format!("{first}.txt")));
+        let lines = help.lines().map(str::trim_end);
+        let text: String = lines.map(|line| format!("{line}\n")).collect();
+        file.or_default()
+            .push_str(&format!("==== {path} --help\n{text}\n"));
+    }
+    files
+}
+
+#[test]
+fn help_of_every_command_is_as_the_files_in_git_say() {
+    let files = files();
+    if std::env::var_os(BLESS).is_some() {
+        fs::create_dir_all(folder()).unwrap();
+        for (path, text) in &files {
+            fs::write(path, text).unwrap();
+        }
+    }
+    let known = fs::read_dir(folder()).unwrap();
+    let mut known: Vec<PathBuf> = known.map(|entry| entry.unwrap().path()).collect();
+    known.sort();
+    let wanted: Vec<&PathBuf> = files.keys().collect();
+    assert!(
+        known.iter().eq(wanted),
+        "a file for each command: {known:?}"
+    );
+    for (path, text) in &files {
+        let kept = fs::read_to_string(path).unwrap();
+        let mut lines = text.lines().zip(kept.lines()).enumerate();
+        if let Some((place, (now, kept))) = lines.find(|(_, (now, kept))| now != kept) {
+            let (path, line) = (path.display(), place + 1);
+            panic!("{path}:{line} has\n  {kept}\nand is\n  {now}\n{BLESS}=1 writes it anew");
+        }
+        assert_eq!(text.len(), kept.len(), "{} ends elsewhere", path.display());
+    }
+}
+
+#[test]
+fn help_fits_a_terminal_and_breaks_no_word() {
+    let unbroken = at_width(usize::from(u16::MAX));
+    for ((path, help), (_, whole)) in at_width(COLUMNS).iter().zip(&unbroken) {
+        for line in help.lines() {
+            assert!(line.chars().count() <= COLUMNS, "{path}: {line}");
+        }
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(help), words(whole), "{path} breaks a word");
+    }
+}

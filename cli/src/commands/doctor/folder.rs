@@ -1,0 +1,119 @@
+//! The folder: what lies in it, whether it can be written, and who else can read its keys.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use souk_node::executor::IsolationFile;
+use souk_node::folder::config::{ConfigError, KEY_FILE, ProviderFile};
+use souk_node::folder::key::{KeyError, NodeKey};
+use souk_node::folder::market_file::MarketFile;
+use souk_node::provider;
+
+use super::Finding;
+use crate::paste;
+
+/// Looks at a folder.
+pub fn look(dir: &Path) -> Vec<Finding> {
+    if !dir.exists() {
+        let found = format!("there is no folder {}", dir.display());
+        let fix = "`souk testnet up` makes one to try things, `souk market join LINE` one of a \
+                   market; or give --dir";
+        return vec![Finding::warning("folder", found, fix)];
+    }
+    let mut findings = vec![writable(dir)];
+    findings.extend(keys(dir));
+    findings.extend(sold(dir));
+    findings
+}
+
+fn writable(dir: &Path) -> Finding {
+    let place = dir.display();
+    match tempfile::tempfile_in(dir) {
+        Ok(_) => Finding::good("folder", format!("{place} can be written")),
+        Err(error) => {
+            let found = format!("{place} cannot be written: {error}");
+            Finding::problem(
+                "folder",
+                found,
+                "give it to the user who runs souk: chown, chmod",
+            )
+        }
+    }
+}
+
+/// Every key of the folder, and of the nodes directly below it.
+fn keys(dir: &Path) -> Vec<Finding> {
+    let below = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut places: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
+    places.push(dir.to_owned());
+    places.sort();
+    let files = places.iter().map(|place| place.join(KEY_FILE));
+    let files: Vec<PathBuf> = files.filter(|file| file.is_file()).collect();
+    let faults: Vec<Finding> = files.iter().filter_map(|file| key_fault(file)).collect();
+    match (files.len(), faults.is_empty()) {
+        (0, _) => Vec::new(),
+        (many, true) => vec![Finding::good(
+            "keys",
+            format!("{many} found, read by their owner"),
+        )],
+        _ => faults,
+    }
+}
+
+fn key_fault(file: &Path) -> Option<Finding> {
+    if NodeKey::is_locked(file) {
+        return None;
+    }
+    let error = NodeKey::load(file).err()?;
+    let fix = match &error {
+        KeyError::Open { path, .. } => format!("chmod 600 {}", path.display()),
+        _ => "restore it from your backup: nothing else brings the account back".to_owned(),
+    };
+    Some(Finding::problem("keys", error.to_string(), fix))
+}
+
+/// The provider of the folder, if it is one: what it sells, and what stands around jobs.
+fn sold(dir: &Path) -> Vec<Finding> {
+    let file = match ProviderFile::find(dir) {
+        Ok(file) => file,
+        Err(ConfigError::Missing { .. }) => return kept_market(dir).into_iter().collect(),
+        Err(error) => {
+            let fix = "correct that file, or write a new one with `souk provider init`";
+            return vec![Finding::problem("provider", error.to_string(), fix)];
+        }
+    };
+    let mut findings = vec![match provider::runs(dir) {
+        true => Finding::good("provider", format!("{} runs", file.name)),
+        false => {
+            let found = format!("{} does not run", file.name);
+            Finding::warning("provider", found, paste::command("provider run"))
+        }
+    }];
+    let kept = IsolationFile::read(dir);
+    let missing = kept.map(|kept| kept.policy.missing).unwrap_or_default();
+    for rule in missing {
+        let found = format!("missing around jobs: {rule}");
+        findings.push(match rule.wall {
+            true => {
+                let fix = "a kernel that has it; `isolation = \"partial\"` sells without";
+                Finding::problem("walls", found, fix)
+            }
+            false => {
+                let fix = "run it where the system gives out control groups, such as under systemd";
+                Finding::warning("walls", found, fix)
+            }
+        });
+    }
+    findings
+}
+
+/// A market's file that is there and cannot be read.
+fn kept_market(dir: &Path) -> Option<Finding> {
+    match MarketFile::find(dir) {
+        Ok(_) | Err(ConfigError::Missing { .. }) => None,
+        Err(error) => {
+            let fix = "join anew in another folder: `souk --dir FOLDER market join LINE`";
+            Some(Finding::problem("market", error.to_string(), fix))
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The machine: cores, memory, room on the disk, files that may be open, processors.
+
+use std::path::Path;
+
+use rustix::fs::statvfs;
+use rustix::process::{Resource, getrlimit};
+use souk_host::{discover, system};
+
+use super::super::device::present;
+use super::Finding;
+use crate::show;
+
+/// Less free memory than a small model and a few processes take.
+const MEMORY_MIN: u64 = 1 << 30;
+
+/// Room on the disk that contents of jobs and logs need at least, and that they soon fill.
+const DISK_MIN: u64 = 256 << 20;
+const DISK_LOW: u64 = 4 << 30;
+
+/// Files and connections that a busy node has open.
+const FILES_MIN: u64 = 4_096;
+
+/// Looks at the machine, and at the disk that `dir` lies on.
+pub fn look(dir: &Path) -> Vec<Finding> {
+    let cpu = discover::cpu();
+    let version = env!("CARGO_PKG_VERSION");
+    let found = format!("{version} on {} with {} threads", cpu.model, cpu.threads);
+    let mut findings = vec![Finding::good("souk", found)];
+    findings.extend(memory());
+    findings.extend(disk(dir));
+    findings.extend(files());
+    findings.push(devices());
+    findings
+}
+
+fn memory() -> Option<Finding> {
+    let (free, all) = (system::memory_free_bytes()?, system::memory_bytes()?);
+    let found = format!("{} of {} are free", show::bytes(free), show::bytes(all));
+    Some(match free < MEMORY_MIN {
+        false => Finding::good("memory", found),
+        true => {
+            let fix = "end other programs, or sell and run smaller models";
+            Finding::warning("memory", found, fix)
+        }
+    })
+}
+
+fn disk(dir: &Path) -> Option<Finding> {
+    let dir = std::path::absolute(dir).ok()?;
+    let there = dir.ancestors().find(|path| path.exists())?;
+    let system = statvfs(there).ok()?;
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let found = format!("{} are free at {}", show::bytes(free), there.display());
+    Some(match free {
+        0..DISK_MIN => {
+            let fix = "make room: a node whose disk is full stops";
+            Finding::problem("disk", found, fix)
+        }
+        DISK_MIN..DISK_LOW => {
+            let fix = "make room: contents of jobs take up to 16 GiB";
+            Finding::warning("disk", found, fix)
+        }
+        _ => Finding::good("disk", found),
+    })
+}
+
+fn files() -> Option<Finding> {
+    let limit = getrlimit(Resource::Nofile);
+    let now = limit.current?;
+    let found = format!("a process may have {now} open");
+    Some(match now < FILES_MIN {
+        false => Finding::good("files", found),
+        true => {
+            let fix = format!("`ulimit -n {FILES_MIN}`, or LimitNOFILE in a unit of systemd");
+            Finding::warning("files", found, fix)
+        }
+    })
+}
+
+/// What of this machine can be sold.
+fn devices() -> Finding {
+    let names = present();
+    Finding::good("devices", format!("{} can be sold", names.join(", ")))
+}

@@ -1,0 +1,92 @@
+//! The market of the folder: whether it answers, how fast, what its clock says, and what the
+//! folder's account has.
+
+use std::path::Path;
+use std::time::Instant;
+
+use souk_node::client::broker::Broker;
+use souk_node::clock::unix_ms;
+use souk_node::folder::config::KEY_FILE;
+use souk_node::folder::key::NodeKey;
+use souk_node::folder::market_file::MarketFile;
+use souk_node::protocols::market::{Answer, Request};
+
+use super::Finding;
+use crate::folder;
+use crate::{paste, show};
+
+/// How wrong this machine's clock may be before people are told, and before things fail.
+const CLOCK_MS: u64 = 2_000;
+const CLOCK_MAX_MS: u64 = 60_000;
+
+/// Looks at the market of a folder, if it has one.
+pub async fn look(dir: &Path) -> Vec<Finding> {
+    let Ok(market) = MarketFile::find(dir) else {
+        return Vec::new();
+    };
+    let name = market.genesis.chain.as_str().to_owned();
+    let begun = Instant::now();
+    let broker = match folder::look(dir).await {
+        Ok(broker) => broker,
+        Err(failure) => {
+            let found = format!("\"{name}\" does not answer: {}", failure.cause);
+            let fix = match dir.join("testnet.log").exists() {
+                true => paste::command("testnet up"),
+                false => "look whether the network is up and the market's validators run".into(),
+            };
+            return vec![Finding::problem("market", found, fix)];
+        }
+    };
+    let took = begun.elapsed().as_secs_f64();
+    let known = show::number(broker.validators().len());
+    let known = show::count(known, "validator");
+    let found = format!(
+        "\"{name}\" answers in {}; {known} known",
+        show::seconds(took)
+    );
+    let mut findings = vec![Finding::good("market", found), clock(&broker)];
+    findings.extend(account(dir, &broker).await);
+    findings
+}
+
+fn clock(broker: &Broker) -> Finding {
+    let off = broker.log_clock().time().0.abs_diff(unix_ms());
+    let found = format!("{} from the validators'", show::seconds(off as f64 / 1e3));
+    let fix = "set this machine's clock by NTP";
+    match off {
+        0..CLOCK_MS => Finding::good("clock", found),
+        CLOCK_MS..CLOCK_MAX_MS => Finding::warning("clock", found, fix),
+        _ => Finding::problem("clock", found, fix),
+    }
+}
+
+async fn account(dir: &Path, broker: &Broker) -> Option<Finding> {
+    if NodeKey::is_locked(&folder::account_folder(dir).join(KEY_FILE)) {
+        let found = "its key is under a passphrase, which is not asked for here";
+        return Some(Finding::good("account", found));
+    }
+    let Some(own) = folder::own_account(dir) else {
+        let found = "the folder has none; looking takes none";
+        let fix = paste::command("account new");
+        return Some(Finding::warning("account", found, fix));
+    };
+    let Ok(Answer::Account(account)) = broker.ask(&Request::Account(own)).await else {
+        return None;
+    };
+    let short = own.to_string()[..8].to_owned();
+    Some(match account {
+        None => {
+            let found = format!("{short} is not open in this market");
+            Finding::warning("account", found, paste::command("account new"))
+        }
+        Some(account) if account.available.0 == 0 => {
+            let found = format!("{short} has nothing to spend");
+            let fix = paste::command("account deposit AMOUNT --reference TEXT");
+            Finding::warning("account", found, fix)
+        }
+        Some(account) => {
+            let has = show::credits(account.available.0);
+            Finding::good("account", format!("{short} has {has} credits to spend"))
+        }
+    })
+}

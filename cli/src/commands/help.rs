@@ -1,0 +1,33 @@
+//! Help in other shapes: completions for shells, pages for `man`.
+
+use std::path::Path;
+
+use clap_complete::Shell;
+use serde_json::json;
+
+use crate::args::{Args, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::create;
+use crate::show;
+
+/// Prints what completes souk's words in a shell.
+pub fn completions(shell: Shell) {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Args::documented(), "souk", &mut text);
+    show::say(String::from_utf8_lossy(&text).trim_end());
+}
+
+/// Writes the manual's pages: `souk.1` and one for each command below it.
+pub fn manual(folder: &Path, output: Output) -> Outcome {
+    create(folder)?;
+    clap_mangen::generate_to(Args::documented(), folder).map_err(|error| {
+        let cause = format!("cannot write to {}: {error}", folder.display());
+        Failure::new(Kind::State, cause, "give another folder")
+    })?;
+    let text = format!(
+        "wrote the pages to {0}; read one with `man {0}/souk.1`",
+        folder.display()
+    );
+    show::line(output, &json!({ "folder": folder }), &text);
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! `souk operator reconcile`: what a market confirmed beside what an account outside it shows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use souk_node::market::{Credits, Direction, Event, MoneyRequest};
+use souk_node::protocols::statement::DECISIONS;
+
+use crate::args::{Output, credits};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{look, unreachable_market};
+use crate::show;
+
+/// Decisions that are looked at.
+const DECISIONS_MAX: usize = 1_000_000;
+
+/// A row of the file.
+#[derive(Debug, Deserialize)]
+struct Row {
+    direction: String,
+    amount: String,
+    reference: String,
+}
+
+/// What a movement is known by on both sides.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct OutsideEntry {
+    direction: &'static str,
+    micro_credits: Credits,
+    reference: String,
+}
+
+/// Compares, and fails where anything is on one side alone.
+pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
+    let outside = rows(file)?;
+    let broker = look(folder).await?;
+    let decided = broker.statement(DECISIONS, DECISIONS_MAX).await;
+    let decided = decided.map_err(unreachable_market)?;
+    let confirmed = decided.lines.iter().flat_map(|line| &line.causes);
+    let confirmed = confirmed.filter_map(|event| match event {
+        Event::Decided {
+            request,
+            confirmed: true,
+            ..
+        } => Some(movement(request)),
+        _ => None,
+    });
+    let mut counts: BTreeMap<OutsideEntry, (usize, usize)> = BTreeMap::new();
+    confirmed.for_each(|it| counts.entry(it).or_default().0 += 1);
+    outside
+        .into_iter()
+        .for_each(|it| counts.entry(it).or_default().1 += 1);
+    let matched: usize = counts.values().map(|(market, file)| market.min(file)).sum();
+    let alone = |market: bool| -> Vec<(&OutsideEntry, usize)> {
+        let over = |(here, there): (usize, usize)| here.saturating_sub(there);
+        let over = counts
+            .iter()
+            .map(|(it, (in_market, in_file))| match market {
+                true => (it, over((*in_market, *in_file))),
+                false => (it, over((*in_file, *in_market))),
+            });
+        over.filter(|(_, count)| *count > 0).collect()
+    };
+    let (in_market, in_file) = (alone(true), alone(false));
+    match output {
+        Output::Json => show::json(&json!({
+            "matched": matched, "only_in_market": in_market, "only_in_file": in_file,
+        })),
+        Output::Text => {
+            show::say(&format!("{matched} movements are on both sides"));
+            print("confirmed in the market, and not in the file", &in_market);
+            print("in the file, and not confirmed in the market", &in_file);
+        }
+    }
+    match in_market.len() + in_file.len() {
+        0 => Ok(()),
+        count => {
+            let cause = format!("{count} movements are on one side alone");
+            let hint = "each is named above; `souk operator requests` shows what is not decided";
+            Err(Failure::new(Kind::Verification, cause, hint))
+        }
+    }
+}
+
+fn print(what: &str, movements: &[(&OutsideEntry, usize)]) {
+    for (movement, count) in movements {
+        let OutsideEntry {
+            direction,
+            micro_credits,
+            reference,
+        } = movement;
+        let amount = show::credits(micro_credits.0);
+        show::say(&format!(
+            "{what}: {count} x {direction} of {amount} \"{reference}\""
+        ));
+    }
+}
+
+fn movement(request: &MoneyRequest) -> OutsideEntry {
+    OutsideEntry {
+        direction: match request.direction {
+            Direction::Deposit => "deposit",
+            Direction::Withdrawal => "withdrawal",
+        },
+        micro_credits: request.amount,
+        reference: request.reference.to_string(),
+    }
+}
+
+fn rows(file: &Path) -> Result<Vec<OutsideEntry>, Failure> {
+    let hint = "the first line is direction,amount,reference; then for example \
+                deposit,12.5,invoice 7";
+    let wrong = |cause: String| {
+        let cause = format!("{}: {cause}", file.display());
+        Failure::new(Kind::Input, cause, hint)
+    };
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .from_path(file)
+        .map_err(|error| wrong(error.to_string()))?;
+    let rows = reader.deserialize::<Row>().zip(2_u64..).map(|(row, line)| {
+        let row = row.map_err(|error| wrong(error.to_string()))?;
+        let direction = match row.direction.as_str() {
+            "deposit" => "deposit",
+            "withdrawal" => "withdrawal",
+            other => {
+                let cause = format!("line {line}: `{other}` is neither deposit nor withdrawal");
+                return Err(wrong(cause));
+            }
+        };
+        let amount = credits(&row.amount);
+        let amount = amount.map_err(|cause| wrong(format!("line {line}: {cause}")))?;
+        Ok(OutsideEntry {
+            direction,
+            micro_credits: Credits(amount),
+            reference: row.reference,
+        })
+    });
+    rows.collect()
+}

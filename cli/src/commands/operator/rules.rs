@@ -1,0 +1,189 @@
+//! `souk operator rules|pending|upgrade`: what a market is run by, and what of it is to change.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use souk_node::clock::unix_ms;
+use souk_node::market::{Acceptance, ClassRules, Command, Millis, Price, Setting, Units, Upgrade};
+use souk_node::protocols::market::{Governance, Member, Standing};
+
+use super::{given, operator};
+use crate::args::{OperatorKey, OperatorRules, Output, RulesChangeArgs};
+use crate::commands::account::out_of_turn;
+use crate::commands::market::views;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{look, unreachable_market};
+use crate::paste;
+use crate::{rules, show};
+
+/// What a change is told earlier than it must be: it takes a moment to reach the log.
+const MARGIN: Millis = Millis(5_000);
+
+/// Carries out a command on rules.
+pub async fn run(folder: &Path, output: Output, command: OperatorRules) -> Outcome {
+    match command {
+        OperatorRules::Show => show_rules(folder, output).await,
+        OperatorRules::List => list(folder, output).await,
+        OperatorRules::Change(args) => change(folder, output, &args).await,
+        OperatorRules::Keep { change, key } => {
+            let operator = operator(folder, &key).await?;
+            let keep = Command::KeepRules { change };
+            if given(&operator, output, keep).await?.is_some() {
+                let facts = json!({ "change": change, "is": "taken back" });
+                let text = format!("change {change} is taken back: the rules stay as they are");
+                show::line(output, &facts, &text);
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn governance(folder: &Path) -> Result<Governance, Failure> {
+    let broker = look(folder).await?;
+    broker.governance().await.map_err(unreachable_market)
+}
+
+async fn show_rules(folder: &Path, output: Output) -> Outcome {
+    let found = governance(folder).await?;
+    match output {
+        Output::Json => show::json(&found),
+        Output::Text => {
+            show::say(rules::text(&found.rules).trim_end());
+            show::say("");
+            show::governance::print_coming(&found);
+        }
+    }
+    Ok(())
+}
+
+async fn list(folder: &Path, output: Output) -> Outcome {
+    let found = governance(folder).await?;
+    match output {
+        Output::Json => show::json(&json!({
+            "changes": found.changes, "version": found.version, "upgrade": found.upgrade,
+        })),
+        Output::Text => show::governance::print_coming(&found),
+    }
+    Ok(())
+}
+
+/// Lists commands that wait for more operators.
+pub async fn pending(folder: &Path, output: Output) -> Outcome {
+    let found = governance(folder).await?;
+    match output {
+        Output::Json => show::json(&found.approvals),
+        Output::Text => show::governance::print_pending(&found),
+    }
+    Ok(())
+}
+
+async fn change(folder: &Path, output: Output, args: &RulesChangeArgs) -> Outcome {
+    let broker = look(folder).await?;
+    let found = broker.governance().await.map_err(unreachable_market)?;
+    let mut settings = Vec::new();
+    for set in &args.set {
+        settings.push(number(set)?);
+    }
+    if let Some(name) = &args.class {
+        let class = views::class(&broker, name).await?;
+        settings.push(of_class(found.rules.of_class(class), args));
+    }
+    if settings.is_empty() {
+        let hint = "give --set NAME=VALUE, or --class with --tick, --lot or --auctions";
+        return Err(Failure::new(Kind::Input, "nothing is to change", hint));
+    }
+    let at = told_for(&found, args.notice);
+    let operator = operator(folder, &args.key).await?;
+    let change = Command::ChangeRules { settings, at };
+    let Some(done) = given(&operator, output, change).await? else {
+        return Ok(());
+    };
+    let Acceptance::Due { change, at } = done else {
+        return Err(out_of_turn(&done));
+    };
+    let keep = paste::command(&format!("operator rules keep {change}"));
+    let text = format!(
+        "change {change} takes effect at {} UTC; open leases and orders that rest keep what they \
+         have\n  to take it back: {keep}",
+        show::time_of_day(at.0)
+    );
+    show::line(output, &json!({ "change": change, "at": at }), &text);
+    Ok(())
+}
+
+/// When a change that is told now takes effect.
+fn told_for(found: &Governance, notice: Option<Duration>) -> Millis {
+    let notice = notice.map(|notice| u64::try_from(notice.as_millis()).unwrap_or(u64::MAX));
+    let notice = notice.map_or(found.rules.rules_notice, Millis);
+    found.now.max(Millis(unix_ms())).after(notice).after(MARGIN)
+}
+
+fn number(set: &str) -> Result<Setting, Failure> {
+    let wrong = |why: &str| {
+        let hint = format!(
+            "rules, and what they are now: {}",
+            paste::command("operator rules show")
+        );
+        Failure::new(Kind::Input, format!("--set {set}: {why}"), hint)
+    };
+    let parts = set.split_once('=');
+    let (name, value) = parts.ok_or_else(|| wrong("it is not NAME=VALUE"))?;
+    let value = value.parse();
+    let value = value.map_err(|_| wrong("the value is no whole number from 0"))?;
+    let (rule, value) = rules::setting(name, value).map_err(|why| wrong(&why))?;
+    Ok(Setting::Number { rule, value })
+}
+
+fn of_class(now: ClassRules, args: &RulesChangeArgs) -> Setting {
+    let interval = |time: Duration| match u64::try_from(time.as_millis()) {
+        Ok(0) => None,
+        millis => Some(Millis(millis.unwrap_or(u64::MAX))),
+    };
+    Setting::Class(ClassRules {
+        tick: args.tick.map_or(now.tick, Price),
+        lot: args.lot.map_or(now.lot, Units),
+        auction: args.auctions.map_or(now.auction, interval),
+        ..now
+    })
+}
+
+/// Tells from when another version of the rules applies.
+pub async fn upgrade(
+    folder: &Path,
+    output: Output,
+    (to, notice, anyway): (u16, Option<Duration>, bool),
+    key: &OperatorKey,
+) -> Outcome {
+    let broker = look(folder).await?;
+    let found = broker.governance().await.map_err(unreachable_market)?;
+    let members = broker.members().await.map_err(unreachable_market)?;
+    let stays = |member: &&Member| {
+        !matches!(member.standing, Standing::Leaving | Standing::Removed) && member.speaks < to
+    };
+    let short: Vec<String> = members
+        .validators
+        .iter()
+        .filter(stays)
+        .map(|member| format!("{} (up to {})", member.raft_id, member.speaks))
+        .collect();
+    if !short.is_empty() && !anyway {
+        let cause = format!(
+            "validators do not speak version {to} of the rules and would stop: {}",
+            short.join(", ")
+        );
+        let hint = "install a release that speaks it on each and start them anew; then try again";
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
+    let at = told_for(&found, notice);
+    let operator = operator(folder, key).await?;
+    let command = Command::Upgrade(Upgrade { to, at });
+    if given(&operator, output, command).await?.is_some() {
+        let text = format!(
+            "version {to} of the rules applies from {} UTC on",
+            show::time_of_day(at.0)
+        );
+        show::line(output, &json!({ "version": to, "at": at }), &text);
+    }
+    Ok(())
+}

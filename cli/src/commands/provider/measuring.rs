@@ -1,0 +1,108 @@
+//! What a provider's devices were measured to do, and `souk provider measure`.
+
+use std::path::Path;
+
+use serde_json::json;
+use souk_node::clock::unix_ms;
+use souk_node::device::class_name;
+use souk_node::device::measurement::{self, DeviceMeasurement};
+use souk_node::folder::config::ProviderFile;
+use souk_node::market::Resources;
+use souk_node::memory::DType;
+use souk_vocabulary::profile::Profile;
+
+use super::super::device::{check_driver, check_library};
+use super::super::node;
+use crate::args::Output;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::show;
+
+/// Measures the devices of the provider in a folder anew, for its next start.
+pub async fn measure(folder: &Path, output: Output) -> Outcome {
+    let file = ProviderFile::find(folder).map_err(from_config)?;
+    if !measurement::is_kept(&file.device) {
+        let cause = "nothing is kept of this device: it is emulated, or its driver measures it at \
+                     each start";
+        let hint = "`souk device bench` measures it operator by operator";
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
+    let known = opened(folder, &file, Source::Now).await?;
+    keep(folder, &file, &known)?;
+    let (profile, resources) = stated(&file, &known.profiles);
+    let class = class_name::of(&resources.class());
+    let speed = profile.operations_per_second(DType::F32).unwrap_or(0.0);
+    let facts = json!({
+        "device": profile.model, "class_name": class,
+        "operations_per_second": speed, "bytes_per_second": profile.memory.bytes_per_second,
+        "share_of_mixed_work": known.share, "measured_at": known.at,
+    });
+    let text = format!(
+        "{}: {} in f32, {} of memory, of which mixed work gets {:.0} %\n\
+         class {class} at full speed; the provider goes by it from its next start",
+        profile.model,
+        show::scaled(speed, "op/s"),
+        show::scaled(profile.memory.bytes_per_second, "B/s"),
+        known.share * 100.0,
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+/// Where the figures of a device come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// From the folder, where what is kept there still holds; else they are measured and kept.
+    Folder,
+    /// They are measured.
+    Now,
+}
+
+/// What a provider's devices are, and what it states of them within its limits.
+pub async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
+    let known = opened(folder, file, Source::Folder).await?;
+    Ok(stated(file, &known.profiles))
+}
+
+/// The devices of a provider, which its limits allow, as they were measured.
+pub async fn opened(
+    folder: &Path,
+    file: &ProviderFile,
+    source: Source,
+) -> Result<DeviceMeasurement, Failure> {
+    let library = file.library(folder);
+    check_library(library.as_deref())?;
+    check_driver(&file.device, library.as_deref())?;
+    let (home, choice) = (folder.to_owned(), file.device.clone());
+    let (cores, now) = (file.limits.cores, unix_ms() / 1_000);
+    let is_kept = source == Source::Folder && measurement::is_kept(&choice);
+    let opening = move || match is_kept {
+        true => DeviceMeasurement::known(&home, &choice, cores, now),
+        false => DeviceMeasurement::now(&choice, cores, now),
+    };
+    let opened = tokio::task::spawn_blocking(opening).await;
+    let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
+    let hint = "`souk device list` shows the names";
+    let known = opened.map_err(|error| Failure::new(Kind::Input, error, hint))?;
+    for profile in &known.profiles {
+        let sold = file.limits.check_device(profile);
+        sold.map_err(|error| node::from_provider(error.into()))?;
+    }
+    Ok(known)
+}
+
+/// What a start of the provider is to go by.
+pub fn keep(folder: &Path, file: &ProviderFile, known: &DeviceMeasurement) -> Outcome {
+    match measurement::is_kept(&file.device) {
+        true => known.keep(folder).map_err(from_config),
+        false => Ok(()),
+    }
+}
+
+/// The devices as the one they are sold as, and what an ask states of it.
+pub fn stated(file: &ProviderFile, profiles: &[Profile]) -> (Profile, Resources) {
+    let profile = souk_node::device::together(profiles);
+    let mut resources = souk_node::device::resources(&file.device, &profile, &file.limits);
+    resources.region = file.region.0;
+    (profile, resources)
+}

@@ -1,0 +1,112 @@
+//! `souk serve`: the gateway of a folder's account.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use serde_json::json;
+use souk_gateway::{
+    Config, DoorError, Gateway, GatewayError, Scope, TOKENS_FILE, TokenError, page_at, page_of,
+};
+use souk_node::folder::market_file::MarketFile;
+use souk_testnet::process::READY;
+
+use crate::args::{Output, PageArgs, ServeArgs};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{from_config, join};
+use crate::show;
+use crate::stop::Requests;
+
+/// What to look at where a file cannot be used.
+const FOLDER_HINT: &str = "check the folder's permissions and the space left";
+
+/// Answers over HTTP until it is told to stop.
+pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
+    let mut stop = Requests::new();
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let buyer = join(folder).await?;
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let tokens = folder.join(TOKENS_FILE);
+    let config = Config {
+        folder: folder.clone(),
+        name: market.genesis.chain.to_string(),
+        address: args.http,
+    };
+    let gateway = Gateway::start(buyer, config).await.map_err(from_gateway)?;
+    let url = format!("http://{}", gateway.address());
+    let page = page_at(&folder, gateway.address(), scope(args.page)).map_err(from_tokens)?;
+    let facts = json!({ "ready": true, "url": url, "page": page, "tokens": tokens });
+    let tokens = tokens.display();
+    // What is no terminal may be a log, which others read.
+    let opened = match std::io::stdout().is_terminal() {
+        true => format!("open {page}"),
+        false => "`souk dashboard` opens its page".to_owned(),
+    };
+    let text = format!("{READY} {url}; {opened}; tokens in {tokens}; stop with Ctrl-C");
+    show::line(output, &facts, &text);
+    let stopped = async {
+        match args.until_stdin_closes {
+            true => stop.next_or_stdin_closed().await,
+            false => stop.next().await,
+        }
+    };
+    tokio::select! {
+        () = gateway.run() => {}
+        () = stopped => {}
+    }
+    Ok(())
+}
+
+/// Prints what opens the page of the gateway that runs.
+pub fn dashboard(folder: &Path, output: Output, args: PageArgs) -> Outcome {
+    let page = page_of(folder, scope(args)).map_err(from_tokens)?;
+    let page = page.ok_or_else(|| {
+        let cause = format!("no gateway runs for {}", folder.display());
+        let hint = "start it: souk serve; a testnet has one, unless it was started with --no-http";
+        Failure::new(Kind::State, cause, hint)
+    })?;
+    show::line(output, &json!({ "page": page }), &page);
+    Ok(())
+}
+
+/// What the page may do.
+pub fn scope(args: PageArgs) -> Scope {
+    match args.trade {
+        true => Scope::Trade,
+        false => Scope::Read,
+    }
+}
+
+/// An address that nothing is served at.
+pub fn from_door(error: DoorError) -> Failure {
+    match error {
+        DoorError::NotLoopback { .. } => Failure::new(
+            Kind::Input,
+            error,
+            "give --http 127.0.0.1:0, and have a proxy with a password answer others",
+        ),
+        DoorError::Listen { .. } => Failure::new(
+            Kind::Network,
+            error,
+            "another program may listen there: give --http another port",
+        ),
+    }
+}
+
+fn from_gateway(error: GatewayError) -> Failure {
+    match error {
+        GatewayError::Door(error) => from_door(error),
+        GatewayError::Token(error) => from_tokens(error),
+        GatewayError::Contents(_) | GatewayError::Keys(_) | GatewayError::Address(_) => {
+            Failure::new(Kind::State, error, FOLDER_HINT)
+        }
+    }
+}
+
+/// Tokens that cannot be had.
+pub fn from_tokens(error: TokenError) -> Failure {
+    let hint = match error {
+        TokenError::Damaged { .. } => "",
+        TokenError::File { .. } => FOLDER_HINT,
+    };
+    Failure::new(Kind::State, error, hint)
+}

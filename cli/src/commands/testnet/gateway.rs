@@ -1,0 +1,60 @@
+//! The gateway beside the nodes of a testnet.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+
+use souk_gateway::page_of;
+use souk_testnet::ports::Ports;
+use souk_testnet::supervisor::Supervisor;
+
+use super::{binary, from_supervisor};
+use crate::args::UpArgs;
+use crate::commands::serve::{from_tokens, scope};
+use crate::failure::{Failure, Kind};
+
+/// The port of a gateway where nothing is said.
+const PORT: u16 = 7_800;
+
+/// What a testnet's gateway is called.
+const NAME: &str = "gateway";
+
+/// Starts the gateway of a testnet whose nodes serve; what opens its page, if it is wanted.
+pub async fn beside(
+    folder: &Path,
+    supervisor: &mut Supervisor,
+    args: &UpArgs,
+) -> Result<Option<String>, Failure> {
+    if args.no_http {
+        return Ok(None);
+    }
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    // Held until it listens there itself.
+    let ports = Ports::take(1).map_err(|error| {
+        let cause = format!("cannot find a free port on loopback: {error}");
+        Failure::new(Kind::Network, cause, "give --http ADDRESS, or --no-http")
+    })?;
+    let is_free = TcpListener::bind(at(PORT)).is_ok();
+    let usual = at(if is_free { PORT } else { ports.numbers()[0] });
+    let address = args.http.unwrap_or(usual);
+    let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let dir = folder.to_string_lossy().into_owned();
+    let arguments = [
+        "--dir",
+        &dir,
+        "serve",
+        "--http",
+        &address.to_string(),
+        "--until-stdin-closes",
+    ];
+    let added = supervisor.add(&binary()?, NAME, &arguments, "buyer").await;
+    added.map_err(from_supervisor)?;
+    let page = page_of(&folder, scope(args.page)).map_err(from_tokens)?;
+    let lost = || {
+        Failure::new(
+            Kind::Unexpected,
+            "the gateway does not say where it answers",
+            "",
+        )
+    };
+    page.map(Some).ok_or_else(lost)
+}

@@ -1,0 +1,224 @@
+//! A market's rules as people write them: one commented file, times in seconds.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use souk_node::market::{Class, ClassRules, Millis, Price, Rule, Rules, Unit, Units};
+
+/// The file's list of classes.
+const CLASSES: &str = "classes";
+
+/// The width of its lines.
+const COLUMNS: usize = 100;
+
+/// What it begins with.
+const HEAD: &str = "\
+# The rules of a market. They are part of what its id is made of: whoever joins by its line begins
+# with the same ones. Operators may change those that are not fixed while it runs, with notice.
+# Prices, deposits and caps are in micro-credits (a million is a credit), prices per device-second.
+";
+
+const CLASSES_HEAD: &str = "\
+# Classes of devices with a tick, a lot or an auction of their own; the numbers are those that
+# `souk book --json` shows.
+# [[classes]]
+# class = { kind = 1, memory = 3, throughput = 5, bandwidth = 3, emulated = true }
+# tick = 1
+# lot = 1
+# auction_seconds = 60    # orders meet only at multiples of this, at one price; else at once";
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClassEntry {
+    class: Class,
+    #[serde(default = "one")]
+    tick: u64,
+    #[serde(default = "one_unit")]
+    lot: u32,
+    #[serde(default)]
+    auction_seconds: Option<u64>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn one_unit() -> u32 {
+    1
+}
+
+impl ClassEntry {
+    fn of(rules: &ClassRules) -> ClassEntry {
+        ClassEntry {
+            class: rules.class,
+            tick: rules.tick.0,
+            lot: rules.lot.0,
+            auction_seconds: rules.auction.map(|interval| interval.0 / 1_000),
+        }
+    }
+
+    fn rules(&self) -> ClassRules {
+        ClassRules {
+            class: self.class,
+            tick: Price(self.tick),
+            lot: Units(self.lot),
+            auction: self.auction_seconds.map(|seconds| Millis(millis(seconds))),
+        }
+    }
+}
+
+/// What overflows is more than any rule may be, which is then said.
+fn millis(seconds: u64) -> u64 {
+    seconds.saturating_mul(1_000)
+}
+
+/// What a rule is called in the file: with what its number counts.
+pub fn key(rule: Rule) -> String {
+    let name = rule.name();
+    match rule.unit() {
+        Unit::Time => format!("{name}_seconds"),
+        Unit::Permille => format!("{name}_permille"),
+        Unit::Number | Unit::Credits => name.to_owned(),
+    }
+}
+
+/// The number of a rule as the file has it.
+pub fn figure(rule: Rule, value: u64) -> u64 {
+    match rule.unit() {
+        Unit::Time => value / 1_000,
+        _ => value,
+    }
+}
+
+/// The rule that a file calls so, and its number.
+pub fn setting(name: &str, number: u64) -> Result<(Rule, u64), String> {
+    let rule = Rule::ALL.iter().find(|rule| key(**rule) == name);
+    let rule = *rule.ok_or_else(|| format!("there is no rule `{name}`"))?;
+    match rule.unit() {
+        Unit::Time => Ok((rule, millis(number))),
+        _ => Ok((rule, number)),
+    }
+}
+
+/// Reads the rules of a file; each is checked.
+pub fn read(path: &Path) -> Result<Rules, String> {
+    let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let file: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
+    let mut rules = Rules::default();
+    for (name, value) in file {
+        if name == CLASSES {
+            let classes = Vec::<ClassEntry>::deserialize(value).map_err(|error| wrong(&error))?;
+            rules.classes = classes.iter().map(ClassEntry::rules).collect();
+            continue;
+        }
+        let number = value.as_integer().and_then(|number| number.try_into().ok());
+        let number = number.ok_or_else(|| wrong(&format!("{name} is no whole number from 0")))?;
+        let (rule, number) = setting(&name, number).map_err(|error| wrong(&error))?;
+        rule.set(&mut rules, number)
+            .map_err(|fault| wrong(&fault))?;
+    }
+    rules.check().map_err(|fault| wrong(&fault))?;
+    Ok(rules)
+}
+
+/// The rules as a file with comments.
+pub fn text(rules: &Rules) -> String {
+    let rule = |rule: &Rule| {
+        let means = match rule.may_change() {
+            true => rule.means().to_owned(),
+            false => format!("{} Fixed.", rule.means()),
+        };
+        let (key, number) = (key(*rule), figure(*rule, rule.of(rules)));
+        format!("{}\n{key} = {number}\n", comment(&means))
+    };
+    let numbers: String = Rule::ALL.iter().map(rule).collect();
+    let classes = rules.classes.iter().map(ClassEntry::of);
+    let classes: String = classes.map(|entry| class_text(&entry)).collect();
+    let text = format!("{HEAD}\n{numbers}\n{CLASSES_HEAD}\n{classes}");
+    format!("{}\n", text.trim_end())
+}
+
+/// Words as lines of comment.
+fn comment(words: &str) -> String {
+    let mut lines = vec!["#".to_owned()];
+    for word in words.split_whitespace() {
+        let last = lines.last().map_or(0, String::len);
+        match last + 1 + word.len() > COLUMNS {
+            true => lines.push(format!("# {word}")),
+            false => {
+                if let Some(line) = lines.last_mut() {
+                    line.push(' ');
+                    line.push_str(word);
+                }
+            }
+        }
+    }
+    lines.join("\n")
+}
+
+fn class_text(entry: &ClassEntry) -> String {
+    let class = &entry.class;
+    let auction = match entry.auction_seconds {
+        Some(seconds) => format!("auction_seconds = {seconds}\n"),
+        None => String::new(),
+    };
+    format!(
+        "[[classes]]\nclass = {{ kind = {}, memory = {}, throughput = {}, bandwidth = {}, \
+         emulated = {} }}\ntick = {}\nlot = {}\n{auction}",
+        class.kind.0,
+        class.memory.0,
+        class.throughput.0,
+        class.bandwidth.0,
+        class.emulated,
+        entry.tick,
+        entry.lot,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_node::market::{Band, KindCode};
+
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Rules, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules.toml");
+        std::fs::write(&path, text).unwrap();
+        read(&path)
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_with_classes_and_auctions() {
+        let mut rules = Rules::default();
+        assert_eq!(read_text(&text(&rules)).unwrap(), rules);
+        let class = Class {
+            kind: KindCode(1),
+            memory: Band(3),
+            throughput: Band(5),
+            bandwidth: Band(3),
+            emulated: true,
+        };
+        let own = |auction| ClassRules {
+            class,
+            tick: Price(5),
+            lot: Units(2),
+            auction,
+        };
+        rules.classes = vec![own(Some(Millis(60_000))), own(None)];
+        rules.ask_deposit = souk_node::market::Credits(7);
+        assert_eq!(read_text(&text(&rules)).unwrap(), rules);
+    }
+
+    #[test]
+    fn a_rule_that_makes_no_sense_is_refused_by_its_name() {
+        let cause = |text: &str| read_text(text).unwrap_err();
+        assert!(cause("tick = 0").contains("tick"));
+        assert!(cause("fee_basis_points = 10001").contains("fee_basis_points"));
+        assert!(cause("lease_max_seconds = 99999999999999999").contains("lease_max"));
+        assert!(cause("reserve_permille = 1001").contains("reserve"));
+        assert!(cause("fees = 1").contains("no rule `fees`"));
+        assert!(cause("tick = -1").contains("tick is no whole number"));
+    }
+}

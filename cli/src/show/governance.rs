@@ -1,0 +1,110 @@
+//! How a market is run: what is to change, and what waits for operators.
+
+use souk_node::device::class_name;
+use souk_node::market::{Command, RulesChange, Setting};
+use souk_node::protocols::market::{Governance, Member, Members, Standing};
+
+use super::{Table, credits, say, short, time_of_day};
+use crate::paste;
+use crate::rules::{figure, key};
+
+/// Prints what of the rules is to change.
+pub fn print_coming(found: &Governance) {
+    say(&format!("version {} of the rules applies", found.version));
+    if let Some(upgrade) = found.upgrade {
+        say(&format!(
+            "version {} applies from {} UTC on: validators that do not speak it stop then",
+            upgrade.to,
+            time_of_day(upgrade.at.0)
+        ));
+    }
+    if found.changes.is_empty() {
+        say("no change of the rules is to come");
+        return;
+    }
+    for RulesChange { id, at, settings } in &found.changes {
+        say(&format!("change {id}, from {} UTC on", time_of_day(at.0)));
+        for setting in settings {
+            say(&format!("  {}", set(setting)));
+        }
+    }
+}
+
+fn set(setting: &Setting) -> String {
+    match setting {
+        Setting::Number { rule, value } => {
+            format!("{} becomes {}", key(*rule), figure(*rule, *value))
+        }
+        Setting::Class(own) => {
+            let auctions = match own.auction {
+                Some(interval) => format!("auctions every {} s", interval.0 / 1_000),
+                None => "no auctions".to_owned(),
+            };
+            let name = class_name::of(&own.class);
+            format!("{name}: tick {}, lot {}, {auctions}", own.tick, own.lot)
+        }
+    }
+}
+
+/// Prints commands that wait for more operators.
+pub fn print_pending(found: &Governance) {
+    if found.approvals.is_empty() {
+        say("no command waits for operators");
+        return;
+    }
+    let mut table = Table::new(&[">command", "given by", "until", "what"]);
+    for approval in &found.approvals {
+        let given: Vec<String> = approval.given.iter().map(short).collect();
+        let needed = found.operators_needed;
+        table.row([
+            approval.id.to_string(),
+            format!("{} of {needed}: {}", given.len(), given.join(" ")),
+            time_of_day(approval.until.0),
+            told(&approval.command),
+        ]);
+    }
+    table.print();
+    let approve = paste::command("operator approve COMMAND");
+    say(&format!("  to give one too: {approve}"));
+}
+
+/// A command of the operators in words.
+pub fn told(command: &Command) -> String {
+    match command {
+        Command::Deposit { account, amount } => {
+            format!("credit {} to {}", credits(amount.0), short(account))
+        }
+        Command::Confirm { request } => format!("confirm request {request}"),
+        Command::Refuse { request, reason } => format!("refuse request {request}: {reason}"),
+        Command::Collect { to, amount } => {
+            format!("collect {} for {}", credits(amount.0), short(to))
+        }
+        Command::Freeze { account, reason } => format!("freeze {}: {reason}", short(account)),
+        Command::Thaw { account } => format!("thaw {}", short(account)),
+        Command::ChangeRules { settings, at } => {
+            let settings: Vec<String> = settings.iter().map(set).collect();
+            let from = time_of_day(at.0);
+            format!("{}, from {from} UTC on", settings.join("; "))
+        }
+        Command::KeepRules { change } => format!("take change {change} back"),
+        Command::Upgrade(upgrade) => {
+            let from = time_of_day(upgrade.at.0);
+            format!("version {} of the rules from {from} UTC on", upgrade.to)
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// Prints which versions of the rules the validators carry out.
+pub fn print_versions(members: &Members) {
+    let stays =
+        |member: &&Member| !matches!(member.standing, Standing::Leaving | Standing::Removed);
+    let spoken = members.validators.iter().filter(stays);
+    let spoken: Vec<String> = spoken
+        .map(|member| format!("{} up to {}", member.raft_id, member.speaks))
+        .collect();
+    say(&format!(
+        "validators carry out versions: {}",
+        spoken.join(", ")
+    ));
+}

@@ -1,0 +1,304 @@
+//! An account's history: every movement of its credits, with what caused it.
+
+use serde_json::{Value, json};
+use souk_node::market::{
+    AccountKey, Balances, CloseReason, Credits, Direction, Event, Millis, MoveReason, OrderEnd,
+};
+use souk_node::protocols::statement::{Statement, StatementLine};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::{Table, credits, say, short};
+
+/// What the lines come to.
+pub struct Sums {
+    /// What the account had before the first of them.
+    pub opening: Balances,
+    /// What it had after the last.
+    pub closing: Balances,
+    /// Movements between them that the validator asked has not seen, by the lines' balances.
+    pub gaps: usize,
+}
+
+impl Sums {
+    /// Of lines, the newest first; none where there are none.
+    pub fn of(lines: &[StatementLine]) -> Option<Sums> {
+        let (closing, opening) = (lines.first()?.after, lines.last()?.before);
+        let gaps = lines.windows(2).filter(|two| two[1].after != two[0].before);
+        Some(Sums {
+            opening,
+            closing,
+            gaps: gaps.count(),
+        })
+    }
+}
+
+/// Prints a history, the oldest movement first.
+pub fn print(account: AccountKey, statement: &Statement) {
+    let lines = &statement.lines;
+    let Some(sums) = Sums::of(lines) else {
+        say("no credits of this account have moved, as far as the validator asked has seen");
+        return;
+    };
+    let mut table =
+        Table::new(&["when (UTC)", ">change", ">held", ">available", "why"]).sparing(&["held"]);
+    let opening = &sums.opening;
+    table.row(row(
+        "before",
+        opening,
+        opening,
+        "brought forward".to_owned(),
+    ));
+    let mut known = *opening;
+    for line in lines.iter().rev() {
+        if line.before != known {
+            let why = "movements that are not kept any more".to_owned();
+            table.row(row("", &known, &line.before, why));
+        }
+        known = line.after;
+        let when = when(line.time);
+        // Of this year or the last: the month says enough.
+        let when = when.get(5..).unwrap_or_default().replace('T', " ");
+        let (when, _) = when.split_once('.').unwrap_or((&when, ""));
+        table.row(row(
+            when.trim_end_matches('Z'),
+            &line.before,
+            &line.after,
+            why(account, line),
+        ));
+    }
+    table.print();
+    let closing = &sums.closing;
+    say(&format!(
+        "{} movements come to {} available, {} held, {} at stake",
+        lines.len(),
+        credits(closing.available.0),
+        credits(closing.escrow.0),
+        credits(closing.stake.0),
+    ));
+    if statement.more {
+        say("older ones: --last N with a larger N");
+    }
+}
+
+/// The same, for programs: the oldest first.
+pub fn to_json(account: AccountKey, statement: &Statement) -> Value {
+    let one = |line: &StatementLine| {
+        let mut value = json!(line);
+        value["why"] = why(account, line).into();
+        value
+    };
+    let sums = Sums::of(&statement.lines);
+    let movements: Vec<Value> = statement.lines.iter().rev().map(one).collect();
+    json!({
+        "account": account,
+        "opening": sums.as_ref().map(|sums| sums.opening),
+        "closing": sums.as_ref().map(|sums| sums.closing),
+        "gaps": sums.as_ref().map_or(0, |sums| sums.gaps),
+        "older": statement.more,
+        "movements": movements,
+    })
+}
+
+/// The columns of [`csv_row`].
+pub const CSV_HEADER: [&str; 11] = [
+    "time",
+    "entry",
+    "offset",
+    "part",
+    "why",
+    "available_change",
+    "held_change",
+    "stake_change",
+    "available",
+    "held",
+    "stake",
+];
+
+/// A movement for a spreadsheet, in micro-credits.
+pub fn csv_row(account: AccountKey, line: &StatementLine) -> [String; 11] {
+    let StatementLine { before, after, .. } = line;
+    let change = |of: fn(&Balances) -> Credits| {
+        (i128::from(of(after).0) - i128::from(of(before).0)).to_string()
+    };
+    [
+        when(line.time),
+        line.place.index.to_string(),
+        line.place.offset.to_string(),
+        line.place.part.to_string(),
+        why(account, line),
+        change(|of| of.available),
+        change(|of| of.escrow),
+        change(|of| of.stake),
+        after.available.to_string(),
+        after.escrow.to_string(),
+        after.stake.to_string(),
+    ]
+}
+
+fn row(when: &str, before: &Balances, after: &Balances, why: String) -> [String; 5] {
+    [
+        when.to_owned(),
+        signed(before.available, after.available),
+        signed(before.escrow, after.escrow),
+        credits(after.available.0),
+        why,
+    ]
+}
+
+fn signed(before: Credits, after: Credits) -> String {
+    match before.cmp(&after) {
+        std::cmp::Ordering::Less => format!("+{}", credits(after.0 - before.0)),
+        std::cmp::Ordering::Equal => String::new(),
+        std::cmp::Ordering::Greater => format!("-{}", credits(before.0 - after.0)),
+    }
+}
+
+fn when(time: Millis) -> String {
+    let nanos = i128::from(time.0) * 1_000_000;
+    let known = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
+    let text = known.and_then(|known| known.format(&Rfc3339).ok());
+    text.unwrap_or_else(|| format!("{time} ms after 1970"))
+}
+
+fn why(account: AccountKey, line: &StatementLine) -> String {
+    // That an order traded says that it is filled.
+    let filled = |event: &&Event| {
+        matches!(
+            event,
+            Event::OrderClosed {
+                reason: OrderEnd::Filled,
+                ..
+            }
+        )
+    };
+    let events = line.causes.iter().filter(|event| !filled(event));
+    let is_bought =
+        |event: &&Event| matches!(event, Event::LeaseClosed { buyer, .. } if *buyer == account);
+    let closed = line.causes.iter().filter(is_bought).count();
+    let paid = (closed == 1).then(|| paid(line)).flatten();
+    let causes = events.filter_map(|event| cause(account, event, paid));
+    let mut causes: Vec<String> = causes.collect();
+    causes.dedup();
+    match causes.len() {
+        0 => "unknown".to_owned(),
+        1..=3 => causes.join("; "),
+        more => format!("{}; {}; and {} more", causes[0], causes[1], more - 2),
+    }
+}
+
+/// What an account has less after a movement than before: what was held and did not come back.
+fn paid(line: &StatementLine) -> Option<u64> {
+    let all = |of: &Balances| [of.available, of.escrow, of.stake].map(|part| u128::from(part.0));
+    let sum = |of: &Balances| all(of).into_iter().sum::<u128>();
+    let cost = sum(&line.before).checked_sub(sum(&line.after))?;
+    u64::try_from(cost).ok()
+}
+
+fn cause(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String> {
+    Some(match event {
+        Event::Moved { reason, .. } => moved(*reason).to_owned(),
+        Event::Requested(request) => match request.direction {
+            Direction::Deposit => return None,
+            Direction::Withdrawal => format!("withdrawal {} asked for", request.id),
+        },
+        Event::Decided {
+            request, confirmed, ..
+        } => {
+            let what = match request.direction {
+                Direction::Deposit => "deposit",
+                Direction::Withdrawal => "withdrawal",
+            };
+            let came = if *confirmed { "confirmed" } else { "refused" };
+            format!(
+                "{what} {} {came}{}",
+                request.id,
+                quoted(request.reference.as_str())
+            )
+        }
+        Event::Transferred {
+            from,
+            to,
+            reference,
+            ..
+        } => {
+            let reference = quoted(reference.as_str());
+            match *from == account {
+                true => format!("given to {}{reference}", short(to)),
+                false => format!("given by {}{reference}", short(from)),
+            }
+        }
+        Event::Rested { order, .. } => format!("order {order} rests"),
+        Event::OrderClosed { order, reason, .. } => format!("order {order} {}", order_end(*reason)),
+        Event::Traded(trade) => match trade.provider == account {
+            true => format!("lease {} sold", trade.lease),
+            false => format!("lease {} bought", trade.lease),
+        },
+        Event::LeaseExtended { lease, .. } => format!("lease {lease} extended"),
+        Event::Slashed { lease, .. } => format!("fault proven in lease {lease}"),
+        Event::LeaseClosed {
+            lease,
+            reason,
+            fee,
+            buyer,
+            provider,
+            ..
+        } => {
+            let end = lease_end(*reason);
+            match (*buyer == account, paid, fee.0) {
+                (true, Some(0), _) => format!("lease {lease}: nothing paid, {end}"),
+                (true, Some(paid), _) if *reason == CloseReason::Receipt => {
+                    format!("lease {lease}: paid {}", credits(paid))
+                }
+                (true, Some(paid), _) => format!("lease {lease}: paid {}, {end}", credits(paid)),
+                (false, _, 1..) if *provider == account => {
+                    format!("lease {lease}: {end}, less a fee of {}", credits(fee.0))
+                }
+                _ => format!("lease {lease}: {end}"),
+            }
+        }
+        _ => return None,
+    })
+}
+
+fn moved(reason: MoveReason) -> &'static str {
+    match reason {
+        MoveReason::Credited => "credited by the operator",
+        MoveReason::Collected => "the market's earnings",
+        MoveReason::Staked => "put at stake",
+        MoveReason::Unstaked => "taken back from stake",
+    }
+}
+
+fn quoted(reference: &str) -> String {
+    match reference {
+        "" => String::new(),
+        text => format!(" \"{text}\""),
+    }
+}
+
+fn order_end(reason: OrderEnd) -> &'static str {
+    match reason {
+        OrderEnd::Filled => "filled",
+        OrderEnd::Cancelled => "cancelled",
+        OrderEnd::Expired => "expired",
+        OrderEnd::Unfilled => "not filled",
+        OrderEnd::Evicted => "gave way in a full market",
+        OrderEnd::Frozen => "out: the account was frozen",
+    }
+}
+
+fn lease_end(reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::Receipt => "settled",
+        CloseReason::Deadline => "its time was over",
+        CloseReason::BuyerEnded => "ended by the buyer",
+        CloseReason::GaveUp => "given up",
+        CloseReason::Reclaimed => "reclaimed",
+        CloseReason::Displaced => "displaced",
+        CloseReason::Disputed => "refused",
+        CloseReason::BuyerSilent => "notes not answered",
+        CloseReason::Resold => "resold",
+        CloseReason::Unused => "never begun",
+    }
+}

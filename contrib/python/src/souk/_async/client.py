@@ -1,0 +1,326 @@
+"""The client: plans, jobs, the market and the account of one gateway."""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from contextlib import aclosing
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast, overload
+
+from .. import _find
+from .._batches import Outputs, cut, joined
+from .._contents import Content, Inputs, ModelLike, Prepared, input_contents, model_content
+from .._decode import decode, decode_rows
+from .._models import (
+    Account,
+    Earnings,
+    JobFacts,
+    JobState,
+    Limits,
+    Map,
+    Movement,
+    OfferedDevice,
+    Provider,
+    ProviderDetail,
+    Status,
+    Validator,
+)
+from .._plan import Plan, plan_of
+from .._table import Table
+from .._twins import async_each
+from .._updates import Parser, Update, update_of
+from .._wire import begun, job_path, limited, may_pass, quoted
+from ..errors import GatewayUnreachable, InputRefused, NotFound, SoukError
+from .job import AsyncJob
+from .market import AsyncLeases, AsyncMarket, AsyncOrders
+from .transport import AsyncTransport
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+# Names of contents that are remembered as sent.
+_SENT_MAX = 4_096
+
+
+class AsyncClient:
+    """A gateway of a market, and the account that it trades for.
+
+    Without arguments it takes $SOUK_URL and $SOUK_TOKEN, else the gateway at
+    http://127.0.0.1:7800 with the token in the market's folder ($SOUK_DIR, else `souk-testnet`).
+    `patience` is for how many seconds it asks again where the gateway is away for a moment.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        folder: str | PathLike[str] | None = None,
+        timeout: float = 60.0,
+        patience: float = 15.0,
+    ) -> None:
+        self._transport = AsyncTransport(_find.find(url, token, folder), timeout, patience)
+        self._sent: dict[str, None] = {}
+        self.market = AsyncMarket(self._transport)
+        """What is on offer, what it costs and what it cost."""
+        self.orders = AsyncOrders(self._transport)
+        """Orders of the account, placed by hand."""
+        self.leases = AsyncLeases(self._transport)
+        """Leases of the account, bought and sold."""
+
+    @property
+    def url(self) -> str:
+        """Where the gateway answers."""
+        return self._transport.found.url
+
+    @property
+    def token(self) -> str:
+        """What opens it."""
+        return self._transport.found.token
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._transport.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def plan(self, model: ModelLike, inputs: Inputs, **limits: Unpack[Limits]) -> Plan:
+        """What would run where, for how long and at what price. No money moves."""
+        prepared = Prepared(model_content(model), input_contents(inputs))
+        body: dict[str, Any] = {**prepared.body(), **limited(limits)}
+        told = await self._bringing(prepared, "/v1/plans", body, {})
+        return plan_of(cast("dict[str, Any]", told), body)
+
+    @overload
+    async def submit(
+        self, model: Plan, *, slippage: float | None = None, key: str | None = None
+    ) -> AsyncJob: ...
+    @overload
+    async def submit(
+        self,
+        model: ModelLike,
+        inputs: Inputs,
+        *,
+        key: str | None = None,
+        **limits: Unpack[Limits],
+    ) -> AsyncJob: ...
+    async def submit(
+        self,
+        model: Plan | ModelLike,
+        inputs: Inputs | None = None,
+        *,
+        slippage: float | None = None,
+        key: str | None = None,
+        **limits: Unpack[Limits],
+    ) -> AsyncJob:
+        """Buy and run a plan, or a model with its inputs; it returns once that is on disk.
+
+        A plan runs if it costs and takes no more than `slippage` per cent above what it said, else
+        `PlanMoved`. Under the same `key` the same job is bought once, however often one asks.
+        """
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        if isinstance(model, Plan):
+            if inputs is not None or limits:
+                raise InputRefused(
+                    "a plan has its inputs and limits already", "make another plan with others"
+                )
+            # The job goes with it: a gateway that was started anew remembers no plans.
+            asked: dict[str, object] = {"plan": model.hash, "job": model.request}
+            if slippage is not None:
+                asked["slippage"] = slippage
+            told = await self._transport.post("/v1/jobs", asked, headers)
+            return AsyncJob(self._transport, begun(told))
+        if inputs is None:
+            raise InputRefused("a model runs on inputs", "submit(model, {'name': array})")
+        prepared = Prepared(model_content(model), input_contents(inputs))
+        body = {"job": {**prepared.body(), **limited(limits)}}
+        told = await self._bringing(prepared, "/v1/jobs", body, headers)
+        return AsyncJob(self._transport, begun(told))
+
+    async def run(self, model: ModelLike, inputs: Inputs, **limits: Unpack[Limits]) -> Outputs:
+        """Buy, run, wait: the outputs by name."""
+        job = await self.submit(model, inputs, **limits)
+        return await job.result()
+
+    async def stream(
+        self,
+        model: ModelLike,
+        batches: Iterable[Inputs] | AsyncIterable[Inputs],
+        *,
+        ahead: int = 2,
+        **limits: Unpack[Limits],
+    ) -> AsyncGenerator[Outputs]:
+        """The outputs of each batch in order, each a job of its own, so many of them at once.
+
+        The budget is each job's own. The model goes up once. Where this ends early the jobs that
+        are under way are cancelled.
+        """
+        content = model_content(model)
+        waiting: deque[AsyncJob] = deque()
+        try:
+            async for inputs in async_each(batches):
+                if len(waiting) >= max(1, ahead):
+                    yield await waiting.popleft().result()
+                while True:
+                    try:
+                        waiting.append(await self._submit(content, inputs, limits))
+                        break
+                    except SoukError as error:
+                        # What is under way may hold what the next one needs.
+                        if not waiting or not may_pass(error):
+                            raise
+                    yield await waiting.popleft().result()
+            while waiting:
+                yield await waiting.popleft().result()
+        finally:
+            for job in waiting:
+                await _end(job)
+
+    async def map(
+        self,
+        model: ModelLike,
+        inputs: Inputs,
+        *,
+        batch: int,
+        ahead: int = 2,
+        **limits: Unpack[Limits],
+    ) -> Outputs:
+        """Outputs for inputs of many rows: cut into batches, run by `stream`, put together."""
+        answers: list[Outputs] = []
+        batches = cut(inputs, batch)
+        async with aclosing(self.stream(model, batches, ahead=ahead, **limits)) as stream:
+            async for outputs in stream:
+                answers.append(outputs)
+        return joined(answers)
+
+    async def job(self, name: str) -> AsyncJob:
+        """A job by its id or the beginning of it."""
+        return AsyncJob(
+            self._transport, decode(JobFacts, await self._transport.get(job_path(name)))
+        )
+
+    async def jobs(self, most: int | None = None) -> Table[JobState]:
+        """All jobs of the account, the newest first, so many at most."""
+        return await self._transport.table(JobState, "/v1/jobs", most)
+
+    async def account(self) -> Account:
+        """The account: what it may spend, what is held, what it earned."""
+        return decode(Account, await self._transport.get("/v1/accounts/me"))
+
+    async def statement(self, most: int | None = None) -> Table[Movement]:
+        """Movements of the account's credits, the newest first, so many at most."""
+        return await self._transport.table(Movement, "/v1/accounts/me/statement", most)
+
+    async def providers(self, most: int | None = None) -> Table[Provider]:
+        """Who has something on offer."""
+        return await self._transport.table(Provider, "/v1/providers", most)
+
+    async def provider(self, account: str) -> ProviderDetail:
+        """One provider, and what it offers."""
+        return decode(ProviderDetail, await self._transport.get(f"/v1/providers/{quoted(account)}"))
+
+    async def earnings(
+        self, account: str = "me", *, step: str | None = None, steps: int | None = None
+    ) -> Earnings:
+        """What an account got for leases that closed lately, by steps such as `1h`, so many."""
+        path = f"/v1/providers/{quoted(account)}/earnings"
+        return decode(Earnings, await self._transport.get(path, {"step": step, "steps": steps}))
+
+    async def devices(
+        self, *, kind: str | None = None, real: bool | None = None, most: int | None = None
+    ) -> Table[OfferedDevice]:
+        """What is on offer, by device: of a kind, only real ones, so many at most."""
+        given = {"kind": kind, "real": real}
+        return await self._transport.table(OfferedDevice, "/v1/devices", most, given)
+
+    async def network(self) -> Map:
+        """Who takes part, and the ways between: rate and round trip as they were measured."""
+        return decode(Map, await self._transport.get("/v1/network/map"))
+
+    async def validators(self) -> Table[Validator]:
+        """The validators, and how far each is."""
+        return decode_rows(Validator, await self._transport.get("/v1/validators"))
+
+    async def status(self) -> Status:
+        """What market this is, and how far it is."""
+        return decode(Status, await self._transport.get("/v1/status"))
+
+    async def follow(self, *topics: str) -> AsyncGenerator[Update]:
+        """What happens under `market`, `account`, `jobs`, `job:ID`, `depth:CLASS`, `trades:CLASS`
+        or another topic of the API, for as long as it is wanted.
+
+        It goes on where it broke off. An update whose topic is `reset` says that what came
+        between is not known any more.
+        """
+        last: str | None = None
+        while True:
+            parser = Parser()
+            try:
+                async with self._transport.stream(",".join(topics), last) as chunks:
+                    async for chunk in chunks:
+                        for message in parser.take(chunk):
+                            last = message.id or last
+                            yield update_of(message)
+            except GatewayUnreachable:
+                # Whether it is back the next question finds out, and waits for that.
+                await self.status()
+
+    async def _submit(self, model: Content, inputs: Inputs, limits: Limits) -> AsyncJob:
+        prepared = Prepared(model, input_contents(inputs))
+        body = {"job": {**prepared.body(), **limited(limits)}}
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return AsyncJob(
+            self._transport, begun(await self._bringing(prepared, "/v1/jobs", body, headers))
+        )
+
+    async def _bringing(
+        self, prepared: Prepared, path: str, body: object, headers: dict[str, str]
+    ) -> object:
+        """Asks about contents that are brought first."""
+        for content in prepared.contents:
+            await self._bring(content)
+        try:
+            return await self._transport.post(path, body, headers)
+        except NotFound as error:
+            if "content" not in error.facts:
+                raise
+        # The gateway had to make room: what it was brought long ago is gone.
+        self._sent.clear()
+        for content in prepared.contents:
+            await self._bring(content)
+        return await self._transport.post(path, body, headers)
+
+    async def _bring(self, content: Content) -> None:
+        if content.name in self._sent:
+            return
+        path = f"/v1/contents/{content.name}"
+        try:
+            await self._transport.ask("HEAD", path)
+        except NotFound:
+            await self._transport.ask("PUT", path, content=content)
+        self._sent[content.name] = None
+        while len(self._sent) > _SENT_MAX:
+            del self._sent[next(iter(self._sent))]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.url}>"
+
+
+async def _end(job: AsyncJob) -> None:
+    """Ends what nobody waits for any more; what cannot be ended ends by its lease."""
+    try:
+        await job.cancel()
+    except SoukError:
+        return

@@ -1,0 +1,824 @@
+"""What the gateway answers. Made by models.py from docs/openapi.json, not by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeAlias, TypedDict
+
+from ._credits import Credits
+from ._table import Table
+
+__all__ = [
+    "Account",
+    "Amount",
+    "Ask",
+    "Balances",
+    "BidTerms",
+    "Cancelled",
+    "Candle",
+    "Candles",
+    "ClosedLease",
+    "Depth",
+    "Device",
+    "Earning",
+    "EarningStep",
+    "Earnings",
+    "Graph",
+    "GraphEdge",
+    "GraphPart",
+    "JobFacts",
+    "JobState",
+    "Lease",
+    "Level",
+    "Limits",
+    "Link",
+    "Map",
+    "MarketClass",
+    "Movement",
+    "Node",
+    "NodeDevice",
+    "OfferedDevice",
+    "OperationPrices",
+    "Order",
+    "OutputFacts",
+    "Placed",
+    "PlacedTrade",
+    "PriceIndex",
+    "Provider",
+    "ProviderDetail",
+    "Replica",
+    "Status",
+    "Throughput",
+    "Totals",
+    "Trade",
+    "Trades",
+    "Validator",
+    "Verdict",
+]
+
+Amount: TypeAlias = Credits | Decimal | float | str
+"""An amount of credits, as one may give it."""
+
+WIRE_NAMES = {"class_name": "class", "source": "from", "target": "to"}
+"""What fields are called on the wire, where that is another word."""
+
+
+class Limits(TypedDict, total=False):
+    """What a job is held to. Times are in seconds."""
+
+    budget: Amount | None
+    """The most it may cost, failed attempts included."""
+    deadline: float | None
+    """The most it may take."""
+    devices: Sequence[str]
+    """Kinds of devices, or parts of their names, any of which will do."""
+    exclude: Sequence[str]
+    """Accounts not to buy from."""
+    max_price: Amount | None
+    """The most for a device-second."""
+    max_providers: int
+    """At most so many providers. Else 4."""
+    min_notice: float
+    """The least notice before a device is taken back."""
+    min_providers: int
+    """At least so many providers. Else 1."""
+    min_reputation: int
+    """From 0 to 1000."""
+    prefer: str
+    """`balanced`, `fastest`, `cheapest` or `greenest`. Else balanced."""
+    priority: str | None
+    """Which of this account's own jobs goes first: `low`, `normal` or `high`."""
+    real: bool
+    """Only devices that are really there."""
+    regions: Sequence[str]
+    """Regions, such as `europe-west`; `europe` is all that begin so."""
+    spot: bool
+    """Take leases that may be taken back."""
+    verify: int
+    """On how many providers each part runs, 1 or 2: with two, results are compared. Else 1."""
+    wait: float
+    """How long to wait for devices. Else 5.0."""
+
+
+class BidTerms(TypedDict, total=False):
+    """What a bid is held to. Times are in seconds."""
+
+    all_or_none: bool
+    """Nothing trades unless all of it can at once."""
+    budget: Amount | None
+    """The most that all its leases may cost; else what the price comes to."""
+    displace: float
+    """Displace spot leases of lower bids whose notice is at most so long."""
+    duration: float
+    """How long each lease is. Else 60.0."""
+    exclude: Sequence[str]
+    """Accounts not to buy from."""
+    min_memory: int
+    """At least so many bytes of memory."""
+    min_notice: float
+    """The least notice before a device is taken back."""
+    min_reputation: int
+    """From 0 to 1000."""
+    min_stake: Amount
+    """What the provider has at stake at least."""
+    regions: Sequence[str]
+    """Regions, such as `europe-west`; `europe` is all that begin so."""
+    rest: float | None
+    """How long it rests."""
+    spot: bool
+    """Bid for leases that a higher bid or the provider may end with notice."""
+    tif: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """An account."""
+
+    account: str
+    name: str
+    available: Credits
+    """What it may spend."""
+    escrow: Credits
+    """What is held for its orders and leases."""
+    stake: Credits
+    earned: Credits
+    """What it has earned as a provider."""
+    open_orders: int
+    leases_sold: int
+    """Leases that it sold, and that it bought, that are not closed."""
+    leases_bought: int
+    reputation: int
+    """From 0 to 1000."""
+    frozen: str | None = None
+    """Why it is frozen, if it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """A figure for each element type."""
+
+    f64: int
+    f32: int
+    f16: int
+    bf16: int
+    int8: int
+    int4: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """An offer."""
+
+    order: int
+    provider: str
+    """The provider's account."""
+    provider_name: str
+    reputation: int
+    """From 0 to 1000."""
+    stake: Credits
+    class_name: str
+    kind: str
+    device: str
+    emulated: bool
+    price: Credits
+    """Credits a device-second."""
+    units: int
+    memory_bytes: int
+    memory_bandwidth: int
+    """Bytes a second."""
+    throughput: Throughput
+    """Mega-operations a second."""
+    power_milliwatts: int
+    """Milliwatts under load; 0 where it is unknown."""
+    region: str
+    duration_min: float
+    """The shortest and the longest lease, in seconds."""
+    duration_max: float
+    notice: float
+    """How many seconds before a spot lease is taken back."""
+    resale_of: int | None = None
+    """The lease whose rest is sold, where a buyer resells it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balances:
+    """What an account has."""
+
+    available: Credits
+    escrow: Credits
+    stake: Credits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationPrices:
+    """A figure for each element type."""
+
+    f64: int | None
+    f32: int | None
+    f16: int | None
+    bf16: int | None
+    int8: int | None
+    int4: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """An order that was cancelled."""
+
+    order: int
+    released: Credits
+    """What was held for it and is available again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candle:
+    """What a class cost in some time."""
+
+    start: datetime
+    """When it begins, RFC 3339."""
+    open: Credits
+    high: Credits
+    low: Credits
+    close: Credits
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candles:
+    """What a class cost over time."""
+
+    class_name: str
+    step: int
+    """Seconds in a candle."""
+    candles: Table[Candle]
+    """The oldest first; times without a trade have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A price in micro-credits a device-second, and what is there at it."""
+
+    price: Credits
+    orders: int
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceIndex:
+    """Prices of measured work over the last 64 trades, in nano-credits; null where nothing
+    traded does it.
+    """
+
+    per_tera_operation: OperationPrices
+    """A tera-operation, by element type."""
+    per_gigabyte_hour: int | None = None
+    per_gigabyte_moved: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """A trade."""
+
+    at: datetime
+    """When, RFC 3339."""
+    price: Credits
+    """Credits a device-second."""
+    units: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarketClass:
+    """A class at a glance."""
+
+    class_name: str
+    """What it is called, such as `gpu-m5-t7-b6-emulated`."""
+    bands: str
+    """What its bands of memory, throughput and bandwidth mean."""
+    emulated: bool
+    volume: int
+    """Units traded within a day."""
+    index: PriceIndex
+    ask: Level | None = None
+    auction_at: datetime | None = None
+    """When the next auction is, RFC 3339."""
+    bid: Level | None = None
+    last: Trade | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLease:
+    """A lease that is closed, of which the market may know no more."""
+
+    lease: int
+    at: datetime
+    """When it closed."""
+    buyer: str
+    provider: str
+    reason: str
+    paid: Credits
+    """What its provider got."""
+    fee: Credits
+    """What the market took."""
+    refunded: Credits
+    """What its buyer got back."""
+    class_name: str | None = None
+    device: str | None = None
+    device_time: float | None = None
+    """Seconds of its devices that were paid; null once the market has forgotten it."""
+    emulated: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depth:
+    """The book of a class."""
+
+    class_name: str
+    bands: str
+    emulated: bool
+    asks: Table[Level]
+    """By rising price."""
+    bids: Table[Level]
+    """By falling price."""
+    auction_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device on offer."""
+
+    device: str
+    emulated: bool
+    price: Credits
+    """The least price that is asked a device-second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earning:
+    """What was earned."""
+
+    leases: int
+    """Leases that closed."""
+    paid: Credits
+    """What the account got."""
+    device_time: float
+    """Seconds of its devices that were paid, of leases that the market has not forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarningStep:
+    """What was earned in a step by devices of a class."""
+
+    leases: int
+    """Leases that closed."""
+    paid: Credits
+    """What the account got."""
+    device_time: float
+    """Seconds of its devices that were paid, of leases that the market has not forgotten."""
+    start: datetime
+    """When it begins, RFC 3339."""
+    class_name: str | None = None
+    """The class; null where the market has forgotten the lease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earnings:
+    """What an account earned."""
+
+    account: str
+    step: int
+    """Seconds in a step."""
+    source: datetime
+    """When the first step begins, and when this was put together; RFC 3339."""
+    as_of: datetime
+    total: Earning
+    """All steps together."""
+    steps: Table[EarningStep]
+    """The oldest first; for each class one, and none where nothing was earned."""
+    complete: bool
+    """Whether all leases of the time are counted: those of a very busy account may be too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphEdge:
+    """A tensor on its way."""
+
+    tensor: str
+    bytes: int | None = None
+    """Null where that is known only when the job runs."""
+    source: int | None = None
+    """The part that makes it; null for an input of the job."""
+    target: int | None = None
+    """The part that reads it; null for an output of the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPart:
+    """A part: what one provider runs at once."""
+
+    part: int
+    """Its number, from 1."""
+    nodes: int
+    """Operations in it."""
+    flops: int
+    provider: str
+    """Who runs it by the plan."""
+    device: str
+    emulated: bool
+    start_seconds: float
+    """When it runs by the plan, in seconds from the job's begin."""
+    finish_seconds: float
+    micro_credits: Credits
+    """What it costs by the plan."""
+    critical: bool
+    """Whether the plan's time is that of this part."""
+    operators: Mapping[str, Any] | None = None
+    """How many there are of each operator."""
+    provider_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A job's parts, and the tensors between them, as its plan has them."""
+
+    parts: Table[GraphPart]
+    edges: Table[GraphEdge] | None = None
+    """Empty where an older souk submitted the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """A job."""
+
+    id: str
+    """What it is called."""
+    state: str
+    begun_at: datetime
+    """RFC 3339."""
+    model: str
+    """The content that is the model, or the path of its file."""
+    answered: int
+    """Requests that are answered."""
+    attempts: int
+    """How often leases were bought for it."""
+    paid: Credits
+    """What is paid by receipt."""
+    providers: tuple[str, ...]
+    """The providers that it bought from."""
+    here: bool
+    """Whether this gateway runs it."""
+    cause: str | None = None
+    """Why it failed, in a sentence."""
+    code: str | None = None
+    """Why it failed, as a word that never changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A lease."""
+
+    lease: int
+    buyer: str
+    provider: str
+    device: str
+    class_name: str
+    emulated: bool
+    state: str
+    """`waiting`, `active`, `ending`, `due` or `closed`."""
+    term: str
+    """`firm` or `spot`."""
+    price: Credits
+    """Credits a device-second."""
+    units: int
+    cost: Credits
+    """What it cost."""
+    held: Credits
+    """What it holds, and until when at the latest."""
+    starts_at: datetime
+    ends_at: datetime
+    job: str
+    """The id that it was bought under."""
+    paid: Credits | None = None
+    """What of that its provider got, the market's fee not counted; null before it is closed."""
+    reason: str | None = None
+    """Why it ended or will end, such as `receipt` or `deadline`."""
+    resale_order: int | None = None
+    """The ask by which the rest of it is resold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts:
+    """An output."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    blake3: str
+    """The BLAKE3 of the tensor, which its receipt names."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFacts:
+    """A job with its leases and outputs."""
+
+    id: str
+    """What it is called."""
+    state: str
+    begun_at: datetime
+    """RFC 3339."""
+    model: str
+    """The content that is the model, or the path of its file."""
+    answered: int
+    """Requests that are answered."""
+    attempts: int
+    """How often leases were bought for it."""
+    paid: Credits
+    """What is paid by receipt."""
+    providers: tuple[str, ...]
+    """The providers that it bought from."""
+    here: bool
+    """Whether this gateway runs it."""
+    spent: Credits
+    """What its leases have cost."""
+    held: Credits
+    """What they hold."""
+    leases: Table[Lease]
+    outputs: Table[OutputFacts]
+    cause: str | None = None
+    """Why it failed, in a sentence."""
+    code: str | None = None
+    """Why it failed, as a word that never changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A way between two, in one direction. What was not measured is null."""
+
+    source: str
+    target: str
+    bytes_per_second: float | None = None
+    round_trip: float | None = None
+    """Seconds from a question to the first word of the answer."""
+    route: str | None = None
+    """`direct` or `relayed`; null where this gateway has no connection."""
+    used_at: datetime | None = None
+    """When it was used last, RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDevice:
+    """A device of a provider."""
+
+    device: str
+    kind: str
+    class_name: str
+    emulated: bool
+    price: Credits
+    """Credits a device-second."""
+    units: int
+    """How many are on offer."""
+    memory_bytes: int
+    memory_bandwidth: int
+    """Bytes a second."""
+    throughput: Throughput
+    """Mega-operations a second."""
+    power_milliwatts: int
+    """Milliwatts under load; 0 where it is unknown."""
+    region: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """Somebody who takes part."""
+
+    account: str
+    role: str
+    name: str
+    devices: Table[NodeDevice]
+    """What a provider has on offer, or had last."""
+    age: float | None = None
+    """Seconds since a validator answered or a provider had something on offer; null where
+    neither was seen.
+    """
+    applied: int | None = None
+    busy: float | None = None
+    """Which share of what it sells is leased, from 0 to 1."""
+    leads: bool | None = None
+    leases: int | None = None
+    """Leases that it sold and that are not closed."""
+    reputation: int | None = None
+    """From 0 to 1000; null where it is no provider."""
+    stake: Credits | None = None
+    """What it has at stake."""
+    validator: int | None = None
+    """A validator's number, whether it leads, and how far it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """Who takes part, and the ways between."""
+
+    index: int
+    """The last entry of the log that is applied, as far as any validator says."""
+    as_of: datetime
+    """When this was put together, RFC 3339."""
+    nodes: Table[Node]
+    """The gateway's own account first, then validators, then providers, the cheapest first."""
+    left_out: int
+    """Providers beyond 200, which are left out."""
+    links: Table[Link]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement:
+    """Movements of the account's credits."""
+
+    place: str
+    """Where in the log."""
+    at: datetime
+    before: Balances
+    after: Balances
+    causes: tuple[Mapping[str, Any], ...]
+    """What caused it, as `souk account history --json` has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedDevice:
+    """A device that is on offer, by whomever."""
+
+    device: str
+    kind: str
+    emulated: bool
+    classes: tuple[str, ...]
+    """The classes it is traded in."""
+    providers: int
+    """How many providers offer it, and how many of it."""
+    units: int
+    price_min: Credits
+    """The least and the most that is asked a device-second."""
+    price_max: Credits
+    memory_bytes: int
+    """Figures of the cheapest."""
+    memory_bandwidth: int
+    """Bytes a second."""
+    throughput: Throughput
+    """Mega-operations a second."""
+    power_milliwatts: int
+    """Milliwatts under load; 0 where it is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """An order that rests in a book."""
+
+    order: int
+    side: str
+    """`bid` or `ask`."""
+    class_name: str
+    price: Credits
+    """Credits a device-second."""
+    units: int
+    """How many are left."""
+    held: Credits
+    """What is held for it."""
+    expires_at: datetime | None = None
+    """When it leaves the book; null where that is only when it is cancelled."""
+    resale_of: int | None = None
+    """The lease of which it resells the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedTrade:
+    """A lease that an order became."""
+
+    lease: int
+    provider: str
+    price: Credits
+    """Credits a device-second."""
+    units: int
+    held: Credits
+    """What is held for it."""
+    starts_at: datetime
+    ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """What came of an order that was placed or changed."""
+
+    order: int
+    """Its id: a new one where a change lost it its place in line."""
+    trades: Table[PlacedTrade]
+    """What it traded at once."""
+    resting: int
+    """How many units rest in the book."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderDetail:
+    """An account, and what it offers."""
+
+    account: Account
+    asks: Table[Ask]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """Who has something on offer."""
+
+    account: str
+    name: str
+    reputation: int
+    """From 0 to 1000."""
+    stake: Credits
+    devices: Table[Device]
+    """What is on offer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """How far a validator is."""
+
+    role: str
+    leader: int
+    """Who leads, as it knows; 0 for nobody."""
+    term: int
+    committed: int
+    applied: int
+    digest: str
+    """The digest of its state at `applied`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How the market and the gateway are."""
+
+    market: str
+    """The market's id."""
+    name: str
+    """Its name."""
+    version: str
+    """The version of this souk."""
+    account: str
+    """Whose gateway this is."""
+    index: int
+    """The last entry of the log that is applied, as far as any validator says."""
+    as_of: datetime
+    """When that was asked, RFC 3339."""
+    validators_answering: int
+    """Validators that answer, and that are known."""
+    validators_known: int
+    jobs_running: int
+    """Jobs that this gateway runs."""
+    streams: int
+    """Streams of events that are open."""
+    leader: int | None = None
+    """Who leads; null where nobody does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """All credits; available + escrow + stake + fees = deposits - withdrawals."""
+
+    deposits: Credits
+    withdrawals: Credits
+    available: Credits
+    escrow: Credits
+    stake: Credits
+    fees: Credits
+    balanced: bool
+    """Whether the sums agree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trades:
+    """The last trades of a class."""
+
+    class_name: str
+    trades: Table[Trade]
+    """The newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validator:
+    """A validator."""
+
+    id: int
+    account: str
+    address: str
+    standing: str
+    """`waiting`, `learner`, `voter`, `leaving` or `removed`."""
+    now: Replica | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a receipt holds."""
+
+    valid: bool
+    """Whether its arithmetic and both signatures hold."""
+    fault: str | None = None
+    """What does not."""

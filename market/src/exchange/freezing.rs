@@ -1,0 +1,146 @@
+//! Frozen accounts, and how much may come in and go out in a day.
+//!
+//! A frozen account begins nothing: it places, gives and takes out nothing, and its orders leave
+//! the books. What it has begun goes on: its leases run to their end and are paid, and it may end
+//! them.
+
+use crate::accounts::Movements;
+use crate::command::{Acceptance, Command};
+use crate::event::{Event, OrderEnd};
+use crate::ids::{AccountKey, OrderId, Slot};
+use crate::refusal::Refusal;
+use crate::request::Direction;
+use crate::text::Name;
+use crate::units::{Credits, Millis};
+
+use super::{Context, Exchange};
+
+/// A day of log time.
+const DAY: Millis = Millis(24 * 3_600_000);
+
+impl Exchange {
+    pub(super) fn on_freeze(
+        &mut self,
+        context: &mut Context<'_>,
+        account: AccountKey,
+        reason: &Name,
+    ) -> Result<Acceptance, Refusal> {
+        let slot = self.ledger.slot(account);
+        let slot = slot.ok_or(Refusal::AccountUnknown { account })?;
+        let orders = self.books.all().filter(|order| order.slot() == slot);
+        let mut orders: Vec<OrderId> = orders.map(|order| order.id).collect();
+        orders.sort_unstable();
+        for order in orders {
+            self.drop_order(order, OrderEnd::Frozen, context.events);
+        }
+        let frozen = self.ledger.get_mut(slot);
+        frozen.frozen = Some(reason.clone());
+        assert_eq!(frozen.open_orders, 0, "nothing of it rests");
+        context.events.push(Event::Frozen {
+            account,
+            reason: reason.clone(),
+        });
+        Ok(Acceptance::Frozen)
+    }
+
+    pub(super) fn on_thaw(
+        &mut self,
+        context: &mut Context<'_>,
+        account: AccountKey,
+    ) -> Result<Acceptance, Refusal> {
+        let slot = self.ledger.slot(account);
+        let slot = slot.ok_or(Refusal::AccountUnknown { account })?;
+        if self.ledger.get_mut(slot).frozen.take().is_some() {
+            context.events.push(Event::Thawed { account });
+        }
+        Ok(Acceptance::Thawed)
+    }
+
+    /// Whether a command begins something, where its account is frozen.
+    pub(super) fn check_frozen(&self, slot: Slot, command: &Command) -> Result<(), Refusal> {
+        let account = self.ledger.get(slot);
+        let Some(reason) = &account.frozen else {
+            return Ok(());
+        };
+        let begins = match command {
+            Command::Request { direction, .. } => *direction == Direction::Withdrawal,
+            Command::Transfer { .. }
+            | Command::PlaceAsk(_)
+            | Command::PlaceBid(_)
+            | Command::PlaceGang(_)
+            | Command::Extend { .. }
+            | Command::Resell { .. } => true,
+            _ => false,
+        };
+        match begins {
+            true => Err(Refusal::AccountFrozen {
+                account: account.key,
+                reason: reason.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// What has come in and gone out on this day.
+    fn moved_today(&self, slot: Slot) -> Movements {
+        let (moved, day) = (self.ledger.get(slot).moved, self.now.0 / DAY.0);
+        match moved.day == day {
+            true => moved,
+            false => Movements {
+                day,
+                ..Movements::default()
+            },
+        }
+    }
+
+    /// Whether so much may come into an account, or into one that is to be opened.
+    pub(super) fn check_deposit_cap(
+        &self,
+        slot: Option<Slot>,
+        amount: Credits,
+    ) -> Result<(), Refusal> {
+        let moved = slot.map(|slot| self.moved_today(slot).deposits);
+        let moved = moved.unwrap_or(Credits::ZERO);
+        self.check_cap(self.rules.deposit_cap_day, moved, amount)
+    }
+
+    pub(super) fn check_withdrawal_cap(&self, slot: Slot, amount: Credits) -> Result<(), Refusal> {
+        let moved = self.moved_today(slot).withdrawals;
+        self.check_cap(self.rules.withdrawal_cap_day, moved, amount)
+    }
+
+    fn check_cap(&self, cap: Credits, moved: Credits, amount: Credits) -> Result<(), Refusal> {
+        let is_within = moved.checked_add(amount).is_some_and(|sum| sum <= cap);
+        match cap.0 == 0 || is_within {
+            true => Ok(()),
+            false => Err(Refusal::CapReached {
+                cap,
+                moved,
+                next: Millis((self.now.0 / DAY.0 + 1).saturating_mul(DAY.0)),
+            }),
+        }
+    }
+
+    pub(super) fn count_deposit(&mut self, slot: Slot, amount: Credits) {
+        let mut moved = self.moved_today(slot);
+        moved.deposits = moved.deposits.plus(amount);
+        self.ledger.get_mut(slot).moved = moved;
+    }
+
+    /// Counted when it is asked for; what comes to nothing on the same day is not.
+    pub(super) fn count_withdrawal(&mut self, slot: Slot, amount: Credits) {
+        let mut moved = self.moved_today(slot);
+        let sum = moved.withdrawals.0.saturating_add(amount.0);
+        moved.withdrawals = Credits(sum);
+        self.ledger.get_mut(slot).moved = moved;
+    }
+
+    /// A withdrawal comes to nothing: where it was asked for today it does not count.
+    pub(super) fn uncount_withdrawal(&mut self, slot: Slot, amount: Credits, made: Millis) {
+        if made.0 / DAY.0 == self.now.0 / DAY.0 {
+            let mut moved = self.moved_today(slot);
+            moved.withdrawals = Credits(moved.withdrawals.0.saturating_sub(amount.0));
+            self.ledger.get_mut(slot).moved = moved;
+        }
+    }
+}

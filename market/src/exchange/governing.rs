@@ -1,0 +1,185 @@
+//! What the market's operators may do, once as many of them as are needed have said the same.
+
+use crate::approval::{APPROVAL_LIFE, APPROVALS_MAX, Approval};
+use crate::command::{Acceptance, Command};
+use crate::event::{Event, MoveReason};
+use crate::ids::AccountKey;
+use crate::refusal::Refusal;
+use crate::text::Name;
+use crate::units::Credits;
+
+use super::{Context, Exchange, Timer};
+
+impl Exchange {
+    /// Carries out a command of the operators, or puts it down until enough of them have given it.
+    pub(super) fn govern(
+        &mut self,
+        context: &mut Context<'_>,
+        command: &Command,
+    ) -> Result<Acceptance, Refusal> {
+        if let Command::Refuse { request, reason } = command
+            && self.open_request(*request)?.account == context.key
+        {
+            return self.on_refuse(context, *request, reason);
+        }
+        self.only_operator(context.key)?;
+        if let Some(waits) = self.approve(context, command)? {
+            return Ok(waits);
+        }
+        match command {
+            Command::Deposit { account, amount } => self.on_deposit(context, *account, *amount),
+            Command::Confirm { request } => self.on_confirm(context, *request),
+            Command::Refuse { request, reason } => self.on_refuse(context, *request, reason),
+            Command::Collect { to, amount } => self.on_collect(context, *to, *amount),
+            Command::Freeze { account, reason } => self.on_freeze(context, *account, reason),
+            Command::Thaw { account } => self.on_thaw(context, *account),
+            Command::ChangeRules { settings, at } => self.on_change(context, settings, *at),
+            Command::KeepRules { change } => self.on_keep(context, *change),
+            Command::Upgrade(upgrade) => self.on_upgrade(context, *upgrade),
+            _ => unreachable!("what every account may do is done elsewhere"),
+        }
+    }
+
+    pub(super) fn only_operator(&self, account: AccountKey) -> Result<(), Refusal> {
+        match self.operators.contains(&account) {
+            true => Ok(()),
+            false => Err(Refusal::OperatorOnly { account }),
+        }
+    }
+
+    /// Takes down that an operator has given a command; nothing where it is to be done now.
+    fn approve(
+        &mut self,
+        context: &mut Context<'_>,
+        command: &Command,
+    ) -> Result<Option<Acceptance>, Refusal> {
+        let needed = self.operators_needed;
+        if needed <= 1 {
+            return Ok(None);
+        }
+        let mut known = self.approvals.values();
+        let id = match known.find(|approval| approval.command == *command) {
+            Some(approval) => approval.id,
+            None => self.begin_approval(context.key, command)?,
+        };
+        let approval = self.approvals.get_mut(&id).expect("it was just found");
+        if !approval.given.contains(&context.key) {
+            approval.given.push(context.key);
+        }
+        let given = u32::try_from(approval.given.len()).unwrap_or(u32::MAX);
+        let until = approval.until;
+        assert!((1..=needed).contains(&given), "who gave it is counted");
+        let account = context.key;
+        context.events.push(Event::Approved {
+            approval: id,
+            account,
+            given,
+            needed,
+        });
+        if given == needed {
+            self.approvals.remove(&id);
+            self.timers.remove(&(until, Timer::Approval(id)));
+            return Ok(None);
+        }
+        Ok(Some(Acceptance::Awaited {
+            approval: id,
+            given,
+            needed,
+            until,
+        }))
+    }
+
+    fn begin_approval(&mut self, by: AccountKey, command: &Command) -> Result<u64, Refusal> {
+        let own = self.approvals.values();
+        let own = own.filter(|approval| approval.given.first() == Some(&by));
+        if own.count() >= APPROVALS_MAX {
+            let limit = APPROVALS_MAX as u32;
+            return Err(Refusal::ApprovalsMany { limit });
+        }
+        self.approvals_made += 1;
+        let (id, until) = (self.approvals_made, self.now.after(APPROVAL_LIFE));
+        let approval = Approval {
+            id,
+            command: command.clone(),
+            given: Vec::new(),
+            until,
+        };
+        let earlier = self.approvals.insert(id, approval);
+        assert!(earlier.is_none(), "a number is given once");
+        self.timers.insert((until, Timer::Approval(id)));
+        Ok(id)
+    }
+
+    /// Too few have given a command in time.
+    pub(super) fn forget_approval(&mut self, id: u64) {
+        let gone = self.approvals.remove(&id);
+        assert!(gone.is_some(), "an approval's timer has an approval");
+    }
+
+    fn on_deposit(
+        &mut self,
+        context: &mut Context<'_>,
+        account: AccountKey,
+        amount: Credits,
+    ) -> Result<Acceptance, Refusal> {
+        self.ledger.check_deposit(amount)?;
+        self.check_deposit_cap(self.ledger.slot(account), amount)?;
+        let slot = match self.ledger.slot(account) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.open_account(account, &Name::default(), context.events)?;
+                context.events.push(Event::Registered { account });
+                slot
+            }
+        };
+        self.ledger.deposit(slot, amount)?;
+        self.count_deposit(slot, amount);
+        context.events.push(Event::Moved {
+            account,
+            reason: MoveReason::Credited,
+            amount,
+        });
+        let available = self.ledger.get(slot).available;
+        assert!(available >= amount, "what came in is available");
+        Ok(Acceptance::Deposited { available })
+    }
+
+    /// What the market took becomes an account's.
+    fn on_collect(
+        &mut self,
+        context: &mut Context<'_>,
+        to: AccountKey,
+        amount: Credits,
+    ) -> Result<Acceptance, Refusal> {
+        let slot = self.ledger.slot(to);
+        let slot = slot.ok_or(Refusal::AccountUnknown { account: to })?;
+        let fees = self.ledger.totals().fees;
+        if amount > fees {
+            return Err(Refusal::FundsShort {
+                available: fees,
+                needed: amount,
+            });
+        }
+        self.ledger.collect(slot, amount);
+        context.events.push(Event::Moved {
+            account: to,
+            reason: MoveReason::Collected,
+            amount,
+        });
+        let available = self.ledger.get(slot).available;
+        Ok(Acceptance::Collected { available })
+    }
+}
+
+/// What anyone may ask.
+impl Exchange {
+    /// The operators, and how many of them must give the same command.
+    pub fn operators(&self) -> (&[AccountKey], u32) {
+        (&self.operators, self.operators_needed)
+    }
+
+    /// Commands that wait for more operators, the oldest first.
+    pub fn approvals(&self) -> impl Iterator<Item = &Approval> {
+        self.approvals.values()
+    }
+}

@@ -1,0 +1,148 @@
+//! Spot prices: what an ask asks of a bid whose lease may end at notice.
+//!
+//! A book has asks at their limits. Those that ask less of a spot bid are listed a second time, by
+//! the least that they ask, and a spot bid sees both lists as one.
+
+use std::ops::ControlFlow;
+
+use crate::books::{BookQuery, Order};
+use crate::ids::{BookId, LeaseId, OrderId};
+use crate::order::{Ask, Limit, SPOT_PRICES_MAX, Side, SpotPrice, Term};
+use crate::refusal::Refusal;
+use crate::units::{Millis, Price};
+
+use super::Exchange;
+use super::bid::BidView;
+use super::checks::check_price;
+
+/// The most asks at spot prices that one bid looks at.
+const ASKS_SEEN_MAX: usize = 256;
+
+/// An ask in the book by the least that it asks.
+pub(super) type SpotAskKey = (BookId, Price, OrderId);
+
+impl Exchange {
+    /// What an ask asks of a bid.
+    pub(super) fn asked(&self, ask: &Order, bid: BidView<'_>) -> Price {
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        let spot = terms.spot_price(bid.terms);
+        match ask.resale() {
+            Some(_) => ask.price,
+            None => spot.map_or(ask.price, |spot| spot.price),
+        }
+    }
+
+    /// The least an ask asks of any bid.
+    pub(super) fn least_asked(&self, ask: &Order) -> Price {
+        self.spot_ask_key(ask).map_or(ask.price, |key| key.1)
+    }
+
+    /// How an ask is listed that has spot prices.
+    pub(super) fn spot_ask_key(&self, ask: &Order) -> Option<SpotAskKey> {
+        if ask.side() == Side::Bid || ask.resale().is_some() {
+            return None;
+        }
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        let least = terms.spot.prices.first()?;
+        debug_assert!(least.price < ask.price, "spot prices are below the limit");
+        Some((ask.detail.book, least.price, ask.id))
+    }
+
+    /// Whether an ask and a bid suit each other, and the bid pays what the ask asks.
+    pub(super) fn trades_with(&self, ask: &Order, bid: BidView<'_>) -> bool {
+        self.asked(ask, bid) <= bid.order.price && self.lack(ask, bid).is_none()
+    }
+
+    /// Tells the asks that a bid may be for and what they ask of it, the cheapest first, until told
+    /// to stop.
+    pub(super) fn search_asks(
+        &self,
+        bid: BidView<'_>,
+        mut tell: impl FnMut(Order, Price) -> ControlFlow<()>,
+    ) {
+        let query = BookQuery {
+            book: bid.order.detail.book,
+            side: Side::Ask,
+            demand: bid.terms.demand(),
+            limit: bid.order.price,
+        };
+        let spot = self.spot_asks(bid);
+        let mut next = spot.iter().peekable();
+        let mut stopped = false;
+        self.books.search(&query, |ask| {
+            let before = |(price, spot): &&(Price, Order)| (*price, spot.id) < (ask.price, ask.id);
+            let is_listed = || spot.iter().any(|(_, listed)| listed.id == ask.id);
+            while let Some((price, cheaper)) = next.next_if(before) {
+                stopped = stopped || tell(*cheaper, *price).is_break();
+            }
+            if !stopped && !is_listed() {
+                stopped = tell(ask, ask.price).is_break();
+            }
+            match stopped {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        for (price, ask) in next {
+            if stopped || tell(*ask, *price).is_break() {
+                return;
+            }
+        }
+    }
+
+    /// The asks with a spot price for a bid that it can pay, the cheapest first.
+    fn spot_asks(&self, bid: BidView<'_>) -> Vec<(Price, Order)> {
+        if bid.terms.term == Term::Firm {
+            return Vec::new();
+        }
+        let (book, limit) = (bid.order.detail.book, bid.order.price);
+        let range = (book, Price(0), OrderId(0))..=(book, limit, OrderId(u64::MAX));
+        let seen = self.spot_asks.range(range).take(ASKS_SEEN_MAX);
+        let priced = seen.filter_map(|(_, _, id)| {
+            let ask = self.books.get(*id).expect("what is listed is in the book");
+            let price = self.asked(&ask, bid);
+            (price < ask.price && price <= limit).then_some((price, ask))
+        });
+        let mut asks: Vec<(Price, Order)> = priced.collect();
+        asks.sort_by_key(|(price, ask)| (*price, ask.id));
+        asks
+    }
+
+    /// Whether the spot prices of an ask are what they must be.
+    pub(super) fn check_spot(ask: &Ask, tick: Price) -> Result<(), Refusal> {
+        let bad = |place: usize| Refusal::SpotPriceBad {
+            place: u32::try_from(place + 1).unwrap_or(u32::MAX),
+        };
+        let Limit::Price(limit) = ask.limit else {
+            return match ask.spot.is_empty() {
+                true => Ok(()),
+                false => Err(bad(0)),
+            };
+        };
+        for (place, spot) in ask.spot.iter().enumerate() {
+            let before = place.checked_sub(1).map(|before| ask.spot[before]);
+            let rises =
+                |before: SpotPrice| before.notice < spot.notice && before.price < spot.price;
+            let is_sound = place < SPOT_PRICES_MAX && spot.price < limit;
+            if !is_sound || !before.is_none_or(rises) {
+                return Err(bad(place));
+            }
+            check_price(spot.price, tick)?;
+        }
+        Ok(())
+    }
+
+    /// The notice of a lease that `bid` opens on these terms, or by the resale of a lease.
+    pub(super) fn notice_of(
+        &self,
+        ask: &Order,
+        resale: Option<LeaseId>,
+        bid: BidView<'_>,
+    ) -> Millis {
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        resale.map_or_else(
+            || terms.notice_for(bid.terms),
+            |lease| self.leases[&lease].notice,
+        )
+    }
+}

@@ -1,0 +1,359 @@
+//! Who may ask: by a name of this machine, from no other origin, with a token, and not too often.
+//!
+//! A page in somebody's browser can send questions to this machine, and can have a name of its own
+//! point here; so on every method the name must be this machine's, the origin the gateway's own,
+//! and a token must be given, which no page can guess.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+use std::{fs, io};
+
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Method};
+use serde::{Deserialize, Serialize};
+use souk_node::folder::key::NodeKey;
+
+use crate::problem::{Code, Problem};
+use crate::web;
+
+/// Where tokens lie, in the folder of the market.
+pub const TOKENS_FILE: &str = "buyer/http-tokens.json";
+
+/// Questions a second of one token, and how many may come at once.
+const RATE: f64 = 200.0;
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// What a token may do; each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// Look, and plan.
+    Read,
+    /// Bring contents, and spend the account's credits.
+    Trade,
+    /// Change what the gateway's owner sells.
+    Operate,
+}
+
+impl Scope {
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Trade => "trade",
+            Scope::Operate => "operate",
+        }
+    }
+}
+
+/// The tokens as their file has them: 32 bytes each, in hexadecimal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TokenFile {
+    /// May look, and plan.
+    pub read: String,
+    /// May also spend.
+    pub trade: String,
+    /// May also change what is sold.
+    pub operate: String,
+}
+
+/// Why there are no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The file system refused.
+    #[error("cannot use the tokens in {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not what was written.
+    #[error("{path} holds no tokens: remove it, and new ones are made")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl TokenFile {
+    /// The tokens in a market's folder; made where there are none.
+    ///
+    /// # Errors
+    /// [`TokenError`]
+    pub fn load_or_create(folder: &Path) -> Result<TokenFile, TokenError> {
+        let path = folder.join(TOKENS_FILE);
+        let failed = |source| TokenError::File {
+            path: path.clone(),
+            source,
+        };
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let read: Option<TokenFile> = serde_json::from_slice(&bytes).ok();
+                let read = read.filter(|file| file.all().iter().all(|token| is_token(token)));
+                read.ok_or(TokenError::Damaged { path })
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let file = TokenFile {
+                    read: draw(),
+                    trade: draw(),
+                    operate: draw(),
+                };
+                file.write(&path).map_err(failed)?;
+                Ok(file)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let draft = path.with_extension("new");
+        // Left by one that was killed, it may be anyone's.
+        let _ = fs::remove_file(&draft);
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&draft)?;
+        file.write_all(&serde_json::to_vec_pretty(self)?)?;
+        file.sync_data()?;
+        fs::rename(&draft, path)
+    }
+
+    /// The token of a scope.
+    pub fn of(&self, scope: Scope) -> &str {
+        self.all()[scope as usize]
+    }
+
+    fn all(&self) -> [&str; 3] {
+        [&self.read, &self.trade, &self.operate]
+    }
+}
+
+/// 32 bytes that nobody can guess: a new key's.
+fn draw() -> String {
+    hex::encode(NodeKey::generate().signing().to_bytes())
+}
+
+fn is_token(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Who may do what.
+#[derive(Debug)]
+pub struct Access {
+    /// By their hashes, which are compared in constant time.
+    tokens: [(Scope, blake3::Hash); 3],
+    /// What each may still ask now, and when that was so.
+    rates: Mutex<[(f64, Instant); 3]>,
+}
+
+impl Access {
+    /// By these tokens.
+    pub fn new(file: &TokenFile) -> Access {
+        let hash = |text: &str| blake3::hash(text.as_bytes());
+        let [read, trade, operate] = file.all().map(hash);
+        Access {
+            tokens: [
+                (Scope::Read, read),
+                (Scope::Trade, trade),
+                (Scope::Operate, operate),
+            ],
+            rates: Mutex::new([(RATE, Instant::now()); 3]),
+        }
+    }
+
+    /// Whether a question may be answered.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, asked: &Parts, now: Instant) -> Result<(), Problem> {
+        from_here(asked)?;
+        let Some(needed) = needed(&asked.method, asked.uri.path()) else {
+            return Ok(());
+        };
+        let has = self.scope(&asked.headers)?;
+        if has < needed {
+            let (has, needed) = (has.name(), needed.name());
+            let detail = format!("the token may {has}, and this takes one that may {needed}");
+            let hint = format!("{TOKENS_FILE} has one");
+            return Err(Problem::new(Code::Forbidden, detail, &hint));
+        }
+        self.take(has, now)
+    }
+
+    fn scope(&self, headers: &HeaderMap) -> Result<Scope, Problem> {
+        let hint = format!("send `Authorization: Bearer TOKEN`; {TOKENS_FILE} has them");
+        let refused = |detail| Problem::new(Code::Unauthorized, detail, &hint);
+        let given = one(headers, &AUTHORIZATION).map_err(|()| refused("several tokens came"))?;
+        let given = given.ok_or_else(|| refused("no token came"))?;
+        let (scheme, token) = given.split_once(' ').unwrap_or_default();
+        let hash = blake3::hash(token.trim().as_bytes());
+        let mut all = self.tokens.iter();
+        let found = all.find(|(_, known)| *known == hash);
+        match found.filter(|_| scheme.eq_ignore_ascii_case("bearer")) {
+            Some((scope, _)) => Ok(*scope),
+            None => Err(refused("the token is none of this gateway's")),
+        }
+    }
+
+    /// Counts one question of a token.
+    fn take(&self, scope: Scope, now: Instant) -> Result<(), Problem> {
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, at) = &mut rates[scope as usize];
+        let since = now.saturating_duration_since(*at).as_secs_f64();
+        *left = (*left + since * RATE).min(RATE);
+        *at = now;
+        if *left < 1.0 {
+            let detail = format!("more than {RATE} questions a second came with this token");
+            return Err(Problem::new(Code::TooMany, detail, "ask again in a moment"));
+        }
+        *left -= 1.0;
+        Ok(())
+    }
+}
+
+/// Whether a question comes by a name of this machine and from no page of another origin.
+///
+/// # Errors
+/// Where it does not.
+pub fn from_here(asked: &Parts) -> Result<(), Problem> {
+    by_own_name(asked)?;
+    from_own_origin(&asked.headers)
+}
+
+/// What it takes to ask this; none for what anyone on this machine may know.
+pub fn needed(method: &Method, path: &str) -> Option<Scope> {
+    let is_looking = matches!(*method, Method::GET | Method::HEAD);
+    match path {
+        "/healthz" | "/metrics" | "/v1/openapi.json" if is_looking => None,
+        _ if is_looking && web::has(path) => None,
+        // They change nothing.
+        "/v1/plans" | "/v1/receipts/verify" => Some(Scope::Read),
+        _ if is_looking => Some(Scope::Read),
+        _ => Some(Scope::Trade),
+    }
+}
+
+/// The only value of a header; none where it is not there.
+fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
+    let mut all = headers.get_all(name).iter();
+    match (all.next(), all.next()) {
+        (None, _) => Ok(None),
+        (Some(value), None) => value.to_str().map(Some).map_err(|_| ()),
+        (Some(_), Some(_)) => Err(()),
+    }
+}
+
+fn by_own_name(asked: &Parts) -> Result<(), Problem> {
+    let named = asked.uri.authority().map(|authority| authority.as_str());
+    let host = one(&asked.headers, &HOST);
+    let is_fine = matches!(host, Ok(Some(host)) if is_own(host)) && named.is_none_or(is_own);
+    if is_fine {
+        return Ok(());
+    }
+    let detail = "the question is for another host";
+    let hint = "ask by a name of this machine: 127.0.0.1 or localhost";
+    Err(Problem::new(Code::Misdirected, detail, hint))
+}
+
+fn from_own_origin(headers: &HeaderMap) -> Result<(), Problem> {
+    let host = one(headers, &HOST).ok().flatten().unwrap_or_default();
+    let is_own_origin = match one(headers, &ORIGIN) {
+        Ok(None) => true,
+        Ok(Some(origin)) => origin.strip_prefix("http://") == Some(host),
+        Err(()) => false,
+    };
+    let is_own_site = matches!(
+        one(headers, &FETCH_SITE),
+        Ok(None | Some("same-origin" | "none"))
+    );
+    if is_own_origin && is_own_site {
+        return Ok(());
+    }
+    let detail = "a page of another origin asks";
+    Err(Problem::new(
+        Code::Forbidden,
+        detail,
+        "ask from a program, or from the gateway's own page",
+    ))
+}
+
+/// Whether a host, with a port or without, is this machine by its own word.
+fn is_own(host: &str) -> bool {
+    let bare = match host.rsplit_once(':') {
+        Some((name, port)) if port.parse::<u16>().is_ok() => name,
+        _ => host,
+    };
+    let address = bare.trim_start_matches('[').trim_end_matches(']');
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    bare.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(is_loopback)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn tokens_are_made_once_and_only_their_owner_reads_them() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("buyer")).unwrap();
+        let made = TokenFile::load_or_create(folder.path()).unwrap();
+        let found = TokenFile::load_or_create(folder.path()).unwrap();
+        assert_eq!(made.all(), found.all());
+        assert!(made.all().iter().all(|token| is_token(token)));
+        let path = folder.path().join(TOKENS_FILE);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::write(&path, "{}").unwrap();
+        let damaged = TokenFile::load_or_create(folder.path());
+        assert!(matches!(damaged, Err(TokenError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_token_that_asks_too_fast_waits_and_the_others_do_not() {
+        let file = TokenFile {
+            read: draw(),
+            trade: draw(),
+            operate: draw(),
+        };
+        let access = Access::new(&file);
+        let begin = Instant::now() + Duration::from_secs(1);
+        let taken = (0..400).filter(|_| access.take(Scope::Read, begin).is_ok());
+        assert_eq!(taken.count(), 200);
+        access.take(Scope::Trade, begin).unwrap();
+        let later = begin + Duration::from_millis(100);
+        let taken = (0..400).filter(|_| access.take(Scope::Read, later).is_ok());
+        assert_eq!(taken.count(), 20);
+    }
+
+    #[test]
+    fn only_loopback_names_are_this_machines() {
+        let own = [
+            "127.0.0.1:7800",
+            "localhost",
+            "LOCALHOST:1",
+            "[::1]:7800",
+            "127.9.9.9",
+        ];
+        assert!(own.iter().all(|host| is_own(host)));
+        let others = [
+            "evil.example",
+            "evil.example:7800",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "",
+        ];
+        assert!(!others.iter().any(|host| is_own(host)));
+    }
+}

@@ -1,0 +1,112 @@
+//! Where the gateway of a folder answers, for whoever opens its page: a file that is locked for as
+//! long as the gateway lives, so that an address that it left behind is taken for none.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::access::{Scope, TokenError, TokenFile};
+
+/// Where the address lies, in the folder of the market.
+const FILE: &str = "buyer/http-address";
+
+/// How often, and for how long, a lock is tried that somebody holds: one who reads the address
+/// has it for a moment, another gateway keeps it.
+const TRIES: usize = 10;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// An address that is told.
+#[derive(Debug)]
+pub struct ToldAddress {
+    _locked: File,
+}
+
+impl ToldAddress {
+    /// Tells where the gateway of a folder answers, until this is dropped; where another gateway
+    /// of the folder tells its own, that stays.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn tell(folder: &Path, address: SocketAddr) -> io::Result<Option<ToldAddress>> {
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false);
+        let mut file = options.open(folder.join(FILE))?;
+        for _ in 0..TRIES {
+            match file.try_lock() {
+                Ok(()) => {
+                    file.set_len(0)?;
+                    file.write_all(address.to_string().as_bytes())?;
+                    return Ok(Some(ToldAddress { _locked: file }));
+                }
+                Err(TryLockError::WouldBlock) => tokio::time::sleep(PAUSE).await,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Where the gateway of a folder answers, if one does.
+fn told(folder: &Path) -> Option<SocketAddr> {
+    let mut file = File::open(folder.join(FILE)).ok()?;
+    if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+        return None;
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    text.parse().ok()
+}
+
+/// What opens the page of a folder's gateway; none where no gateway runs. The token stands behind
+/// the `#`, which no browser sends.
+///
+/// # Errors
+/// [`TokenError`]
+pub fn page_of(folder: &Path, scope: Scope) -> Result<Option<String>, TokenError> {
+    match told(folder) {
+        Some(address) => page_at(folder, address, scope).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// What opens the page of the gateway that answers there for a folder.
+///
+/// # Errors
+/// [`TokenError`]
+pub fn page_at(folder: &Path, address: SocketAddr, scope: Scope) -> Result<String, TokenError> {
+    let tokens = TokenFile::load_or_create(folder)?;
+    let token = tokens.of(scope);
+    Ok(format!("http://{address}/#token={token}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_is_told_while_its_gateway_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("buyer")).unwrap();
+        let page = || page_of(folder.path(), Scope::Read).unwrap();
+        assert_eq!(page(), None);
+        let address = "127.0.0.1:7800".parse().unwrap();
+        let first = ToldAddress::tell(folder.path(), address)
+            .await
+            .unwrap()
+            .unwrap();
+        let other = "127.0.0.1:7801".parse().unwrap();
+        assert!(
+            ToldAddress::tell(folder.path(), other)
+                .await
+                .unwrap()
+                .is_none()
+        );
+        let tokens = TokenFile::load_or_create(folder.path()).unwrap();
+        let wanted = format!("http://127.0.0.1:7800/#token={}", tokens.read);
+        assert_eq!(page(), Some(wanted));
+        drop(first);
+        assert_eq!(page(), None);
+    }
+}

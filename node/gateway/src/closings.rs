@@ -1,0 +1,88 @@
+//! Leases of an account that are closed, from its statement: the market itself forgets them.
+
+use futures::future::join_all;
+use souk_node::client::broker::{Broker, BrokerError};
+use souk_node::market::{AccountKey, Event, Lease};
+use souk_node::protocols::statement::StatementLine;
+
+use crate::lease_view::Closing;
+use crate::page::{Page, Paging};
+use crate::problem::Problem;
+use crate::statement_place;
+
+/// Movements that are looked through for one page: of many orders few become leases.
+const LINES_MAX: usize = 4_096;
+
+/// One page of them, the newest first.
+///
+/// # Errors
+/// When the market is not reached, or the page is none.
+pub async fn page(
+    broker: &Broker,
+    account: AccountKey,
+    paging: &Paging,
+) -> Result<Page<Closing>, Problem> {
+    let limit = paging.limit()?;
+    let mut before = statement_place::behind(paging)?;
+    let (mut items, mut seen) = (Vec::new(), 0);
+    loop {
+        let page = broker.statement_before(account, before).await?;
+        for line in &page.lines {
+            items.extend(closings(account, line));
+            before = Some(line.place);
+            if items.len() >= limit {
+                return Ok(Page {
+                    items,
+                    next: before.map(statement_place::written),
+                });
+            }
+        }
+        seen += page.lines.len();
+        let next = before.filter(|_| page.more && !page.lines.is_empty());
+        if next.is_none() || seen >= LINES_MAX {
+            return Ok(Page {
+                items,
+                next: next.map(statement_place::written),
+            });
+        }
+    }
+}
+
+/// The leases that closed in a line; a lease that two accounts of a line share comes once.
+pub fn closings(account: AccountKey, line: &StatementLine) -> impl Iterator<Item = Closing> {
+    let at_ms = line.time.0;
+    let closing = move |event: &Event| match *event {
+        Event::LeaseClosed {
+            lease,
+            buyer,
+            provider,
+            reason,
+            paid,
+            fee,
+            refunded,
+        } if buyer == account || provider == account => Some(Closing {
+            lease,
+            at_ms,
+            buyer,
+            provider,
+            reason,
+            paid: paid.0,
+            fee: fee.0,
+            refunded: refunded.0,
+        }),
+        _ => None,
+    };
+    line.causes.iter().filter_map(closing)
+}
+
+/// What the market knows of each yet.
+///
+/// # Errors
+/// When it is not reached.
+pub async fn known(
+    broker: &Broker,
+    closings: &[Closing],
+) -> Result<Vec<Option<Lease>>, BrokerError> {
+    let asked = closings.iter().map(|closing| broker.lease(closing.lease));
+    join_all(asked).await.into_iter().collect()
+}

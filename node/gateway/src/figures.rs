@@ -1,0 +1,94 @@
+//! What people wait for at the gateway, counted as it happens.
+
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+use prometheus::{Histogram, HistogramOpts, HistogramVec, exponential_buckets};
+use souk_node::metrics::Page;
+
+/// From a millisecond on, each bucket is twice as wide: 17 of them reach a minute.
+const FIRST: f64 = 0.001;
+const BUCKETS: usize = 17;
+
+/// How long things took.
+#[derive(Debug)]
+pub struct Figures {
+    answers: HistogramVec,
+    plans: Histogram,
+    jobs: Histogram,
+}
+
+impl Default for Figures {
+    fn default() -> Figures {
+        let labels = &["path", "method", "status"];
+        Figures {
+            answers: HistogramVec::new(
+                wide(
+                    "souk_gateway_answer_seconds",
+                    "Until an answer begins, by path.",
+                ),
+                labels,
+            )
+            .expect("the name and the labels are fine"),
+            plans: one("souk_gateway_plan_seconds", "Until a plan is made."),
+            jobs: one(
+                "souk_gateway_job_seconds",
+                "From a job's begin to its end, in each life.",
+            ),
+        }
+    }
+}
+
+fn wide(name: &str, help: &str) -> HistogramOpts {
+    let buckets = exponential_buckets(FIRST, 2.0, BUCKETS).expect("they grow");
+    HistogramOpts::new(name, help).buckets(buckets)
+}
+
+fn one(name: &str, help: &str) -> Histogram {
+    Histogram::with_opts(wide(name, help)).expect("the name is fine")
+}
+
+impl Figures {
+    /// A question on a path of the API was answered.
+    pub fn answered(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
+        let class = match status.as_u16() / 100 {
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            _ => "5xx",
+        };
+        // Methods are anybody's words; those that are known are few.
+        let known = [
+            Method::GET,
+            Method::HEAD,
+            Method::PUT,
+            Method::POST,
+            Method::PATCH,
+            Method::DELETE,
+        ];
+        let method = if known.contains(method) {
+            method.as_str()
+        } else {
+            "other"
+        };
+        let answers = self.answers.with_label_values(&[path, method, class]);
+        answers.observe(took.as_secs_f64());
+    }
+
+    /// A plan was made.
+    pub fn planned(&self, took: Duration) {
+        self.plans.observe(took.as_secs_f64());
+    }
+
+    /// A job ended.
+    pub fn ran(&self, took: Duration) {
+        self.jobs.observe(took.as_secs_f64());
+    }
+
+    /// Puts them onto a page.
+    pub fn put(&self, page: &mut Page) {
+        page.counted(&self.answers);
+        page.counted(&self.plans);
+        page.counted(&self.jobs);
+    }
+}

@@ -1,0 +1,109 @@
+//! What bodies give as texts and numbers, as the market takes it; refused in words where it is
+//! none.
+
+use std::time::Duration;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use souk_node::market::{AccountKey, EXCLUDED_MAX, Millis, Permille, Regions};
+use souk_node::protocols::regions;
+
+use crate::problem::{Code, Problem};
+
+/// The greatest whole number that every program reads as it is written: 2^53 - 1.
+pub const WHOLE_MAX: u64 = (1 << 53) - 1;
+
+/// A whole number that all programs read alike.
+///
+/// # Errors
+/// When it is greater.
+pub fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let given = u64::deserialize(from)?;
+    match given {
+        0..=WHOLE_MAX => Ok(given),
+        _ => Err(Error::custom(format!("{given} is more than {WHOLE_MAX}"))),
+    }
+}
+
+/// The same, or none.
+///
+/// # Errors
+/// When it is greater.
+pub fn amount_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    match Option::<u64>::deserialize(from)? {
+        Some(given) if given > WHOLE_MAX => {
+            Err(Error::custom(format!("{given} is more than {WHOLE_MAX}")))
+        }
+        given => Ok(given),
+    }
+}
+
+/// A field that cannot be used.
+pub fn unusable(detail: impl ToString) -> Problem {
+    Problem::new(
+        Code::Input,
+        detail,
+        "correct it; /v1/openapi.json says what is taken",
+    )
+}
+
+/// A length of time.
+///
+/// # Errors
+/// When it is none.
+pub fn time(field: &str, seconds: f64) -> Result<Duration, Problem> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|error| unusable(format!("{field}: {seconds} is no time in seconds: {error}")))
+}
+
+/// A length of time, as the market counts it.
+///
+/// # Errors
+/// When it is none.
+pub fn millis(field: &str, seconds: f64) -> Result<Millis, Problem> {
+    let time = time(field, seconds)?;
+    Ok(Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// A reputation.
+///
+/// # Errors
+/// When it is none.
+pub fn reputation(permille: u16) -> Result<Permille, Problem> {
+    match permille {
+        0..=1000 => Ok(Permille(permille)),
+        _ => Err(unusable("min_reputation is 0 to 1000")),
+    }
+}
+
+/// Accounts not to buy from.
+///
+/// # Errors
+/// One that is none, or too many.
+pub fn excluded(texts: &[String]) -> Result<Vec<AccountKey>, Problem> {
+    if texts.len() > EXCLUDED_MAX {
+        let detail = format!("{} are excluded, {EXCLUDED_MAX} can be", texts.len());
+        return Err(unusable(detail));
+    }
+    let account = |text: &String| {
+        let known = text.parse::<AccountKey>();
+        known.map_err(|error| unusable(format!("exclude: {text} is no account: {error}")))
+    };
+    texts.iter().map(account).collect()
+}
+
+/// Regions by name, or by how their names begin.
+///
+/// # Errors
+/// One that is none.
+pub fn regions(names: &[String]) -> Result<Regions, Problem> {
+    let mut all = Regions(0);
+    for name in names {
+        let found = regions::beginning(name);
+        let known = regions::NAMES.join(", ");
+        let found = found
+            .ok_or_else(|| unusable(format!("there is no region {name}; there are {known}")))?;
+        all.0 |= found.0;
+    }
+    Ok(all)
+}

@@ -1,0 +1,39 @@
+//! What every answer says beside what was asked.
+
+use axum::http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use crate::problem::Problem;
+
+/// What pages of the gateway may do: nothing that is not its own.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+                      connect-src 'self'; img-src 'self' data:; frame-ancestors 'none'; \
+                      base-uri 'none'; form-action 'none'";
+
+const ALWAYS: [(HeaderName, &str); 3] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+];
+
+/// What every answer says, and a problem where the router alone answered.
+pub async fn finish(response: Response) -> Response {
+    let is_bare = response.status() == StatusCode::METHOD_NOT_ALLOWED
+        && !response.headers().contains_key(CONTENT_TYPE);
+    let mut response = match is_bare {
+        true => Problem::of_method(response.headers().get(ALLOW).cloned()).into_response(),
+        false => response,
+    };
+    let headers = response.headers_mut();
+    for (name, value) in ALWAYS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers
+        .entry(CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,265 @@
+//! What happens, for all who follow: each is told in order, and may go on where it broke off.
+//!
+//! A follower names topics. What is told under a topic is whole in itself: a follower that missed
+//! some is right again with the next. The last [`RING_MAX`] are kept for those that come back.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+use tokio::sync::broadcast;
+
+/// What is kept for those that come back.
+const RING_MAX: usize = 4_096;
+
+/// What may wait for one follower; one that is further behind begins anew.
+const WAITING_MAX: usize = 256;
+
+/// Followers at a time.
+pub const STREAMS_MAX: usize = 32;
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub struct Occurrence {
+    /// The log's index when it was told, and its number among all.
+    pub id: EventId,
+    /// What it is about.
+    pub topic: Arc<str>,
+    /// What, as JSON.
+    pub data: Arc<str>,
+}
+
+/// Where in all that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventId {
+    /// The log's index.
+    pub index: u64,
+    /// The number.
+    pub number: u64,
+}
+
+impl EventId {
+    /// `INDEX.NUMBER`.
+    pub fn parse(text: &str) -> Option<EventId> {
+        let (index, number) = text.split_once('.')?;
+        Some(EventId {
+            index: index.parse().ok()?,
+            number: number.parse().ok()?,
+        })
+    }
+}
+
+impl std::fmt::Display for EventId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.index, self.number)
+    }
+}
+
+/// What happened lately, and who follows.
+#[derive(Debug)]
+pub struct Hub {
+    ring: Mutex<Ring>,
+    follow: broadcast::Sender<Occurrence>,
+    index: AtomicU64,
+    places: Arc<Places>,
+}
+
+/// Who follows what.
+#[derive(Debug, Default)]
+struct Places {
+    streams: AtomicUsize,
+    /// How many follow a topic, and whether one of them has not been told how it stands.
+    wanted: Mutex<BTreeMap<String, (usize, bool)>>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    kept: VecDeque<Occurrence>,
+    /// The number of the next.
+    next: u64,
+}
+
+/// A follower's place; given back when it is dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Arc<Places>,
+    topics: BTreeSet<String>,
+}
+
+/// From where a follower is told.
+#[derive(Debug)]
+pub struct Subscription {
+    /// What it missed; none where that is not known any more.
+    pub missed: Option<Vec<Occurrence>>,
+    /// What happens from now on.
+    pub coming: broadcast::Receiver<Occurrence>,
+}
+
+impl Default for Hub {
+    fn default() -> Hub {
+        Hub {
+            ring: Mutex::default(),
+            follow: broadcast::Sender::new(WAITING_MAX),
+            index: AtomicU64::new(0),
+            places: Arc::default(),
+        }
+    }
+}
+
+impl Hub {
+    /// The log has come this far.
+    pub fn reached(&self, index: u64) {
+        self.index.fetch_max(index, Ordering::Relaxed);
+    }
+
+    /// How many follow.
+    pub fn streams(&self) -> usize {
+        self.places.streams.load(Ordering::Relaxed)
+    }
+
+    /// The place of a follower of these topics, if there is one left.
+    pub fn place(&self, topics: BTreeSet<String>) -> Option<Place> {
+        let places = self.places.clone();
+        let taken = places.streams.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut wanted = places.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            for topic in &topics {
+                let (count, is_new) = wanted.entry(topic.clone()).or_default();
+                *count += 1;
+                *is_new = true;
+            }
+        }
+        let place = Place { places, topics };
+        (taken < STREAMS_MAX).then_some(place)
+    }
+
+    /// The topics that are followed, and whether somebody was not told yet how each stands; who
+    /// asks tells them.
+    pub fn wanted(&self) -> BTreeMap<String, bool> {
+        let wanted = self.places.wanted.lock();
+        let mut wanted = wanted.unwrap_or_else(PoisonError::into_inner);
+        let told = wanted.iter_mut();
+        told.map(|(topic, (_, is_new))| (topic.clone(), std::mem::take(is_new)))
+            .collect()
+    }
+
+    /// Tells something.
+    pub fn tell(&self, topic: &str, data: &impl Serialize) {
+        let Ok(data) = serde_json::to_string(data) else {
+            return;
+        };
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let happened = Occurrence {
+            id: EventId {
+                index: self.index.load(Ordering::Relaxed),
+                number: ring.next,
+            },
+            topic: topic.into(),
+            data: data.into(),
+        };
+        ring.next += 1;
+        ring.kept.push_back(happened.clone());
+        if ring.kept.len() > RING_MAX {
+            ring.kept.pop_front();
+        }
+        // Nobody may follow.
+        let _ = self.follow.send(happened);
+    }
+
+    /// Follows from now on, or from behind what was told last.
+    pub fn follow(&self, last: Option<EventId>) -> Subscription {
+        // Both under one lock, so that nothing is told twice or left out.
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let coming = self.follow.subscribe();
+        let Some(last) = last else {
+            return Subscription {
+                missed: Some(Vec::new()),
+                coming,
+            };
+        };
+        let oldest = ring.kept.front().map_or(ring.next, |first| first.id.number);
+        // Of an earlier life of this process, or too long ago.
+        let is_known = last.number < ring.next
+            && last.number + 1 >= oldest
+            && ring
+                .kept
+                .iter()
+                .all(|one| one.id.number != last.number || one.id == last);
+        let behind = ring.kept.iter().filter(|one| one.id.number > last.number);
+        Subscription {
+            missed: is_known.then(|| behind.cloned().collect()),
+            coming,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.streams.fetch_sub(1, Ordering::Relaxed);
+        let wanted = self.places.wanted.lock();
+        let mut wanted = wanted.unwrap_or_else(PoisonError::into_inner);
+        for topic in &self.topics {
+            if let Some((count, _)) = wanted.get_mut(topic) {
+                *count -= 1;
+            }
+        }
+        wanted.retain(|_, (count, _)| *count > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_back_is_told_what_it_missed_and_no_more() {
+        let hub = Hub::default();
+        hub.reached(7);
+        (0..3).for_each(|n| hub.tell("jobs", &n));
+        let last = EventId::parse("7.0").unwrap();
+        let missed = hub.follow(Some(last)).missed.unwrap();
+        let ids: Vec<String> = missed.iter().map(|one| one.id.to_string()).collect();
+        assert_eq!(ids, ["7.1", "7.2"]);
+        assert_eq!(hub.follow(EventId::parse("7.2")).missed.unwrap().len(), 0);
+    }
+
+    #[test]
+    fn who_comes_back_too_late_or_from_another_life_begins_anew() {
+        let hub = Hub::default();
+        assert!(hub.follow(EventId::parse("7.0")).missed.is_none());
+        (0..RING_MAX + 2).for_each(|n| hub.tell("jobs", &n));
+        assert!(hub.follow(EventId::parse("0.0")).missed.is_none());
+        assert!(hub.follow(EventId::parse("0.1")).missed.is_some());
+        assert!(
+            hub.follow(EventId::parse("3.9")).missed.is_none(),
+            "told at another index"
+        );
+        assert!(hub.follow(EventId::parse("0.99999")).missed.is_none());
+    }
+
+    #[test]
+    fn places_are_counted_and_given_back() {
+        let hub = Hub::default();
+        let taken: Vec<_> = (0..STREAMS_MAX)
+            .map(|_| hub.place(BTreeSet::new()).unwrap())
+            .collect();
+        assert!(hub.place(BTreeSet::new()).is_none());
+        assert_eq!(hub.streams(), STREAMS_MAX);
+        drop(taken);
+        assert!(hub.place(BTreeSet::new()).is_some());
+    }
+
+    #[test]
+    fn a_topic_is_wanted_while_somebody_follows_it_and_new_to_each() {
+        let hub = Hub::default();
+        let topics = || BTreeSet::from(["market".to_owned()]);
+        let (a, b) = (hub.place(topics()).unwrap(), hub.place(topics()).unwrap());
+        assert_eq!(hub.wanted(), BTreeMap::from([("market".to_owned(), true)]));
+        assert_eq!(hub.wanted(), BTreeMap::from([("market".to_owned(), false)]));
+        drop(a);
+        assert_eq!(hub.wanted().len(), 1);
+        drop(b);
+        assert!(hub.wanted().is_empty());
+    }
+}

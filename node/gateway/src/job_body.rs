@@ -1,0 +1,211 @@
+//! A job as a program asks for it: contents by name, and limits.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use serde::{Deserialize, Serialize};
+use souk_node::buyer::job::{Job, Limits, Priority};
+use souk_node::market::{Credits, Price};
+use souk_node::memory::{ContentId, Tensor, npy, safetensors};
+use utoipa::ToSchema;
+
+use crate::given::{self, millis, time, unusable};
+use crate::problem::Problem;
+
+/// How long a job waits for devices where nothing is said.
+const WAIT: f64 = 5.0;
+
+/// How every file of NumPy begins.
+const NPY_MAGIC: &[u8] = b"\x93NUMPY";
+
+/// A job: the model, its inputs, and limits. Amounts are in micro-credits, times in seconds.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobBody {
+    /// The content that is the ONNX model, weights within.
+    pub model: String,
+    /// The inputs by name.
+    pub inputs: BTreeMap<String, InputBody>,
+    /// The most it may cost, failed attempts included.
+    #[serde(
+        default,
+        deserialize_with = "given::amount_if_any",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub budget: Option<u64>,
+    /// The most for a device-second.
+    #[serde(
+        default,
+        deserialize_with = "given::amount_if_any",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub max_price: Option<u64>,
+    /// At least so many providers.
+    #[serde(default = "one")]
+    #[schema(default = 1, minimum = 1, maximum = 64)]
+    pub min_providers: usize,
+    /// At most so many providers.
+    #[serde(default = "four")]
+    #[schema(default = 4, minimum = 1, maximum = 64)]
+    pub max_providers: usize,
+    /// Accounts not to buy from.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// Only devices that are really there.
+    #[serde(default)]
+    pub real: bool,
+    /// Kinds of devices, or parts of their names, any of which will do.
+    #[serde(default)]
+    pub devices: Vec<String>,
+    /// `balanced`, `fastest`, `cheapest` or `greenest`.
+    #[serde(default = "balanced")]
+    #[schema(default = "balanced")]
+    pub prefer: String,
+    /// The most it may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<f64>,
+    /// The least notice before a device is taken back.
+    #[serde(default)]
+    pub min_notice: f64,
+    /// Regions, such as `europe-west`; `europe` is all that begin so.
+    #[serde(default)]
+    pub regions: Vec<String>,
+    /// From 0 to 1000.
+    #[serde(default)]
+    #[schema(maximum = 1000)]
+    pub min_reputation: u16,
+    /// On how many providers each part runs, 1 or 2: with two, results are compared.
+    #[serde(default = "one")]
+    #[schema(default = 1, minimum = 1, maximum = 2)]
+    pub verify: usize,
+    /// Take leases that may be taken back.
+    #[serde(default)]
+    pub spot: bool,
+    /// How long to wait for devices.
+    #[serde(default = "wait")]
+    #[schema(default = 5.0)]
+    pub wait: f64,
+    /// Which of this account's own jobs goes first: `low`, `normal` or `high`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub priority: Priority,
+}
+
+/// An input: a NumPy array, or a tensor of a safetensors file.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InputBody {
+    /// The content: a file of NumPy, or of safetensors.
+    pub content: String,
+    /// Which tensor of a safetensors file; else the one that is named as the input.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<String>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn four() -> usize {
+    4
+}
+
+fn balanced() -> String {
+    "balanced".to_owned()
+}
+
+fn wait() -> f64 {
+    WAIT
+}
+
+impl JobBody {
+    /// The job that it describes.
+    ///
+    /// # Errors
+    /// Contents that are not there or are no model or tensors, limits that are none.
+    pub fn job(
+        &self,
+        content: impl Fn(&ContentId) -> Result<Bytes, Problem>,
+    ) -> Result<Job, Problem> {
+        let limits = self.limits()?;
+        let model = content(&id(&self.model)?)?;
+        let read = |(name, input): (&String, &InputBody)| {
+            let bytes = content(&id(&input.content)?)?;
+            Ok((name.clone(), input.tensor(name, &bytes)?))
+        };
+        let inputs: Result<BTreeMap<String, Tensor>, Problem> =
+            self.inputs.iter().map(read).collect();
+        Ok(Job {
+            model,
+            folder: None,
+            inputs: inputs?,
+            limits,
+        })
+    }
+
+    /// Every content it names.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn contents(&self) -> Result<Vec<ContentId>, Problem> {
+        let inputs = self.inputs.values().map(|input| &input.content);
+        std::iter::once(&self.model)
+            .chain(inputs)
+            .map(|text| id(text))
+            .collect()
+    }
+
+    fn limits(&self) -> Result<Limits, Problem> {
+        if !(1..=2).contains(&self.verify) {
+            return Err(unusable("verify is 1 or 2"));
+        }
+        let prefer = self.prefer.parse();
+        Ok(Limits {
+            budget: self.budget.map(Credits),
+            price_max: self.max_price.map(Price),
+            providers_min: self.min_providers,
+            providers_max: self.max_providers,
+            excluded: given::excluded(&self.exclude)?,
+            real_only: self.real,
+            devices: self.devices.clone(),
+            backend: None,
+            objective: prefer.map_err(|error| unusable(format!("prefer: {error}")))?,
+            deadline: self
+                .deadline
+                .map(|given| time("deadline", given))
+                .transpose()?,
+            notice_min: millis("min_notice", self.min_notice)?,
+            regions: given::regions(&self.regions)?,
+            reputation_min: given::reputation(self.min_reputation)?,
+            copies: self.verify,
+            spot: self.spot,
+            wait: time("wait", self.wait)?,
+            requests: 1,
+            priority: Some(self.priority),
+        })
+    }
+}
+
+impl InputBody {
+    fn tensor(&self, name: &str, bytes: &Bytes) -> Result<Tensor, Problem> {
+        let content = &self.content;
+        if bytes.starts_with(NPY_MAGIC) {
+            let read = npy::read(bytes);
+            return read.map_err(|error| unusable(format!("{name} ({content}): {error}")));
+        }
+        let mut all = safetensors::read(bytes).map_err(|error| {
+            unusable(format!(
+                "{name} ({content}) is no file of NumPy, and none of safetensors: {error}"
+            ))
+        })?;
+        let wanted = self.tensor.as_deref().unwrap_or(name);
+        let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
+        all.remove(wanted)
+            .ok_or_else(|| unusable(format!("{content} has no tensor {wanted}; it has {known}")))
+    }
+}
+
+fn id(text: &str) -> Result<ContentId, Problem> {
+    text.parse()
+        .map_err(|error| Problem::malformed(format!("{text} is no BLAKE3: {error}")))
+}

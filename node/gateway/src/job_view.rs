@@ -1,0 +1,235 @@
+//! Jobs as the API shows them.
+
+use serde::Serialize;
+use souk_node::buyer::Journal;
+use souk_node::buyer::JournalError;
+use souk_node::buyer::journal::{JobState, Record};
+use souk_node::buyer::names;
+use souk_node::memory::Tensor;
+use utoipa::ToSchema;
+
+use crate::command::{Folder, Request};
+use crate::lease_view::LeaseView;
+use crate::problem::Problem;
+use crate::state::State;
+use crate::times;
+
+/// How a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It is accepted, and nothing is bought yet.
+    Accepted,
+    /// A process runs it.
+    Running,
+    /// The process that ran it is gone: it can be resumed or cancelled.
+    Abandoned,
+    /// Its outputs are there.
+    Done,
+    /// It was stopped, and can be resumed.
+    Interrupted,
+    /// It ended without its outputs, and can be resumed.
+    Failed,
+    /// It was accepted, and not begun after all: submit it under another key.
+    Refused,
+}
+
+/// A job.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct JobView {
+    /// What it is called.
+    pub id: String,
+    pub state: Standing,
+    /// Why it failed, as a word that never changes its meaning.
+    code: Option<String>,
+    /// Why it failed, in a sentence.
+    cause: Option<String>,
+    /// RFC 3339.
+    begun_at: String,
+    #[serde(skip)]
+    pub begun_ms: u64,
+    /// The content that is the model, or the path of its file.
+    model: String,
+    /// Requests that are answered.
+    answered: usize,
+    /// How often leases were bought for it.
+    attempts: usize,
+    /// What is paid by receipt, in micro-credits.
+    paid: u64,
+    /// The providers that it bought from.
+    providers: Vec<String>,
+    /// Whether this gateway runs it.
+    here: bool,
+}
+
+/// A job with its leases and outputs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct JobDetail {
+    #[serde(flatten)]
+    job: JobView,
+    /// What its leases have cost, in micro-credits.
+    spent: u64,
+    /// What they hold.
+    held: u64,
+    leases: Vec<LeaseView>,
+    outputs: Vec<OutputView>,
+}
+
+/// An output.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OutputView {
+    name: String,
+    dtype: String,
+    shape: Vec<usize>,
+    /// The BLAKE3 of the tensor, which its receipt names.
+    blake3: String,
+    bytes: usize,
+}
+
+/// A job by its full name.
+///
+/// # Errors
+/// When there is none.
+pub fn job(state: &State, name: &str) -> Result<JobView, Problem> {
+    let folder = Folder::new(&state.jobs(), name);
+    match (Journal::read(&state.jobs(), name), folder.request()) {
+        (Ok(record), request) => Ok(of_record(state, &record, request)),
+        (Err(JournalError::Unknown { .. }), Some(request)) => {
+            Ok(accepted(state, name, &folder, &request))
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// The full name of a job from the beginning of it.
+///
+/// # Errors
+/// When there is none, or several begin so.
+pub fn full_name(state: &State, begins: &str) -> Result<String, Problem> {
+    let is_plain = !begins.is_empty() && begins.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let unknown = || {
+        let detail = format!("there is no job \"{begins}\"");
+        Problem::not_found(detail, "/v1/jobs lists them")
+    };
+    if !is_plain {
+        return Err(unknown());
+    }
+    if Folder::new(&state.jobs(), begins).request().is_some() {
+        return Ok(begins.to_owned());
+    }
+    Ok(Journal::read(&state.jobs(), begins)
+        .map_err(|_| unknown())?
+        .name)
+}
+
+/// All jobs of a folder, those too that have bought nothing yet.
+pub fn all(state: &State) -> Vec<JobView> {
+    let entries = std::fs::read_dir(state.jobs())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    // What cannot be read is left out.
+    names.filter_map(|name| job(state, &name).ok()).collect()
+}
+
+fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobView {
+    let name = &record.name;
+    let (standing, code, cause) = match &record.state {
+        JobState::Done => (Standing::Done, None, None),
+        JobState::Interrupted => (Standing::Interrupted, None, None),
+        JobState::Failed { code, cause } => {
+            (Standing::Failed, Some(code.clone()), Some(cause.clone()))
+        }
+        JobState::Running if Journal::is_busy(&state.jobs(), name) => {
+            (Standing::Running, None, None)
+        }
+        JobState::Running => (Standing::Abandoned, None, None),
+    };
+    let path = &record.command["job"]["model"];
+    let model = request.map(|request| request.job.model);
+    JobView {
+        id: name.clone(),
+        state: standing,
+        code,
+        cause,
+        begun_at: times::at(record.begun_ms),
+        begun_ms: record.begun_ms,
+        model: model.unwrap_or_else(|| path.as_str().unwrap_or_default().to_owned()),
+        answered: record.answered,
+        attempts: record.attempts.len(),
+        paid: record
+            .receipts
+            .iter()
+            .map(|receipt| receipt.body.amount.0)
+            .sum(),
+        providers: names::names(&record.providers).into_values().collect(),
+        here: state.running.has(name),
+    }
+}
+
+/// A job that has bought nothing yet.
+fn accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> JobView {
+    let refused = folder.refused();
+    let standing = match refused {
+        Some(_) => Standing::Refused,
+        None => Standing::Accepted,
+    };
+    let (code, cause) = refused.map(|why| (why.code, why.cause)).unzip();
+    JobView {
+        id: name.to_owned(),
+        state: standing,
+        code,
+        cause,
+        begun_at: times::at(request.at_ms),
+        begun_ms: request.at_ms,
+        model: request.job.model.clone(),
+        answered: 0,
+        attempts: 0,
+        paid: 0,
+        providers: Vec::new(),
+        here: state.running.has(name),
+    }
+}
+
+/// A job with its leases, as the market has them, and its outputs.
+///
+/// # Errors
+/// When there is none, or the market is not reached.
+pub async fn detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
+    let job = job(state, name)?;
+    let leases = match Journal::read(&state.jobs(), name) {
+        Ok(record) => {
+            let broker = state.buyer.broker();
+            broker
+                .job_leases(state.buyer.account(), &record.ids)
+                .await?
+        }
+        Err(_) => Vec::new(),
+    };
+    Ok(JobDetail {
+        spent: leases.iter().map(|lease| lease.cost.0).sum(),
+        held: leases.iter().map(|lease| lease.escrow.0).sum(),
+        leases: leases.iter().map(LeaseView::from).collect(),
+        outputs: match job.state {
+            Standing::Done => outputs(state, name),
+            _ => Vec::new(),
+        },
+        job,
+    })
+}
+
+/// The outputs of a job that came through a gateway.
+pub fn outputs(state: &State, name: &str) -> Vec<OutputView> {
+    let outputs = Folder::new(&state.jobs(), name)
+        .outputs()
+        .unwrap_or_default();
+    let view = |(name, tensor): (String, Tensor)| OutputView {
+        name,
+        dtype: tensor.dtype().to_string(),
+        shape: tensor.dims().to_vec(),
+        blake3: tensor.id().to_string(),
+        bytes: tensor.bytes().len(),
+    };
+    outputs.into_iter().map(view).collect()
+}

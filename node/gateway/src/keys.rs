@@ -1,0 +1,260 @@
+//! Keys by which a question that may come twice is known again, and what came of it. Each is on
+//! disk before anything is bought under it.
+//!
+//! ```text
+//! buyer/keys/ID.json    what was asked under the key of that id, and the answer
+//! ```
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use axum::http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use souk_node::buyer::journal::write_durably;
+use souk_node::market::{AccountKey, JobId};
+use souk_node::memory::ContentId;
+
+use crate::order_view::PlacedView;
+use crate::problem::{Code, Problem};
+
+/// Where they lie, in the folder of the market.
+const FOLDER: &str = "buyer/keys";
+
+/// How long a key is kept.
+const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Keys beyond which the oldest are forgotten before their day is over, and how many stay then.
+const KEYS_MAX: usize = 16_384;
+const KEYS_KEPT: usize = 12_288;
+
+/// The longest key.
+const KEY_BYTES_MAX: usize = 255;
+
+/// What keys are for; the same key for two of them is two keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A job.
+    Job,
+    /// An order.
+    Order,
+}
+
+/// A key that was used.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UsedKey {
+    /// The key.
+    pub key: String,
+    /// The BLAKE3 of the body as it came: the same key with another one is refused.
+    pub body_hash: String,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The order that was placed under it; none for a job, or where no answer came yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placed: Option<PlacedView>,
+}
+
+/// All keys that were used lately.
+#[derive(Debug)]
+pub struct Keys {
+    folder: PathBuf,
+    count: AtomicUsize,
+}
+
+/// The key that a question came with.
+///
+/// # Errors
+/// When it has none, or one that is none.
+pub fn given(headers: &HeaderMap) -> Result<&str, Problem> {
+    let mut all = headers.get_all("idempotency-key").iter();
+    let (Some(key), None) = (all.next(), all.next()) else {
+        let detail = "the header Idempotency-Key is missing, or there more than once";
+        let hint = "give each a key of its own, and the same again where no answer came";
+        return Err(Problem::new(Code::Malformed, detail, hint));
+    };
+    let is_fine = |key: &&str| {
+        !key.is_empty() && key.len() <= KEY_BYTES_MAX && key.bytes().all(|it| it.is_ascii_graphic())
+    };
+    key.to_str().ok().filter(is_fine).ok_or_else(|| {
+        let detail = "Idempotency-Key is 1 to 255 letters, digits and signs";
+        Problem::malformed(detail)
+    })
+}
+
+/// The id of what an account asks under a key: the same each time, so that it cannot be bought
+/// twice.
+pub fn id(account: AccountKey, purpose: Purpose, key: &str) -> JobId {
+    let mut words = match purpose {
+        Purpose::Job => b"souk gateway job 1".to_vec(),
+        Purpose::Order => b"souk gateway order 1".to_vec(),
+    };
+    words.extend_from_slice(&account.0);
+    words.extend_from_slice(key.as_bytes());
+    JobId(*ContentId::of(&words).as_bytes())
+}
+
+impl UsedKey {
+    /// Whether the same is asked again.
+    ///
+    /// # Errors
+    /// When it was used for something else.
+    pub fn check(&self, key: &str, body_hash: &str) -> Result<(), Problem> {
+        if self.key == key && self.body_hash == body_hash {
+            return Ok(());
+        }
+        let detail = "this key was used for another body";
+        Err(Problem::new(
+            Code::KeyReused,
+            detail,
+            "give each question a key of its own",
+        ))
+    }
+}
+
+impl Keys {
+    /// Those of a market's folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub fn open(folder: &Path) -> io::Result<Keys> {
+        let folder = folder.join(FOLDER);
+        fs::create_dir_all(&folder)?;
+        let count = AtomicUsize::new(fs::read_dir(&folder)?.count());
+        Ok(Keys { folder, count })
+    }
+
+    /// What was asked under the key of that id.
+    pub fn find(&self, id: JobId) -> Option<UsedKey> {
+        read(&self.path(id))
+    }
+
+    /// Keeps one, or what came of it; on disk when this returns.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, id: JobId, used: &UsedKey) -> Result<(), Problem> {
+        let path = self.path(id);
+        if !path.exists() && self.count.fetch_add(1, Ordering::Relaxed) >= KEYS_MAX {
+            self.prune();
+        }
+        let bytes = serde_json::to_vec(used).map_err(Problem::unexpected)?;
+        Ok(write_durably(&path, &bytes)?)
+    }
+
+    /// Forgets one under which nothing was bought.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn forget(&self, id: JobId) -> Result<(), Problem> {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        fs::remove_file(self.path(id)).map_err(Problem::unexpected)
+    }
+
+    /// The orders that are known to have been placed under some key since then.
+    pub fn orders_since(&self, ms: u64) -> BTreeSet<u64> {
+        let since = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+        let files = self.files().into_iter().filter(|(at, _)| *at >= since);
+        let used = files.filter_map(|(_, path)| read(&path));
+        used.filter_map(|used| Some(used.placed?.order)).collect()
+    }
+
+    fn path(&self, id: JobId) -> PathBuf {
+        self.folder.join(format!("{id}.json"))
+    }
+
+    /// All files and when they were written.
+    fn files(&self) -> Vec<(SystemTime, PathBuf)> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let timed = entries.map(|entry| {
+            let at = entry.metadata().and_then(|about| about.modified());
+            (at.unwrap_or(SystemTime::UNIX_EPOCH), entry.path())
+        });
+        timed.collect()
+    }
+
+    fn prune(&self) {
+        let mut files = self.files();
+        files.sort();
+        let beyond = files.len().saturating_sub(KEYS_KEPT);
+        let is_old = |at: &SystemTime| at.elapsed().is_ok_and(|age| age > AGE_MAX);
+        let old = files.iter().take_while(|(at, _)| is_old(at)).count();
+        let gone = files.iter().take(old.max(beyond));
+        // One that stays is no harm.
+        gone.for_each(|(_, path)| drop(fs::remove_file(path)));
+        let left = files.len() - old.max(beyond);
+        self.count.store(left, Ordering::Relaxed);
+    }
+}
+
+fn read(path: &Path) -> Option<UsedKey> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn used(key: &str) -> UsedKey {
+        UsedKey {
+            key: key.to_owned(),
+            body_hash: "0".to_owned(),
+            at_ms: 7,
+            placed: None,
+        }
+    }
+
+    #[test]
+    fn a_key_is_found_again_by_its_id_and_for_its_purpose_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = Keys::open(folder.path()).unwrap();
+        let account = AccountKey([7; 32]);
+        let of = |purpose| id(account, purpose, "first");
+        keys.keep(of(Purpose::Job), &used("first")).unwrap();
+        let keys = Keys::open(folder.path()).unwrap();
+        let found = keys.find(of(Purpose::Job)).unwrap();
+        assert!(found.check("first", "0").is_ok());
+        assert_eq!(found.check("first", "1").unwrap_err().code, Code::KeyReused);
+        assert!(keys.find(of(Purpose::Order)).is_none());
+        keys.forget(of(Purpose::Job)).unwrap();
+        assert!(keys.find(of(Purpose::Job)).is_none());
+    }
+
+    #[test]
+    fn the_newest_keys_stay_where_there_are_too_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = Keys::open(folder.path()).unwrap();
+        let old = keys.path(JobId([1; 32]));
+        for n in 0..KEYS_MAX {
+            fs::write(keys.folder.join(format!("{n}.json")), "{}").unwrap();
+        }
+        fs::write(&old, "{}").unwrap();
+        let day_ago = SystemTime::now() - 2 * AGE_MAX;
+        let file = fs::File::options().write(true).open(&old).unwrap();
+        file.set_modified(day_ago).unwrap();
+        let keys = Keys::open(folder.path()).unwrap();
+        keys.keep(JobId([2; 32]), &used("new")).unwrap();
+        assert!(!old.exists());
+        assert_eq!(keys.files().len(), KEYS_KEPT + 1);
+        assert!(keys.find(JobId([2; 32])).is_some());
+    }
+
+    #[test]
+    fn a_question_has_one_key_of_plain_signs() {
+        let with = |keys: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for key in keys {
+                headers.append("idempotency-key", key.parse().unwrap());
+            }
+            given(&headers).map(str::to_owned).ok()
+        };
+        assert_eq!(with(&["first"]).as_deref(), Some("first"));
+        let long = "x".repeat(KEY_BYTES_MAX + 1);
+        for none in [&[][..], &["a", "b"], &[""], &["a b"], &[&long]] {
+            assert_eq!(with(none), None, "{none:?}");
+        }
+    }
+}

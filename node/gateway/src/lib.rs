@@ -1,0 +1,148 @@
+//! The gateway: a buyer and its market over HTTP, for programs and pages on the same machine.
+//!
+//! It is the buyer as a process that stays: its key, its jobs and its way to the market. Every
+//! path is in `routes`, and who may ask is decided in one place, `access`. A job that is
+//! accepted is on disk before anything is bought for it, and is gone on with after a crash.
+
+#![forbid(unsafe_code)]
+#![allow(
+    unused_qualifications,
+    reason = "the macros of utoipa qualify what they are given"
+)]
+
+mod access;
+mod address;
+mod closings;
+mod command;
+mod contents;
+mod document;
+mod door;
+mod extract;
+mod figures;
+mod follow;
+mod given;
+mod headers;
+mod hub;
+mod job_body;
+mod job_view;
+mod keys;
+mod lease_view;
+mod market_view;
+mod network_view;
+mod order_body;
+mod order_view;
+mod orders;
+mod page;
+mod part;
+mod parties_view;
+mod places;
+mod planning;
+mod plans;
+mod problem;
+mod routes;
+mod running;
+mod state;
+mod statement_place;
+mod times;
+mod topic;
+mod watched;
+mod web;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use souk_node::buyer::Buyer;
+
+use access::{Access, TokenFile};
+use address::ToldAddress;
+use contents::Contents;
+use keys::Keys;
+use state::State;
+
+pub use access::{Scope, TOKENS_FILE, TokenError};
+pub use address::{page_at, page_of};
+pub use door::{Door, DoorError};
+pub use routes::document;
+pub use watched::watched;
+
+/// A gateway that listens.
+pub struct Gateway {
+    door: Door,
+    state: state::SharedState,
+    _told: Option<ToldAddress>,
+}
+
+/// What a gateway is made of.
+pub struct Config {
+    /// The market's folder, as a path that holds in any folder.
+    pub folder: PathBuf,
+    /// What the market is called.
+    pub name: String,
+    /// Where it listens; a port of 0 takes a free one.
+    pub address: SocketAddr,
+}
+
+/// Why there is no gateway.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// Its address.
+    #[error(transparent)]
+    Door(#[from] DoorError),
+    /// Its tokens.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The folder of contents.
+    #[error("cannot use the folder of contents: {0}")]
+    Contents(io::Error),
+    /// The folder of keys.
+    #[error("cannot use the folder of keys: {0}")]
+    Keys(io::Error),
+    /// The file that says where it answers.
+    #[error("cannot tell in the folder where HTTP is served: {0}")]
+    Address(io::Error),
+}
+
+impl Gateway {
+    /// Listens; nobody is answered before [`Gateway::run`].
+    ///
+    /// # Errors
+    /// [`GatewayError`]
+    pub async fn start(buyer: Buyer, config: Config) -> Result<Gateway, GatewayError> {
+        let Config {
+            folder,
+            name,
+            address,
+        } = config;
+        let door = Door::at(address).await?;
+        let access = Access::new(&TokenFile::load_or_create(&folder)?);
+        let contents = Contents::open(&folder).map_err(GatewayError::Contents)?;
+        let keys = Keys::open(&folder).map_err(GatewayError::Keys)?;
+        let told = ToldAddress::tell(&folder, door.address())
+            .await
+            .map_err(GatewayError::Address)?;
+        let state = Arc::new(State::new(buyer, (folder, name), (access, contents, keys)));
+        Ok(Gateway {
+            door,
+            state,
+            _told: told,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.door.address()
+    }
+
+    /// Answers, and goes on with the jobs of an earlier life, for as long as it is awaited. Jobs
+    /// that run then are gone on with by the next.
+    pub async fn run(self) {
+        let router = routes::router(self.state.clone());
+        let serving = self.door.serve(router);
+        let following = follow::follow(self.state.clone());
+        let recovering = running::recover(self.state);
+        tokio::join!(serving, following, recovering);
+    }
+}

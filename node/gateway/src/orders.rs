@@ -1,0 +1,181 @@
+//! Orders by hand: each under a key, and so placed once although its answer was lost.
+//!
+//! What is sent to the market is on disk before. Where the process died, or no validator said what
+//! became of it, the market is asked before it is sent again; and nothing is, until a batch that
+//! may be on its way has expired.
+
+use souk_node::client::broker::{Broker, BrokerError};
+use souk_node::client::trader::TradeError;
+use souk_node::clock::unix_ms;
+use souk_node::market::{AccountKey, Command, Event, JobId, Limit, OrderId, Price, Side, Units};
+use souk_node::protocols::statement::StatementLine;
+
+use crate::keys::{self, Purpose, UsedKey};
+use crate::order_body::OrderBody;
+use crate::order_view::{PlacedTrade, PlacedView};
+use crate::problem::{Code, Problem};
+use crate::state::State;
+
+/// How long an order whose answer was lost may yet be carried out: its batch lives a minute, and
+/// clocks differ.
+const ON_THE_WAY_MS: u64 = 70_000;
+
+/// How far the log's clock may be behind this one.
+const CLOCK_SKEW_MS: u64 = 60_000;
+
+/// Places an order under a key, or finds what came of it.
+///
+/// # Errors
+/// Why it is not placed, or that it is not known yet.
+pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedView, Problem> {
+    let bytes = serde_json::to_vec(body).map_err(Problem::unexpected)?;
+    let body_hash = blake3::hash(&bytes).to_string();
+    let account = state.buyer.account();
+    let id = keys::id(account, Purpose::Order, key);
+    let _place = state.placing.begin(&id.to_string())?;
+    let broker = state.buyer.broker();
+    let used = state.keys.find(id);
+    if let Some(used) = &used {
+        used.check(key, &body_hash)?;
+        if let Some(placed) = &used.placed {
+            return Ok(placed.clone());
+        }
+    }
+    let command = body.command(broker, id).await?;
+    if let Some(mut used) = used {
+        // One at a time: each takes one that no other has.
+        let _finding = state.finding.lock().await;
+        let since = used.at_ms.saturating_sub(CLOCK_SKEW_MS);
+        let others = state.keys.orders_since(since);
+        let lost = LostOrder {
+            account,
+            id,
+            since_ms: since,
+            is_other: &|order| others.contains(&order.0),
+        };
+        if let Some(placed) = lost.find(broker, &command).await? {
+            used.placed = Some(placed.clone());
+            state.keys.keep(id, &used)?;
+            return Ok(placed);
+        }
+        if unix_ms() < used.at_ms.saturating_add(ON_THE_WAY_MS) {
+            let detail = "it is not known yet what became of this order";
+            let hint = "ask again under the same key: within a minute it is";
+            return Err(Problem::new(Code::Busy, detail, hint));
+        }
+    }
+    let mut used = UsedKey {
+        key: key.to_owned(),
+        body_hash,
+        at_ms: unix_ms(),
+        placed: None,
+    };
+    state.keys.keep(id, &used)?;
+    let done = match state.buyer.trader().submit_one(command).await {
+        Ok(done) => done,
+        // It may have been carried out.
+        Err(error @ TradeError::Uncertain(_)) => return Err(error.into()),
+        Err(error) => {
+            state.keys.forget(id)?;
+            return Err(error.into());
+        }
+    };
+    let placed = PlacedView::of(&done);
+    let placed = placed.ok_or_else(|| Problem::unexpected("the market answered something else"))?;
+    used.placed = Some(placed.clone());
+    state.keys.keep(id, &used)?;
+    Ok(placed)
+}
+
+/// An order of which it is not known whether it was carried out.
+struct LostOrder<'s> {
+    account: AccountKey,
+    id: JobId,
+    /// Not before, by the log's clock.
+    since_ms: u64,
+    /// Whether an order is known to be that of another key.
+    is_other: &'s (dyn Fn(OrderId) -> bool + Sync),
+}
+
+impl LostOrder<'_> {
+    async fn find(
+        &self,
+        broker: &Broker,
+        command: &Command,
+    ) -> Result<Option<PlacedView>, BrokerError> {
+        match command {
+            Command::Resell { lease, .. } => {
+                let found = broker.lease(*lease).await?;
+                let found = found.filter(|found| found.buyer == self.account);
+                let order = found.as_ref().and_then(|found| found.resale_ask);
+                Ok(order.map(|order| PlacedView {
+                    order: order.0,
+                    trades: Vec::new(),
+                    resting: found.map_or(0, |found| found.quantity.0),
+                }))
+            }
+            Command::PlaceBid(bid) => {
+                let leases = broker.job_leases(self.account, &[self.id]).await?;
+                let traded = leases.first().map(|lease| lease.bid);
+                let (price, units) = match bid.limit {
+                    Limit::Price(price) => (price, bid.quantity),
+                    // It never rests, and so has traded or has not.
+                    Limit::Market => (Price(0), Units(0)),
+                };
+                let rested = self.rested(broker, (traded, price, units)).await?;
+                let Some(order) = traded.or(rested.map(|(order, _)| order)) else {
+                    return Ok(None);
+                };
+                Ok(Some(PlacedView {
+                    order: order.0,
+                    trades: leases.iter().map(PlacedTrade::from).collect(),
+                    resting: rested.map_or(0, |(_, units)| units.0),
+                }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What of it came to rest: the order that has traded under its id, or one that is like it and
+    /// nobody else's.
+    async fn rested(
+        &self,
+        broker: &Broker,
+        (traded, price, units): (Option<OrderId>, Price, Units),
+    ) -> Result<Option<(OrderId, Units)>, BrokerError> {
+        let mut before = None;
+        loop {
+            let page = broker.statement_before(self.account, before).await?;
+            for line in &page.lines {
+                if line.time.0 < self.since_ms {
+                    return Ok(None);
+                }
+                let found = rests(self.account, line).find(|(order, at, many)| match traded {
+                    Some(traded) => *order == traded,
+                    None => (*at, *many) == (price, units) && !(self.is_other)(*order),
+                });
+                if let Some((order, _, many)) = found {
+                    return Ok(Some((order, many)));
+                }
+            }
+            before = page.lines.last().map(|line| line.place);
+            if before.is_none() || !page.more {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// Bids of an account that came to rest in a line.
+fn rests(own: AccountKey, line: &StatementLine) -> impl Iterator<Item = (OrderId, Price, Units)> {
+    line.causes.iter().filter_map(move |event| match *event {
+        Event::Rested {
+            account,
+            order,
+            side: Side::Bid,
+            price,
+            quantity,
+        } if account == own => Some((order, price, quantity)),
+        _ => None,
+    })
+}

@@ -1,0 +1,152 @@
+//! Providers and validators as the API shows them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use souk_node::client::broker::{Broker, BrokerError};
+use souk_node::market::{AccountKey, Listing};
+use souk_node::protocols::market::{Member, Standing, Status};
+use utoipa::ToSchema;
+
+use crate::market_view::{AccountView, AskView};
+
+/// Who has something on offer.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ProviderView {
+    pub account: String,
+    name: String,
+    /// From 0 to 1000.
+    reputation: u16,
+    stake: u64,
+    /// What is on offer.
+    devices: Vec<DeviceView>,
+}
+
+/// A device on offer.
+#[derive(Debug, Serialize, ToSchema)]
+struct DeviceView {
+    device: String,
+    emulated: bool,
+    /// The least price that is asked, in micro-credits a device-second.
+    price: u64,
+}
+
+/// An account, and what it offers.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ProviderDetail {
+    account: AccountView,
+    asks: Vec<AskView>,
+}
+
+/// A validator.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ValidatorView {
+    id: u64,
+    account: String,
+    address: String,
+    /// `waiting`, `learner`, `voter`, `leaving` or `removed`.
+    #[schema(value_type = String)]
+    standing: Standing,
+    /// What it says of itself; null where it does not answer.
+    now: Option<ReplicaView>,
+}
+
+/// How far a validator is.
+#[derive(Debug, Serialize, ToSchema)]
+struct ReplicaView {
+    role: String,
+    /// Who leads, as it knows; 0 for nobody.
+    leader: u64,
+    term: u64,
+    committed: u64,
+    applied: u64,
+    /// The digest of its state at `applied`.
+    digest: String,
+}
+
+/// Everyone who has something on offer.
+pub fn providers(book: &[Listing]) -> Vec<ProviderView> {
+    let mut all = BTreeMap::<AccountKey, Vec<&Listing>>::new();
+    for ask in book {
+        all.entry(ask.provider).or_default().push(ask);
+    }
+    let all = all.into_values();
+    all.map(|asks| ProviderView::new(&asks)).collect()
+}
+
+/// An account and what it offers, if it is open.
+///
+/// # Errors
+/// When the market is not reached.
+pub async fn provider(
+    broker: &Broker,
+    book: &[Listing],
+    key: AccountKey,
+) -> Result<Option<ProviderDetail>, BrokerError> {
+    let found = broker.account(key).await?;
+    let own = || book.iter().filter(|ask| ask.provider == key);
+    Ok(found.map(|found| ProviderDetail {
+        account: AccountView::from(&found),
+        asks: own().map(AskView::from).collect(),
+    }))
+}
+
+/// The validators, and how far each is.
+///
+/// # Errors
+/// When none is reached.
+pub async fn validators(broker: &Broker) -> Result<Vec<ValidatorView>, BrokerError> {
+    let (members, statuses) = tokio::join!(broker.members(), broker.statuses());
+    let mut known: BTreeMap<u64, Status> = statuses
+        .into_iter()
+        .flatten()
+        .map(|status| (status.raft_id, status))
+        .collect();
+    let all = members?.validators;
+    let view = |member: &Member| ValidatorView::new(member, known.remove(&member.raft_id));
+    Ok(all.iter().map(view).collect())
+}
+
+impl ProviderView {
+    fn new(asks: &[&Listing]) -> ProviderView {
+        let mut devices = BTreeMap::<(String, bool), u64>::new();
+        for ask in asks {
+            let device = (ask.resources.model.to_string(), ask.resources.emulated);
+            let least = devices.entry(device).or_insert(ask.price.0);
+            *least = (*least).min(ask.price.0);
+        }
+        let devices = devices
+            .into_iter()
+            .map(|((device, emulated), price)| DeviceView {
+                device,
+                emulated,
+                price,
+            });
+        ProviderView {
+            account: asks[0].provider.to_string(),
+            name: asks[0].name.to_string(),
+            reputation: asks[0].reputation.0,
+            stake: asks[0].stake.0,
+            devices: devices.collect(),
+        }
+    }
+}
+
+impl ValidatorView {
+    fn new(member: &Member, said: Option<Status>) -> ValidatorView {
+        ValidatorView {
+            id: member.raft_id,
+            account: member.account.to_string(),
+            address: member.address.clone(),
+            standing: member.standing,
+            now: said.map(|status| ReplicaView {
+                role: status.role,
+                leader: status.leader,
+                term: status.term,
+                committed: status.committed,
+                applied: status.applied,
+                digest: status.digest,
+            }),
+        }
+    }
+}

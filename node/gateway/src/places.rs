@@ -1,0 +1,77 @@
+//! The jobs that this process runs, and the orders that it places: one place each, so that none is
+//! begun twice.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::problem::{Code, Problem};
+
+/// Jobs that this process runs, by name, and what stops each.
+#[derive(Debug, Default)]
+pub struct Running {
+    jobs: Mutex<BTreeMap<String, Arc<Notify>>>,
+}
+
+/// A job's place among those that run; given back when it is dropped.
+pub struct JobPlace {
+    running: Arc<Running>,
+    /// The job.
+    pub name: String,
+    /// What stops it.
+    pub cancel: Arc<Notify>,
+}
+
+impl Running {
+    /// How many run.
+    pub fn count(&self) -> usize {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+    }
+
+    /// Whether this process runs the job.
+    pub fn has(&self, name: &str) -> bool {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.contains_key(name)
+    }
+
+    /// Stops a job; whether this process runs it.
+    pub fn cancel(&self, name: &str) -> bool {
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = jobs.get(name);
+        found.inspect(|cancel| cancel.notify_one()).is_some()
+    }
+
+    /// Takes the place of a job.
+    ///
+    /// # Errors
+    /// When it runs already.
+    pub fn begin(self: &Arc<Self>, name: &str) -> Result<JobPlace, Problem> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if jobs.contains_key(name) {
+            let detail = format!("{name} is being worked on");
+            return Err(Problem::new(Code::Busy, detail, "ask again in a moment"));
+        }
+        let cancel = Arc::<Notify>::default();
+        jobs.insert(name.to_owned(), cancel.clone());
+        Ok(JobPlace {
+            running: self.clone(),
+            name: name.to_owned(),
+            cancel,
+        })
+    }
+}
+
+impl Drop for JobPlace {
+    fn drop(&mut self) {
+        let mut jobs = self
+            .running
+            .jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        jobs.remove(&self.name);
+    }
+}

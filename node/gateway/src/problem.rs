@@ -1,0 +1,349 @@
+//! What is wrong with a question, as RFC 9457 has it, with the words that the command line uses.
+
+use axum::Json;
+use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use souk_node::buyer::checked::PlanRefusal;
+use souk_node::buyer::{JournalError, QuoteError};
+use souk_node::client::broker::BrokerError;
+use souk_node::client::market_data::ClassError;
+use souk_node::client::trader::TradeError;
+use souk_node::folder::config::ConfigError;
+use utoipa::ToSchema;
+
+/// What a problem is called: never another meaning for the same word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The question is not one: its JSON, a field or a parameter.
+    Malformed,
+    /// No token, or one that is none.
+    Unauthorized,
+    /// The token may not do this, or a page of another origin asks.
+    Forbidden,
+    /// There is no such thing.
+    NotFound,
+    /// The path does not take this method.
+    MethodNotAllowed,
+    /// A job is not in the state that this needs.
+    State,
+    /// The same key is being worked on.
+    Busy,
+    /// The book has moved beyond what was allowed.
+    PlanMoved,
+    /// The same key came with another body before.
+    KeyReused,
+    /// The body is larger than is taken.
+    TooLarge,
+    /// The range asked for is not there.
+    Range,
+    /// Asked under a name that is not this machine's.
+    Misdirected,
+    /// A model, an input or a limit is not usable.
+    Input,
+    /// The bytes are not those of their name.
+    Verification,
+    /// No plan fits.
+    NoPlan,
+    /// No ask suits.
+    NoneEligible,
+    /// The budget allows no more.
+    Budget,
+    /// The deadline allows no more.
+    Deadline,
+    /// Jobs of this buyer's own go first.
+    Behind,
+    /// The market refused.
+    MarketRefused,
+    /// Too many questions, streams or bytes.
+    TooMany,
+    /// No validator answers.
+    MarketUnreachable,
+    /// It stops.
+    Stopping,
+    /// Something souk does not expect.
+    Unexpected,
+}
+
+impl Code {
+    fn status(self) -> StatusCode {
+        match self {
+            Code::Malformed => StatusCode::BAD_REQUEST,
+            Code::Unauthorized => StatusCode::UNAUTHORIZED,
+            Code::Forbidden => StatusCode::FORBIDDEN,
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Code::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Code::Range => StatusCode::RANGE_NOT_SATISFIABLE,
+            Code::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Code::KeyReused | Code::Input | Code::Verification => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Code::MarketUnreachable | Code::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Code::Unexpected => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::State
+            | Code::Busy
+            | Code::PlanMoved
+            | Code::NoPlan
+            | Code::NoneEligible
+            | Code::Budget
+            | Code::Deadline
+            | Code::Behind
+            | Code::MarketRefused => StatusCode::CONFLICT,
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Code::Malformed => "the question cannot be read",
+            Code::Unauthorized => "a token is needed",
+            Code::Forbidden => "this is not allowed",
+            Code::NotFound => "there is no such thing",
+            Code::MethodNotAllowed => "this method does nothing here",
+            Code::State => "it is not in the state for this",
+            Code::Busy => "it is being worked on",
+            Code::PlanMoved => "the book has moved",
+            Code::KeyReused => "the key was used for something else",
+            Code::TooLarge => "the body is too large",
+            Code::Range => "the range is not there",
+            Code::Misdirected => "this is not that host",
+            Code::Input => "an input cannot be used",
+            Code::Verification => "it does not hold",
+            Code::NoPlan => "no plan fits",
+            Code::NoneEligible => "no ask suits",
+            Code::Budget => "the budget is too small",
+            Code::Deadline => "the deadline is too short",
+            Code::Behind => "other jobs go first",
+            Code::MarketRefused => "the market refused",
+            Code::TooMany => "too much at once",
+            Code::MarketUnreachable => "no validator answers",
+            Code::Stopping => "it stops",
+            Code::Unexpected => "something went wrong here",
+        }
+    }
+
+    /// Whether the same question may be answered a moment later.
+    fn is_retryable(self) -> bool {
+        matches!(
+            self,
+            Code::Busy
+                | Code::Behind
+                | Code::TooMany
+                | Code::MarketUnreachable
+                | Code::NoneEligible
+        )
+    }
+}
+
+/// What is wrong.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Problem {
+    /// What it is called.
+    pub code: Code,
+    /// The same in a few words.
+    title: &'static str,
+    /// The status of the answer.
+    status: u16,
+    /// What exactly, in a sentence.
+    pub detail: String,
+    /// What to do about it; empty where nothing is known.
+    hint: String,
+    /// Whether the same question may be answered a moment later.
+    retryable: bool,
+    /// What a program may want to know beside.
+    #[schema(value_type = Object)]
+    facts: Map<String, Value>,
+    #[serde(skip)]
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Problem {
+    /// A problem, and what to do about it.
+    pub fn new(code: Code, detail: impl ToString, hint: &str) -> Problem {
+        let headers = match code {
+            Code::Unauthorized => vec![(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))],
+            Code::TooMany => vec![(RETRY_AFTER, HeaderValue::from_static("1"))],
+            _ => Vec::new(),
+        };
+        Problem {
+            code,
+            title: code.title(),
+            status: code.status().as_u16(),
+            detail: detail.to_string(),
+            hint: hint.to_owned(),
+            retryable: code.is_retryable(),
+            facts: Map::new(),
+            headers,
+        }
+    }
+
+    /// A field or parameter that cannot be used.
+    pub fn malformed(detail: impl ToString) -> Problem {
+        Problem::new(
+            Code::Malformed,
+            detail,
+            "/v1/openapi.json says what is taken",
+        )
+    }
+
+    /// There is none.
+    pub fn not_found(detail: impl ToString, hint: &str) -> Problem {
+        Problem::new(Code::NotFound, detail, hint)
+    }
+
+    /// A failure of this machine.
+    pub fn unexpected(detail: impl ToString) -> Problem {
+        let hint = "look at the gateway's log, its folder's permissions and the space left";
+        Problem::new(Code::Unexpected, detail, hint)
+    }
+
+    /// The same with a further fact.
+    pub fn with(mut self, name: &str, value: impl Serialize) -> Problem {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        self.facts.insert(name.to_owned(), value);
+        self
+    }
+
+    /// The same with a header.
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Problem {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// A method that a path does not take; which it does is known to the router.
+    pub fn of_method(allow: Option<HeaderValue>) -> Problem {
+        let detail = "the path is there, and does not take this method";
+        let problem = Problem::new(
+            Code::MethodNotAllowed,
+            detail,
+            "the header Allow names them",
+        );
+        match allow {
+            Some(allow) => problem.header(ALLOW, allow),
+            None => problem,
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = (self.code.status(), Json(&self)).into_response();
+        let kind = HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response.headers_mut().extend(self.headers);
+        response
+    }
+}
+
+impl From<BrokerError> for Problem {
+    fn from(error: BrokerError) -> Problem {
+        let hint = "is the market up? `souk validator list` shows who runs";
+        Problem::new(Code::MarketUnreachable, error, hint)
+    }
+}
+
+impl From<ClassError> for Problem {
+    fn from(error: ClassError) -> Problem {
+        match error {
+            ClassError::Broker(error) => error.into(),
+            ClassError::Unknown { .. } => {
+                Problem::not_found(error, "/v1/market/classes lists them")
+            }
+            ClassError::Several { .. } => Problem::malformed(error),
+        }
+    }
+}
+
+impl From<TradeError> for Problem {
+    fn from(error: TradeError) -> Problem {
+        match error {
+            TradeError::Broker(error) => error.into(),
+            TradeError::Refused(_) | TradeError::TooLarge { .. } | TradeError::Invalid(_) => {
+                Problem::new(Code::MarketRefused, error, "")
+            }
+            TradeError::Uncertain(_) | TradeError::Endowment { .. } => {
+                Problem::new(Code::MarketUnreachable, error, "look what became of it")
+            }
+        }
+    }
+}
+
+impl From<JournalError> for Problem {
+    fn from(error: JournalError) -> Problem {
+        match error {
+            JournalError::Unknown { ref name, .. } => {
+                let detail = format!("there is no job \"{name}\"");
+                Problem::not_found(detail, "/v1/jobs lists them")
+            }
+            JournalError::Busy { .. } => {
+                Problem::new(Code::Busy, error, "another process runs it: wait for it")
+            }
+            JournalError::Subject { .. } | JournalError::Old { .. } => {
+                Problem::new(Code::State, error, "submit the job again")
+            }
+            JournalError::File { .. } | JournalError::Facts(_) | JournalError::Value { .. } => {
+                Problem::unexpected(error)
+            }
+        }
+    }
+}
+
+impl From<ConfigError> for Problem {
+    fn from(error: ConfigError) -> Problem {
+        Problem::unexpected(error)
+    }
+}
+
+impl From<QuoteError> for Problem {
+    fn from(error: QuoteError) -> Problem {
+        let (code, hint) = match error.code() {
+            "input" => (Code::Input, "give the model's inputs as it wants them"),
+            "market_unreachable" => (
+                Code::MarketUnreachable,
+                "is the market up? `souk validator list` shows who runs",
+            ),
+            "none_eligible" => (Code::NoneEligible, "loosen what rules the asks out"),
+            "budget" => (Code::Budget, "raise `budget`, or `prefer` cheapest"),
+            "deadline" => (Code::Deadline, "raise `deadline`, or `prefer` fastest"),
+            "behind" => (Code::Behind, "give it time with `wait`"),
+            _ => (
+                Code::NoPlan,
+                "loosen the limits; /v1/market/asks shows what is on offer",
+            ),
+        };
+        let problem = Problem::new(code, &error, hint);
+        match error {
+            QuoteError::NoneEligible { seen, unsuitable } => problem
+                .with("asks_seen", seen)
+                .with("not_eligible", unsuitable),
+            QuoteError::Budget { cheapest, .. } => problem.with("needed", micro(cheapest)),
+            QuoteError::Escrow { needed, .. } => problem.with("needed", micro(needed)),
+            _ => problem,
+        }
+    }
+}
+
+/// Credits as micro-credits, rounded up so that they are enough.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a price is small"
+)]
+fn micro(credits: f64) -> u64 {
+    (credits * 1e6).ceil() as u64
+}
+
+impl From<PlanRefusal> for Problem {
+    fn from(refusal: PlanRefusal) -> Problem {
+        let hint = "make a new plan, or allow more with `slippage`";
+        match refusal {
+            PlanRefusal::Unknown { .. } => Problem::not_found(refusal, hint),
+            PlanRefusal::Subject { .. } => Problem::new(Code::Input, refusal, hint),
+            PlanRefusal::Price { .. } | PlanRefusal::Time { .. } => {
+                Problem::new(Code::PlanMoved, refusal, hint)
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Every path, with what it takes and answers: the router and the document are made from one list.
+
+mod contents;
+mod devices;
+mod earnings;
+mod events;
+mod job_graph;
+mod jobs;
+mod leases;
+pub mod market;
+mod network;
+mod orders;
+mod outputs;
+pub mod parties;
+mod plans;
+mod receipts;
+mod status;
+
+use std::time::Instant;
+
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use serde_json::Value;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApiBuilder};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::document::complete;
+use crate::extract::JSON_BYTES_MAX;
+use crate::headers::finish;
+use crate::problem::Problem;
+use crate::state::SharedState;
+use crate::web;
+
+/// Where the document is.
+pub const DOCUMENT: &str = "/v1/openapi.json";
+
+fn api() -> OpenApiRouter<SharedState> {
+    let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+    let components = ComponentsBuilder::new()
+        .security_scheme("token", scheme)
+        .schema_from::<Problem>()
+        .build();
+    let about = "A market for computing time, over HTTP. Amounts are whole micro-credits, times \
+                 RFC 3339, lengths of time seconds. Refusals are problems of RFC 9457.";
+    let info = InfoBuilder::new()
+        .title("souk")
+        .version("1")
+        .description(Some(about))
+        .build();
+    let document = OpenApiBuilder::new()
+        .info(info)
+        .components(Some(components))
+        .build();
+    OpenApiRouter::with_openapi(document)
+        .merge(status::router())
+        .merge(market::router())
+        .merge(parties::router())
+        .merge(earnings::router())
+        .merge(network::router())
+        .merge(devices::router())
+        .merge(orders::router())
+        .merge(leases::router())
+        .merge(receipts::router())
+        .merge(contents::router())
+        .merge(plans::router())
+        .merge(jobs::router())
+        .merge(job_graph::router())
+        .merge(outputs::router())
+        .merge(events::router())
+}
+
+/// What is served, as OpenAPI 3.1 has it.
+#[must_use]
+pub fn document() -> Value {
+    complete(&api().into_openapi())
+}
+
+/// All paths, behind who may ask.
+pub fn router(state: SharedState) -> Router {
+    let (router, document) = api().split_for_parts();
+    let document = complete(&document);
+    let told = move || std::future::ready(Json(document.clone()));
+    router
+        .route(DOCUMENT, axum::routing::get(told))
+        .merge(web::router())
+        .fallback(|| std::future::ready(unknown()))
+        .with_state(state.clone())
+        .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(state, guard))
+        .layer(middleware::map_response(finish))
+}
+
+fn unknown() -> Problem {
+    Problem::not_found("there is no such path", "/v1/openapi.json lists them")
+}
+
+/// Lets in who may ask.
+async fn guard(State(state): State<SharedState>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let (parts, body) = request.into_parts();
+    let path = parts.extensions.get::<MatchedPath>().cloned();
+    let method = parts.method.clone();
+    let answer = match state.access.check(&parts, began) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(problem) => problem.into_response(),
+    };
+    if let Some(path) = path {
+        let took = began.elapsed();
+        let path = match path.as_str() {
+            file if web::has(file) => web::COUNTED,
+            path => path,
+        };
+        state.figures.answered(path, &method, answer.status(), took);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use axum::http::Method;
+
+    use super::*;
+    use crate::access::{Scope, needed};
+
+    /// The document as it is in git.
+    fn kept() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json")
+    }
+
+    #[test]
+    fn the_document_in_git_is_what_is_served() {
+        let served = serde_json::to_string_pretty(&document()).unwrap() + "\n";
+        if std::env::var_os("SOUK_API_BLESS").is_some() {
+            std::fs::write(kept(), &served).unwrap();
+        }
+        let found = std::fs::read_to_string(kept()).unwrap_or_default();
+        assert!(
+            found == served,
+            "docs/openapi.json is not what is served: look at the change, then run this test with \
+             SOUK_API_BLESS=1"
+        );
+    }
+
+    #[test]
+    fn the_document_says_of_each_path_what_it_takes() {
+        let document = document();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, about) in methods.as_object().unwrap() {
+                let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
+                let said = about["security"][0]["token"][0].as_str();
+                let path = path.replace(['{', '}'], "");
+                assert_eq!(
+                    needed(&method, &path).map(Scope::name),
+                    said,
+                    "{method} {path}"
+                );
+                assert!(
+                    about["summary"].is_string() || about["description"].is_string(),
+                    "{path}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! `/v1/jobs`: what was submitted, by whomever from this folder: how it stands, what came of it,
+//! going on with it and ending it.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use serde::Serialize;
+use serde_json::Value;
+use souk_node::buyer::ending::end_leases;
+use souk_node::buyer::job_files::{JobFiles, TimedEvent};
+use souk_node::buyer::journal::JobState;
+use souk_node::buyer::{Journal, names};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::extract::{Body, Parameters};
+use crate::job_view::{self, JobDetail, JobView};
+use crate::page::{Page, Paging};
+use crate::problem::{Code, Problem};
+use crate::running::{self, JobRequest};
+use crate::state::SharedState;
+use crate::{keys, times};
+
+pub fn router() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(list, submit))
+        .routes(routes!(job, cancel))
+        .routes(routes!(resume))
+        .routes(routes!(plan))
+        .routes(routes!(events))
+        .routes(routes!(timeline))
+        .routes(routes!(trace))
+        .routes(routes!(receipts))
+}
+
+/// Something that happened to a job.
+#[derive(Debug, Serialize, ToSchema)]
+struct EventView {
+    /// Its number, from 0.
+    number: usize,
+    /// RFC 3339.
+    at: String,
+    /// What, as `souk job logs --json` has it: a word, or an object of one word and its facts.
+    #[schema(value_type = Value)]
+    event: Value,
+}
+
+/// All jobs, the newest first.
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(Paging),
+    responses((status = 200, body = Page<JobView>)), security(("token" = ["read"])))]
+async fn list(
+    State(state): State<SharedState>,
+    Parameters(paging): Parameters<Paging>,
+) -> Result<Page<JobView>, Problem> {
+    let parse = |text: &str| {
+        let (begun, id) = text.split_once('.')?;
+        Some((std::cmp::Reverse(begun.parse::<u64>().ok()?), id.to_owned()))
+    };
+    let key = |job: &JobView| (std::cmp::Reverse(job.begun_ms), job.id.clone());
+    let write = |(begun, id): &(std::cmp::Reverse<u64>, String)| format!("{}.{id}", begun.0);
+    Page::of(job_view::all(&state), key, &paging, parse, write)
+}
+
+/// Buy, run and pay. Under a key that was used before: the job that was begun then.
+#[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = JobRequest,
+    params(("Idempotency-Key" = String, Header, description = "One for each job",
+            min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+    responses((status = 202, body = JobView)), security(("token" = ["trade"])))]
+async fn submit(
+    State(state): State<SharedState>,
+    headers: HeaderMap,
+    Body(asked): Body<JobRequest>,
+) -> Result<(StatusCode, Json<JobView>), Problem> {
+    let name = running::submit(&state, keys::given(&headers)?, &asked).await?;
+    Ok((StatusCode::ACCEPTED, Json(job_view::job(&state, &name)?)))
+}
+
+/// One job, with its leases and outputs.
+#[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 200, body = JobDetail)), security(("token" = ["read"])))]
+async fn job(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<Json<JobDetail>, Problem> {
+    let name = job_view::full_name(&state, &id)?;
+    job_view::detail(&state, &name).await.map(Json)
+}
+
+/// End a job: its leases are ended, what was used is paid, and the rest returns.
+#[utoipa::path(delete, path = "/v1/jobs/{id}", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 202, body = JobView)), security(("token" = ["trade"])))]
+async fn cancel(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<(StatusCode, Json<JobView>), Problem> {
+    let name = job_view::full_name(&state, &id)?;
+    let folder = state.jobs();
+    if !state.running.cancel(&name) {
+        let record = Journal::read(&folder, &name)?;
+        if record.state == JobState::Done {
+            let detail = format!("job {name} is done: there is nothing to end");
+            return Err(Problem::new(
+                Code::State,
+                detail,
+                "its outputs are there: fetch them",
+            ));
+        }
+        if Journal::is_busy(&folder, &name) {
+            JobFiles::new(&folder, &name).cancel()?;
+        } else {
+            end_leases(state.buyer.trader(), &record.ids).await?;
+            if record.state == JobState::Running {
+                Journal::open(&folder, &name)?.cancel()?;
+            }
+        }
+    }
+    Ok((StatusCode::ACCEPTED, Json(job_view::job(&state, &name)?)))
+}
+
+/// Go on with a job that was interrupted, failed, or whose process is gone.
+#[utoipa::path(post, path = "/v1/jobs/{id}/resume", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 202, body = JobView)), security(("token" = ["trade"])))]
+async fn resume(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<(StatusCode, Json<JobView>), Problem> {
+    let name = job_view::full_name(&state, &id)?;
+    running::resume(&state, &name)?;
+    Ok((StatusCode::ACCEPTED, Json(job_view::job(&state, &name)?)))
+}
+
+/// The plan that a job began with, as `souk plan --json` prints it.
+#[utoipa::path(get, path = "/v1/jobs/{id}/plan", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 200, body = Object)), security(("token" = ["read"])))]
+async fn plan(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let (name, files) = files(&state, &id)?;
+    let kept = files.plan().ok_or_else(|| {
+        let detail = format!("the plan of job {name} is not kept");
+        Problem::not_found(detail, "an older souk submitted it")
+    })?;
+    Ok(Json(kept.plan))
+}
+
+/// What happened to a job, the oldest first.
+#[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it"), Paging),
+    responses((status = 200, body = Page<EventView>)), security(("token" = ["read"])))]
+async fn events(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+    Parameters(paging): Parameters<Paging>,
+) -> Result<Page<EventView>, Problem> {
+    let (_, files) = files(&state, &id)?;
+    let view = |(number, happened): (usize, TimedEvent)| EventView {
+        number,
+        at: times::at(happened.at_ms),
+        event: serde_json::to_value(happened.event).unwrap_or_default(),
+    };
+    let all = files.events().into_iter().enumerate().map(view).collect();
+    let parse = |text: &str| text.parse().ok();
+    Page::of(
+        all,
+        |one: &EventView| one.number,
+        &paging,
+        parse,
+        usize::to_string,
+    )
+}
+
+/// What devices did, and when: spans of time by device and lane.
+#[utoipa::path(get, path = "/v1/jobs/{id}/timeline", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 200, body = Object)), security(("token" = ["read"])))]
+async fn timeline(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let timeline = whole_timeline(&state, &id)?;
+    serde_json::to_value(timeline)
+        .map(Json)
+        .map_err(Problem::unexpected)
+}
+
+/// The same for <https://ui.perfetto.dev>.
+#[utoipa::path(get, path = "/v1/jobs/{id}/trace", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 200, body = Object)), security(("token" = ["read"])))]
+async fn trace(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let trace = whole_timeline(&state, &id)?.to_trace_json();
+    serde_json::from_str(&trace)
+        .map(Json)
+        .map_err(Problem::unexpected)
+}
+
+/// The receipts of a job, each signed by both sides.
+#[utoipa::path(get, path = "/v1/jobs/{id}/receipts", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 200, body = Vec<Object>)), security(("token" = ["read"])))]
+async fn receipts(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let (_, files) = files(&state, &id)?;
+    serde_json::to_value(files.receipts())
+        .map(Json)
+        .map_err(Problem::unexpected)
+}
+
+fn files(state: &SharedState, id: &str) -> Result<(String, JobFiles), Problem> {
+    let name = job_view::full_name(state, id)?;
+    let files = JobFiles::new(&state.jobs(), &name);
+    Ok((name, files))
+}
+
+fn whole_timeline(
+    state: &SharedState,
+    id: &str,
+) -> Result<souk_node::scheduler::execution::timeline::Timeline, Problem> {
+    let (name, files) = files(state, id)?;
+    let mut called = files.plan().unwrap_or_default().names;
+    if let Ok(record) = Journal::read(&state.jobs(), &name) {
+        called.extend(names::names(&record.providers));
+    }
+    Ok(files.whole_timeline(&called))
+}

@@ -1,0 +1,130 @@
+//! `/v1/leases`: what the gateway's account has bought and sold, and ending it.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::{Deserialize, Serialize};
+use souk_node::market::{Command, LeaseId, Millis};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::closings;
+use crate::extract::{Body, Parameters};
+use crate::lease_view::{ClosedLeaseView, LeaseView};
+use crate::page::{Page, Paging};
+use crate::problem::Problem;
+use crate::state::{SharedState, State as Gateway};
+
+pub fn router() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(open))
+        .routes(routes!(closed))
+        .routes(routes!(one))
+        .routes(routes!(end))
+        .routes(routes!(extend))
+}
+
+/// Leases of the gateway's account that are not closed, bought and sold, the oldest first.
+#[utoipa::path(get, path = "/v1/leases", tag = "leases", params(Paging),
+    responses((status = 200, body = Page<LeaseView>)), security(("token" = ["read"])))]
+async fn open(
+    State(state): State<SharedState>,
+    Parameters(paging): Parameters<Paging>,
+) -> Result<Page<LeaseView>, Problem> {
+    let leases = state.buyer.broker().leases(state.buyer.account()).await?;
+    let all = leases.iter().map(LeaseView::from).collect();
+    let parse = |text: &str| text.parse().ok();
+    Page::of(all, LeaseView::number, &paging, parse, u64::to_string)
+}
+
+/// Leases of the gateway's account that were closed, bought and sold, the newest first.
+#[utoipa::path(get, path = "/v1/leases/closed", tag = "leases", params(Paging),
+    responses((status = 200, body = Page<ClosedLeaseView>)), security(("token" = ["read"])))]
+async fn closed(
+    State(state): State<SharedState>,
+    Parameters(paging): Parameters<Paging>,
+) -> Result<Page<ClosedLeaseView>, Problem> {
+    let broker = state.buyer.broker();
+    let page = closings::page(broker, state.buyer.account(), &paging).await?;
+    let known = closings::known(broker, &page.items).await?;
+    let views = page.items.iter().zip(&known);
+    let views = views.map(|(closing, lease)| ClosedLeaseView::new(closing, lease.as_ref()));
+    Ok(Page {
+        items: views.collect(),
+        next: page.next,
+    })
+}
+
+/// One lease, anybody's, as long as the market knows it.
+#[utoipa::path(get, path = "/v1/leases/{lease}", tag = "leases",
+    params(("lease" = u64, Path, description = "Its number")),
+    responses((status = 200, body = LeaseView)), security(("token" = ["read"])))]
+async fn one(
+    State(state): State<SharedState>,
+    Path(lease): Path<String>,
+) -> Result<Json<LeaseView>, Problem> {
+    shown(&state, number(&lease)?).await.map(Json)
+}
+
+/// End a lease that the account bought: what was used is paid, the rest returns.
+#[utoipa::path(post, path = "/v1/leases/{lease}/end", tag = "leases",
+    params(("lease" = u64, Path, description = "Its number")),
+    responses((status = 200, body = LeaseView)), security(("token" = ["trade"])))]
+async fn end(
+    State(state): State<SharedState>,
+    Path(lease): Path<String>,
+) -> Result<Json<LeaseView>, Problem> {
+    let lease = number(&lease)?;
+    carry_out(&state, Command::EndLease { lease }, lease).await
+}
+
+/// By how much a lease becomes longer.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Extension {
+    /// Seconds.
+    #[schema(minimum = 1, maximum = 31536000)]
+    by: u32,
+}
+
+/// Make a lease longer that the account bought, within what its ask allows, at the same price.
+#[utoipa::path(post, path = "/v1/leases/{lease}/extend", tag = "leases",
+    params(("lease" = u64, Path, description = "Its number")), request_body = Extension,
+    responses((status = 200, body = LeaseView)), security(("token" = ["trade"])))]
+async fn extend(
+    State(state): State<SharedState>,
+    Path(lease): Path<String>,
+    Body(asked): Body<Extension>,
+) -> Result<Json<LeaseView>, Problem> {
+    let lease = number(&lease)?;
+    let by = Millis(u64::from(asked.by) * 1_000);
+    carry_out(&state, Command::Extend { lease, by }, lease).await
+}
+
+async fn carry_out(
+    state: &Gateway,
+    command: Command,
+    lease: LeaseId,
+) -> Result<Json<LeaseView>, Problem> {
+    // Which says of one that is not known that it is not.
+    shown(state, lease).await?;
+    state.buyer.trader().submit_one(command).await?;
+    shown(state, lease).await.map(Json)
+}
+
+async fn shown(state: &Gateway, id: LeaseId) -> Result<LeaseView, Problem> {
+    let found = state.buyer.broker().lease(id).await?;
+    let found = found.ok_or_else(|| {
+        let detail = format!("the market knows no lease {id}");
+        Problem::not_found(
+            detail,
+            "old ones are forgotten; /v1/leases has those that are open",
+        )
+    })?;
+    Ok(LeaseView::from(&found))
+}
+
+fn number(text: &str) -> Result<LeaseId, Problem> {
+    let number = text.parse().map(LeaseId);
+    number.map_err(|_| Problem::malformed(format!("{text} is no lease's number")))
+}

@@ -1,0 +1,178 @@
+//! `/v1/market`: classes, books, trades, candles, asks, and the money equation.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::Deserialize;
+use souk_node::client::market_data;
+use souk_node::market::Listing;
+use utoipa::IntoParams;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::extract::Parameters;
+use crate::given;
+use crate::market_view::{
+    AskView, CandlesView, ClassView, DepthView, LEVELS, TotalsView, TradesView,
+};
+use crate::page::{Page, Paging};
+use crate::problem::Problem;
+use crate::state::SharedState;
+
+/// A candle's length in the market's own data.
+const MINUTE: u64 = 60;
+
+/// The longest candle: the market keeps a day.
+const STEP_MAX: u64 = 86_400;
+
+pub fn router() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(classes))
+        .routes(routes!(depth))
+        .routes(routes!(trades))
+        .routes(routes!(candles))
+        .routes(routes!(asks))
+        .routes(routes!(totals))
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Levels {
+    /// Prices on each side at most: 1 to 64, else 32.
+    #[param(minimum = 1, maximum = 64)]
+    levels: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct Candling {
+    /// Seconds in a candle: a multiple of 60, up to 86400; else 60.
+    #[param(minimum = 60, maximum = 86400, multiple_of = 60)]
+    step: Option<u64>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct AskFilter {
+    /// Only this kind of device, such as `gpu`.
+    kind: Option<String>,
+    /// Only devices with this in their name, large or small.
+    device: Option<String>,
+    /// Only devices that are really there.
+    #[serde(default)]
+    real: bool,
+    /// Only up to this price, in micro-credits a device-second.
+    #[serde(default, deserialize_with = "given::amount_if_any")]
+    #[param(maximum = 9007199254740991i64)]
+    max_price: Option<u64>,
+    /// Entries at most: 1 to 1000, else 100.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// Where the last page ended.
+    cursor: Option<String>,
+}
+
+/// Every class that was ever traded in or quoted.
+#[utoipa::path(get, path = "/v1/market/classes", tag = "market",
+    responses((status = 200, body = Vec<ClassView>)), security(("token" = ["read"])))]
+async fn classes(State(state): State<SharedState>) -> Result<Json<Vec<ClassView>>, Problem> {
+    let classes = state.classes().await?;
+    Ok(Json(classes.iter().map(ClassView::from).collect()))
+}
+
+/// What is asked and bid in a class, by price.
+#[utoipa::path(get, path = "/v1/market/classes/{class}/depth", tag = "market",
+    params(("class" = String, Path, description = "Its name, or the beginning of it"), Levels),
+    responses((status = 200, body = DepthView)), security(("token" = ["read"])))]
+async fn depth(
+    State(state): State<SharedState>,
+    Path(class): Path<String>,
+    Parameters(asked): Parameters<Levels>,
+) -> Result<Json<DepthView>, Problem> {
+    let levels = match asked.levels {
+        None => LEVELS,
+        Some(levels @ 1..=64) => levels,
+        Some(levels) => {
+            let detail = format!("levels is {levels}, and may be 1 to 64");
+            return Err(Problem::malformed(detail));
+        }
+    };
+    let quotes = market_data::quotes(state.buyer.broker(), &class).await?;
+    Ok(Json(DepthView::new(&quotes, levels)))
+}
+
+/// The last trades of a class.
+#[utoipa::path(get, path = "/v1/market/classes/{class}/trades", tag = "market",
+    params(("class" = String, Path, description = "Its name, or the beginning of it")),
+    responses((status = 200, body = TradesView)), security(("token" = ["read"])))]
+async fn trades(
+    State(state): State<SharedState>,
+    Path(class): Path<String>,
+) -> Result<Json<TradesView>, Problem> {
+    let quotes = market_data::quotes(state.buyer.broker(), &class).await?;
+    Ok(Json(TradesView::from(&quotes)))
+}
+
+/// What a class cost within the last day.
+#[utoipa::path(get, path = "/v1/market/classes/{class}/candles", tag = "market",
+    params(("class" = String, Path, description = "Its name, or the beginning of it"), Candling),
+    responses((status = 200, body = CandlesView)), security(("token" = ["read"])))]
+async fn candles(
+    State(state): State<SharedState>,
+    Path(class): Path<String>,
+    Parameters(asked): Parameters<Candling>,
+) -> Result<Json<CandlesView>, Problem> {
+    let step = asked.step.unwrap_or(MINUTE);
+    if step == 0 || step > STEP_MAX || !step.is_multiple_of(MINUTE) {
+        let detail = format!("step is {step}, and is a multiple of {MINUTE} up to {STEP_MAX}");
+        return Err(Problem::malformed(detail));
+    }
+    let quotes = market_data::quotes(state.buyer.broker(), &class).await?;
+    let candles = market_data::merged(&quotes.candles, step * 1_000);
+    Ok(Json(CandlesView::new(&quotes, step, &candles)))
+}
+
+/// What is on offer, the cheapest first.
+#[utoipa::path(get, path = "/v1/market/asks", tag = "market", params(AskFilter),
+    responses((status = 200, body = Page<AskView>)), security(("token" = ["read"])))]
+async fn asks(
+    State(state): State<SharedState>,
+    Parameters(asked): Parameters<AskFilter>,
+) -> Result<Page<AskView>, Problem> {
+    let book = state.book().await?;
+    let named = asked.device.as_ref().map(|name| name.to_lowercase());
+    let suits = |ask: &&Listing| {
+        let stated = &ask.resources;
+        let model = stated.model.as_str().to_lowercase();
+        asked
+            .kind
+            .as_ref()
+            .is_none_or(|kind| stated.kind_name.as_str() == kind)
+            && named.as_ref().is_none_or(|name| model.contains(name))
+            && !(asked.real && stated.emulated)
+            && asked.max_price.is_none_or(|most| ask.price.0 <= most)
+    };
+    let all: Vec<AskView> = book.iter().filter(suits).map(AskView::from).collect();
+    let paging = Paging {
+        limit: asked.limit,
+        cursor: asked.cursor,
+    };
+    let parse = |text: &str| {
+        let (price, order) = text.split_once('.')?;
+        Some((price.parse().ok()?, order.parse().ok()?))
+    };
+    let key = |ask: &AskView| (ask.price, ask.order);
+    Page::of(all, key, &paging, parse, |(price, order)| {
+        format!("{price}.{order}")
+    })
+}
+
+/// The sums over all accounts.
+#[utoipa::path(get, path = "/v1/market/totals", tag = "market",
+    responses((status = 200, body = TotalsView)), security(("token" = ["read"])))]
+async fn totals(State(state): State<SharedState>) -> Result<Json<TotalsView>, Problem> {
+    let totals = state.buyer.broker().totals().await?;
+    Ok(Json(TotalsView::from(totals)))
+}

@@ -1,0 +1,146 @@
+//! `/v1/market/orders`: what the gateway's account has in the books, by its own hand.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use souk_node::market::{Acceptance, Command, OpenOrder, OrderId, Price, Units};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::extract::{Body, Parameters};
+use crate::order_body::OrderBody;
+use crate::order_view::{OrderView, PlacedView};
+use crate::page::{Page, Paging};
+use crate::problem::Problem;
+use crate::state::{SharedState, State as Gateway};
+use crate::{given, keys, orders};
+
+pub fn router() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(list, place))
+        .routes(routes!(one, amend, cancel))
+}
+
+/// What is to be changed of an order; what is not given stays.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Amendment {
+    /// Its new price, in micro-credits a device-second.
+    #[serde(default, deserialize_with = "given::amount_if_any")]
+    price: Option<u64>,
+    /// Its new number of units.
+    units: Option<u32>,
+}
+
+/// An order that was cancelled.
+#[derive(Debug, Serialize, ToSchema)]
+struct CancelledView {
+    order: u64,
+    /// What was held for it and is available again, in micro-credits.
+    released: u64,
+}
+
+/// The orders of the gateway's account that rest in the books, the oldest first.
+#[utoipa::path(get, path = "/v1/market/orders", tag = "orders", params(Paging),
+    responses((status = 200, body = Page<OrderView>)), security(("token" = ["read"])))]
+async fn list(
+    State(state): State<SharedState>,
+    Parameters(paging): Parameters<Paging>,
+) -> Result<Page<OrderView>, Problem> {
+    let orders = state.buyer.broker().orders(state.buyer.account()).await?;
+    let all = orders.iter().map(OrderView::from).collect();
+    let parse = |text: &str| text.parse().ok();
+    Page::of(
+        all,
+        |one: &OrderView| one.order,
+        &paging,
+        parse,
+        u64::to_string,
+    )
+}
+
+/// Place a bid, or an ask of the rest of a lease. Under a key that was used before: what came of
+/// the order that was placed then.
+#[utoipa::path(post, path = "/v1/market/orders", tag = "orders", request_body = OrderBody,
+    params(("Idempotency-Key" = String, Header, description = "One for each order",
+            min_length = 1, max_length = 255, pattern = "^[!-~]+$")),
+    responses((status = 201, body = PlacedView)), security(("token" = ["trade"])))]
+async fn place(
+    State(state): State<SharedState>,
+    headers: HeaderMap,
+    Body(asked): Body<OrderBody>,
+) -> Result<(StatusCode, Json<PlacedView>), Problem> {
+    let placed = orders::place(&state, keys::given(&headers)?, &asked).await?;
+    Ok((StatusCode::CREATED, Json(placed)))
+}
+
+/// One of them.
+#[utoipa::path(get, path = "/v1/market/orders/{order}", tag = "orders",
+    params(("order" = u64, Path, description = "Its id")),
+    responses((status = 200, body = OrderView)), security(("token" = ["read"])))]
+async fn one(
+    State(state): State<SharedState>,
+    Path(order): Path<String>,
+) -> Result<Json<OrderView>, Problem> {
+    let open = open(&state, &order).await?;
+    Ok(Json(OrderView::from(&open)))
+}
+
+/// Change one. With fewer units at the same price it keeps its place in line.
+#[utoipa::path(patch, path = "/v1/market/orders/{order}", tag = "orders",
+    params(("order" = u64, Path, description = "Its id")), request_body = Amendment,
+    responses((status = 200, body = PlacedView)), security(("token" = ["trade"])))]
+async fn amend(
+    State(state): State<SharedState>,
+    Path(order): Path<String>,
+    Body(asked): Body<Amendment>,
+) -> Result<Json<PlacedView>, Problem> {
+    let now = open(&state, &order).await?;
+    let amend = Command::Amend {
+        order: now.id,
+        quantity: asked.units.map_or(now.quantity, Units),
+        price: asked.price.map_or(now.price, Price),
+    };
+    let done = state.buyer.trader().submit_one(amend).await?;
+    PlacedView::of(&done).map(Json).ok_or_else(otherwise)
+}
+
+/// Take one out of its book: what was held for it returns.
+#[utoipa::path(delete, path = "/v1/market/orders/{order}", tag = "orders",
+    params(("order" = u64, Path, description = "Its id")),
+    responses((status = 200, body = CancelledView)), security(("token" = ["trade"])))]
+async fn cancel(
+    State(state): State<SharedState>,
+    Path(order): Path<String>,
+) -> Result<Json<CancelledView>, Problem> {
+    let order = open(&state, &order).await?.id;
+    let done = state
+        .buyer
+        .trader()
+        .submit_one(Command::Cancel { order })
+        .await?;
+    let Acceptance::Cancelled { released } = done else {
+        return Err(otherwise());
+    };
+    Ok(Json(CancelledView {
+        order: order.0,
+        released: released.0,
+    }))
+}
+
+async fn open(state: &Gateway, id: &str) -> Result<OpenOrder, Problem> {
+    let number = id.parse().map(OrderId);
+    let number = number.map_err(|_| Problem::malformed(format!("{id} is no order's id")))?;
+    let orders = state.buyer.broker().orders(state.buyer.account()).await?;
+    let found = orders.into_iter().find(|open| open.id == number);
+    found.ok_or_else(|| {
+        let detail = format!("order {number} does not rest in a book, or is another's");
+        Problem::not_found(detail, "/v1/market/orders lists those that rest")
+    })
+}
+
+fn otherwise() -> Problem {
+    Problem::unexpected("the market answered something else")
+}

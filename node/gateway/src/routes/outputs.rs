@@ -1,0 +1,107 @@
+//! `/v1/jobs/{id}/outputs`: what a job made, as NumPy or safetensors have it.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::header::{ACCEPT, VARY};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::Response;
+use souk_node::memory::{Tensor, npy, safetensors};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::command::Folder;
+use crate::job_view::{self, OutputView, Standing};
+use crate::part::Part;
+use crate::problem::{Code, Problem};
+use crate::state::SharedState;
+
+const NPY: &str = "application/x-npy";
+const SAFETENSORS: &str = "application/x-safetensors";
+
+pub fn router() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(outputs))
+        .routes(routes!(output))
+}
+
+/// The outputs of a job that is done.
+#[utoipa::path(get, path = "/v1/jobs/{id}/outputs", tag = "jobs",
+    params(("id" = String, Path, description = "Its id, or the beginning of it")),
+    responses((status = 200, body = Vec<OutputView>)), security(("token" = ["read"])))]
+async fn outputs(
+    State(state): State<SharedState>,
+    Path(id): Path<String>,
+) -> Result<Json<Vec<OutputView>>, Problem> {
+    let name = done(&state, &id)?;
+    Ok(Json(job_view::outputs(&state, &name)))
+}
+
+/// One output: a file of NumPy, or of safetensors where `Accept` says so.
+#[utoipa::path(get, path = "/v1/jobs/{id}/outputs/{name}", tag = "jobs",
+    params(("id" = String, Path, description = "The job's id, or the beginning of it"),
+           ("name" = String, Path, description = "What the output is called")),
+    responses((status = 200, body = Vec<u8>, content_type = "application/x-npy"),
+              (status = 206, description = "The range asked for")),
+    security(("token" = ["read"])))]
+async fn output(
+    State(state): State<SharedState>,
+    Path((id, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let job = done(&state, &id)?;
+    let all = Folder::new(&state.jobs(), &job).outputs();
+    let mut all = all.ok_or_else(|| elsewhere(&job))?;
+    let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
+    let tensor = all.remove(&name).ok_or_else(|| {
+        let detail = format!("job {job} has no output {name}");
+        Problem::not_found(detail, &format!("its outputs are {known}"))
+    })?;
+    let accept = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("*/*");
+    let (kind, bytes) = written(&name, tensor.clone(), accept)?;
+    let ending = if kind == NPY { "npy" } else { "safetensors" };
+    let etag = format!("{}.{ending}", tensor.id());
+    let part = Part::asked(&headers, (&etag, kind), bytes.len() as u64)?;
+    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+    let wanted = bytes.slice(place(part.range.start)..place(part.range.end));
+    let mut response = part.response(Body::from(wanted));
+    response
+        .headers_mut()
+        .insert(VARY, HeaderValue::from_static("accept"));
+    Ok(response)
+}
+
+fn written(name: &str, tensor: Tensor, accept: &str) -> Result<(&'static str, Bytes), Problem> {
+    if accept.contains(SAFETENSORS) {
+        let all = BTreeMap::from([(name.to_owned(), tensor)]);
+        let bytes = safetensors::write(&all).map_err(Problem::unexpected)?;
+        return Ok((SAFETENSORS, bytes));
+    }
+    let bytes = npy::write(&tensor).map_err(|error| {
+        let hint = format!("ask with `Accept: {SAFETENSORS}`");
+        Problem::new(Code::Input, error, &hint)
+    })?;
+    Ok((NPY, bytes))
+}
+
+fn done(state: &SharedState, id: &str) -> Result<String, Problem> {
+    let name = job_view::full_name(state, id)?;
+    let job = job_view::job(state, &name)?;
+    if job.state == Standing::Done {
+        return Ok(name);
+    }
+    let detail = format!("job {name} is not done");
+    let hint = "follow it: /v1/events?topics=jobs";
+    Err(Problem::new(Code::State, detail, hint).with("state", job.state))
+}
+
+fn elsewhere(job: &str) -> Problem {
+    let detail = format!("the outputs of job {job} are not kept here");
+    let hint = format!("the command line submitted it, and wrote them: souk job result {job}");
+    Problem::not_found(detail, &hint)
+}

@@ -1,0 +1,156 @@
+//! `/v1/providers`, `/v1/validators`, `/v1/accounts`: who takes part.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use serde::Serialize;
+use serde_json::Value;
+use souk_node::market::{AccountKey, Balances};
+use souk_node::protocols::statement::StatementLine;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::extract::Parameters;
+use crate::market_view::AccountView;
+use crate::page::{Page, Paging};
+use crate::parties_view::{self, ProviderDetail, ProviderView, ValidatorView};
+use crate::problem::Problem;
+use crate::state::SharedState;
+use crate::{statement_place, times};
+
+pub fn router() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(providers))
+        .routes(routes!(provider))
+        .routes(routes!(validators))
+        .routes(routes!(me))
+        .routes(routes!(statement))
+}
+
+/// Movements of the account's credits.
+#[derive(Debug, Serialize, ToSchema)]
+struct MovementView {
+    /// Where in the log.
+    place: String,
+    at: String,
+    before: BalancesView,
+    after: BalancesView,
+    /// What caused it, as `souk account history --json` has it.
+    #[schema(value_type = Vec<Object>)]
+    causes: Vec<Value>,
+}
+
+/// What an account has.
+#[derive(Debug, Serialize, ToSchema)]
+struct BalancesView {
+    available: u64,
+    escrow: u64,
+    stake: u64,
+}
+
+/// Who has something on offer, by account.
+#[utoipa::path(get, path = "/v1/providers", tag = "parties", params(Paging),
+    responses((status = 200, body = Page<ProviderView>)), security(("token" = ["read"])))]
+async fn providers(
+    State(state): State<SharedState>,
+    Parameters(paging): Parameters<Paging>,
+) -> Result<Page<ProviderView>, Problem> {
+    let all = parties_view::providers(&state.book().await?);
+    let parse = |text: &str| text.parse::<AccountKey>().ok().map(|key| key.to_string());
+    Page::of(
+        all,
+        |one: &ProviderView| one.account.clone(),
+        &paging,
+        parse,
+        String::clone,
+    )
+}
+
+/// One account, and what it offers.
+#[utoipa::path(get, path = "/v1/providers/{account}", tag = "parties",
+    params(("account" = String, Path, description = "Its 64 hexadecimal digits")),
+    responses((status = 200, body = ProviderDetail)), security(("token" = ["read"])))]
+async fn provider(
+    State(state): State<SharedState>,
+    Path(account): Path<String>,
+) -> Result<Json<ProviderDetail>, Problem> {
+    let hint = "/v1/providers lists those with something on offer";
+    let none = || Problem::not_found(format!("there is no account {account}"), hint);
+    let key: AccountKey = account.parse().map_err(|_| none())?;
+    let book = state.book().await?;
+    let found = parties_view::provider(state.buyer.broker(), &book, key).await?;
+    found.map(Json).ok_or_else(none)
+}
+
+/// The validators, and how far each is.
+#[utoipa::path(get, path = "/v1/validators", tag = "parties",
+    responses((status = 200, body = Vec<ValidatorView>)), security(("token" = ["read"])))]
+async fn validators(State(state): State<SharedState>) -> Result<Json<Vec<ValidatorView>>, Problem> {
+    let all = parties_view::validators(state.buyer.broker()).await?;
+    Ok(Json(all))
+}
+
+/// The gateway's own account.
+#[utoipa::path(get, path = "/v1/accounts/me", tag = "parties",
+    responses((status = 200, body = AccountView)), security(("token" = ["read"])))]
+async fn me(State(state): State<SharedState>) -> Result<Json<AccountView>, Problem> {
+    let own = state.buyer.account();
+    let found = state.buyer.broker().account(own).await?;
+    let found = found.ok_or_else(|| {
+        let hint = "open it: `souk account new`";
+        Problem::not_found(format!("the account {own} is not open"), hint)
+    })?;
+    Ok(Json(AccountView::from(&found)))
+}
+
+/// Movements of the gateway's own account, the newest first.
+#[utoipa::path(get, path = "/v1/accounts/me/statement", tag = "parties", params(Paging),
+    responses((status = 200, body = Page<MovementView>)), security(("token" = ["read"])))]
+async fn statement(
+    State(state): State<SharedState>,
+    Parameters(paging): Parameters<Paging>,
+) -> Result<Page<MovementView>, Problem> {
+    let limit = paging.limit()?;
+    let mut before = statement_place::behind(&paging)?;
+    let (mut lines, mut more) = (Vec::new(), true);
+    let own = state.buyer.account();
+    while more && lines.len() < limit {
+        let page = state.buyer.broker().statement_before(own, before).await?;
+        more = page.more;
+        lines.extend(page.lines);
+        before = lines.last().map(|line: &StatementLine| line.place);
+    }
+    more |= lines.len() > limit;
+    lines.truncate(limit);
+    let next = lines
+        .last()
+        .filter(|_| more)
+        .map(|line| statement_place::written(line.place));
+    Ok(Page {
+        items: lines.iter().map(MovementView::from).collect(),
+        next,
+    })
+}
+
+impl From<&Balances> for BalancesView {
+    fn from(balances: &Balances) -> BalancesView {
+        BalancesView {
+            available: balances.available.0,
+            escrow: balances.escrow.0,
+            stake: balances.stake.0,
+        }
+    }
+}
+
+impl From<&StatementLine> for MovementView {
+    fn from(line: &StatementLine) -> MovementView {
+        let causes = line.causes.iter().map(serde_json::to_value);
+        MovementView {
+            place: statement_place::written(line.place),
+            at: times::at(line.time.0),
+            before: BalancesView::from(&line.before),
+            after: BalancesView::from(&line.after),
+            causes: causes.flatten().collect(),
+        }
+    }
+}

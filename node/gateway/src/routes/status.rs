@@ -1,0 +1,118 @@
+//! Whether the gateway and the market behind it are there, and what it can be asked.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use serde::Serialize;
+use souk_node::clock::unix_ms;
+use souk_node::metrics::Page;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::problem::{Code, Problem};
+use crate::state::SharedState;
+use crate::{times, watched};
+
+pub fn router() -> OpenApiRouter<SharedState> {
+    OpenApiRouter::new()
+        .routes(routes!(healthz))
+        .routes(routes!(metrics))
+        .routes(routes!(status))
+}
+
+/// The gateway answers.
+#[derive(Debug, Serialize, ToSchema)]
+struct Healthy {
+    /// Always true.
+    ok: bool,
+}
+
+/// How the market and the gateway are.
+#[derive(Debug, Serialize, ToSchema)]
+struct StatusView {
+    /// The market's id.
+    market: String,
+    /// Its name.
+    name: String,
+    /// The version of this souk.
+    version: &'static str,
+    /// Whose gateway this is.
+    account: String,
+    /// The last entry of the log that is applied, as far as any validator says.
+    index: u64,
+    /// When that was asked, RFC 3339.
+    as_of: String,
+    /// Who leads; null where nobody does.
+    leader: Option<u64>,
+    /// Validators that answer, and that are known.
+    validators_answering: usize,
+    validators_known: usize,
+    /// Jobs that this gateway runs.
+    jobs_running: usize,
+    /// Streams of events that are open.
+    streams: usize,
+}
+
+/// Whether the gateway answers.
+#[utoipa::path(get, path = "/healthz", tag = "status",
+    responses((status = 200, body = Healthy)))]
+async fn healthz() -> Json<Healthy> {
+    Json(Healthy { ok: true })
+}
+
+/// Figures for Prometheus.
+#[utoipa::path(get, path = "/metrics", tag = "status",
+    responses((status = 200, body = String, content_type = "text/plain")))]
+async fn metrics(State(state): State<SharedState>) -> Response {
+    let mut page = Page::of_machine();
+    let network = state.buyer.broker().network();
+    let connected = network.connected().await.len();
+    page.gauge(
+        "souk_peers_connected",
+        "Peers with a connection.",
+        connected,
+    );
+    let running = state.running.count();
+    page.gauge(
+        "souk_gateway_jobs_running",
+        "Jobs that the gateway runs.",
+        running,
+    );
+    let streams = state.hub.streams();
+    page.gauge(
+        "souk_gateway_streams",
+        "Streams of events that are open.",
+        streams,
+    );
+    state.figures.put(&mut page);
+    watched::answer(Some(page))
+}
+
+/// What market this is, and how far it is.
+#[utoipa::path(get, path = "/v1/status", tag = "status",
+    responses((status = 200, body = StatusView)), security(("token" = ["read"])))]
+async fn status(State(state): State<SharedState>) -> Result<Json<StatusView>, Problem> {
+    let asked = unix_ms();
+    let all = state.buyer.broker().statuses().await;
+    let answered: Vec<_> = all.iter().flatten().collect();
+    let Some(furthest) = answered.iter().max_by_key(|status| status.applied) else {
+        let detail = format!("none of {} validators answered", all.len());
+        let hint = "is the market up? `souk validator list` shows who runs";
+        return Err(Problem::new(Code::MarketUnreachable, detail, hint));
+    };
+    state.hub.reached(furthest.applied);
+    Ok(Json(StatusView {
+        market: state.market().to_string(),
+        name: state.name.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        account: state.buyer.account().to_string(),
+        index: furthest.applied,
+        as_of: times::at(asked),
+        leader: Some(furthest.leader).filter(|leader| *leader > 0),
+        validators_answering: answered.len(),
+        validators_known: all.len(),
+        jobs_running: state.running.count(),
+        streams: state.hub.streams(),
+    }))
+}

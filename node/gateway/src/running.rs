@@ -1,0 +1,357 @@
+//! Jobs that this process runs: begun under a key, once; gone on with after a crash; followed.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use souk_node::buyer::job::Job;
+use souk_node::buyer::job_files::{JobFiles, KeptPlan};
+use souk_node::buyer::journal::JobState;
+use souk_node::buyer::{
+    Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
+};
+use souk_node::clock::unix_ms;
+use souk_node::memory::Tensor;
+use tokio::sync::{Notify, mpsc};
+use utoipa::ToSchema;
+
+use crate::command::{self, Folder, Refusal, Request};
+use crate::job_body::JobBody;
+use crate::job_view;
+use crate::keys::{self, Purpose};
+use crate::places::JobPlace;
+use crate::planning;
+use crate::problem::{Code, Problem};
+use crate::state::{SharedState, State};
+
+/// How much more than its plan a job may cost and take where nothing is said, in per cent.
+const SLIPPAGE: f64 = 5.0;
+
+/// Events that may wait to be told.
+const PROGRESS_MAX: usize = 256;
+
+/// What is to be run: the plan of a hash, a job, or a job held to a plan.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobRequest {
+    /// The hash of a plan that was made here: it is run, or what is as good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// How much more than that plan it may cost and take, in per cent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(default = 5.0)]
+    pub slippage: Option<f64>,
+    /// The job; else that of the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobBody>,
+}
+
+/// How a job begins.
+enum Begin {
+    /// Under this plan.
+    New(Box<Quote>, Journal, Value),
+    /// Where its last life ended.
+    Again(Journal),
+}
+
+/// Begins a job under a key, or finds the one that was begun under it; its name.
+///
+/// # Errors
+/// Why it is not begun; then nothing was bought.
+pub async fn submit(state: &SharedState, key: &str, asked: &JobRequest) -> Result<String, Problem> {
+    let body = serde_json::to_vec(asked).map_err(Problem::unexpected)?;
+    let body_hash = blake3::hash(&body).to_string();
+    let id = keys::id(state.buyer.account(), Purpose::Job, key);
+    let name = command::name(id);
+    let folder = Folder::new(&state.jobs(), &name);
+    if let Some(found) = folder.request() {
+        found.used().check(key, &body_hash)?;
+        return Ok(name);
+    }
+    let place = state.running.begin(&name)?;
+    // Another may have been quicker by a moment.
+    if let Some(found) = folder.request() {
+        found.used().check(key, &body_hash)?;
+        return Ok(name);
+    }
+    if let Some(used) = state.keys.find(id) {
+        used.check(key, &body_hash)?;
+        let detail = format!("this key was used for job {name}, which is over and not kept");
+        return Err(Problem::new(
+            Code::State,
+            detail,
+            "give each job a key of its own",
+        ));
+    }
+    let request = Request {
+        key: key.to_owned(),
+        body_hash,
+        job: asked_job(state, asked)?,
+        at_ms: unix_ms(),
+    };
+    let job = request.job.job(|id| state.contents.read(id))?;
+    let quote = state.buyer.quote(&job).await?;
+    if let Some(wanted) = &asked.plan {
+        let slippage = asked.slippage.unwrap_or(SLIPPAGE);
+        let plans = state.folder.join(souk_node::buyer::checked::PLANS_FOLDER);
+        planning::shown(state, &job, &quote)?.check(&plans, wanted, slippage)?;
+    }
+    let journal = Journal::create(&state.jobs(), id)?;
+    folder.keep(&request, &state.contents)?;
+    // Jobs go before their keys do.
+    state.keys.keep(id, &request.used())?;
+    let begin = new(state, &folder, &request, (&job, quote, journal));
+    start(state, place, job, begin);
+    Ok(name)
+}
+
+fn asked_job(state: &State, asked: &JobRequest) -> Result<JobBody, Problem> {
+    if let Some(slippage) = asked.slippage
+        && !(slippage.is_finite() && slippage >= 0.0)
+    {
+        return Err(Problem::malformed("slippage is a percentage from 0"));
+    }
+    match (&asked.job, &asked.plan) {
+        (Some(job), _) => Ok(job.clone()),
+        (None, Some(hash)) => {
+            let made = state.plans.get(hash);
+            let made = made.ok_or_else(|| {
+                let detail = format!("no plan {hash} was made here lately");
+                Problem::not_found(detail, "make one by POST /v1/plans, or give `job` beside")
+            })?;
+            Ok(made.body)
+        }
+        (None, None) => Err(Problem::malformed("neither `plan` nor `job` is given")),
+    }
+}
+
+/// How a new job begins; its plan is kept with it.
+fn new(
+    state: &State,
+    folder: &Folder,
+    request: &Request,
+    (job, quote, journal): (&Job, Quote, Journal),
+) -> Begin {
+    let kept = JobFiles::new(&state.jobs(), journal.name());
+    kept.keep_plan(&KeptPlan {
+        plan: plan_json::to_json(&quote),
+        text: vec![format!("plan {}", quote.hash())],
+        names: names::names(&quote.listings),
+    });
+    Begin::New(Box::new(quote), journal, folder.command(request, job))
+}
+
+/// Goes on with a job that was interrupted or whose process died.
+///
+/// # Errors
+/// When it is done, runs elsewhere, or did not come through a gateway.
+pub fn resume(state: &SharedState, name: &str) -> Result<(), Problem> {
+    let folder = Folder::new(&state.jobs(), name);
+    let record = Journal::read(&state.jobs(), name)?;
+    if record.state == JobState::Done {
+        let detail = format!("job {name} is done");
+        return Err(Problem::new(
+            Code::State,
+            detail,
+            "its outputs are there: fetch them",
+        ));
+    }
+    let Some(request) = folder.request() else {
+        let detail = format!("job {name} was submitted by the command line");
+        let hint = format!("go on with it: souk job resume {name}");
+        return Err(Problem::new(Code::State, detail, &hint));
+    };
+    let place = state.running.begin(name)?;
+    let job = folder.job(&request)?;
+    let journal = Journal::open(&state.jobs(), name)?;
+    JobFiles::new(&state.jobs(), name).begin();
+    start(state, place, job, Begin::Again(journal));
+    Ok(())
+}
+
+/// Goes on with all jobs that an earlier life of the gateway accepted and did not end.
+pub async fn recover(state: SharedState) {
+    let entries = std::fs::read_dir(state.jobs())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    for name in names {
+        let folder = Folder::new(&state.jobs(), &name);
+        let Some(request) = folder.request().filter(|_| folder.refused().is_none()) else {
+            continue;
+        };
+        let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
+        if state.keys.find(id).is_none()
+            && let Err(problem) = state.keys.keep(id, &request.used())
+        {
+            tracing::warn!(job = name, problem = problem.detail, "its key is not kept");
+        }
+        let done = match Journal::read(&state.jobs(), &name) {
+            Ok(record) if record.state != JobState::Running => Ok(()),
+            Ok(_) if Journal::is_busy(&state.jobs(), &name) => Ok(()),
+            Ok(_) => resume(&state, &name),
+            Err(_) => again(&state, &folder, &request).await,
+        };
+        if let Err(problem) = done {
+            tracing::warn!(job = name, problem = problem.detail, "a job does not go on");
+        }
+    }
+}
+
+/// Begins a job that was accepted, and whose process died before it bought anything.
+async fn again(state: &SharedState, folder: &Folder, request: &Request) -> Result<(), Problem> {
+    let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
+    let place = state.running.begin(&command::name(id))?;
+    let begun = async {
+        let job = folder.job(request)?;
+        let quote = state.buyer.quote(&job).await?;
+        let journal = Journal::create(&state.jobs(), id)?;
+        let begin = new(state, folder, request, (&job, quote, journal));
+        start(state, place, job, begin);
+        Ok::<(), Problem>(())
+    };
+    let Err(problem) = begun.await else {
+        return Ok(());
+    };
+    let code = serde_json::to_value(problem.code).unwrap_or_default();
+    let code = code.as_str().unwrap_or_default().to_owned();
+    let cause = problem.detail.clone();
+    folder.refuse(&Refusal { code, cause })?;
+    Err(problem)
+}
+
+/// Runs a job in a task of its own.
+fn start(state: &SharedState, place: JobPlace, job: Job, begin: Begin) {
+    let state = state.clone();
+    tokio::spawn(async move {
+        let began = Instant::now();
+        run(&state, &place, job, begin).await;
+        state.figures.ran(began.elapsed());
+        let name = place.name.clone();
+        drop(place);
+        tell_state(&state, &name);
+    });
+}
+
+/// Tells those who follow how a job stands.
+fn tell_state(state: &State, name: &str) {
+    if let Ok(view) = job_view::job(state, name) {
+        state.hub.tell("jobs", &view);
+    }
+}
+
+async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
+    let name = &place.name;
+    let folder = Folder::new(&state.jobs(), name);
+    let kept = JobFiles::new(&state.jobs(), name);
+    let (give, inputs) = mpsc::channel(1);
+    let (answers, answered) = mpsc::channel(1);
+    let (progress, told) = mpsc::channel(PROGRESS_MAX);
+    let is_answered = match &begin {
+        Begin::New(..) => false,
+        Begin::Again(journal) => folder.has_answer(&job, &journal.past()),
+    };
+    if !is_answered {
+        // There is room for it.
+        let _ = give.try_send(job.inputs.clone());
+    }
+    drop(give);
+    let submission = Submission {
+        requests: Requests {
+            count: u32::from(!is_answered),
+            window: 1,
+            inputs,
+        },
+        answers,
+        progress,
+        cancel: place.cancel.clone(),
+        is_bought: false,
+    };
+    let running = async {
+        match begin {
+            Begin::New(quote, journal, command) => {
+                let journal = Some((journal, &command));
+                state.buyer.submit(&job, *quote, journal, submission).await
+            }
+            Begin::Again(journal) => {
+                let given: BTreeSet<_> = job.inputs.values().map(Tensor::id).collect();
+                state
+                    .buyer
+                    .resume(&job, journal, (&given, 1), submission)
+                    .await
+            }
+        }
+    };
+    let keeping = keep(&folder, answered, &place.cancel);
+    let telling = tell(state, name, &kept, told);
+    let all = async { tokio::join!(running, keeping, telling).0 };
+    let mut all = std::pin::pin!(all);
+    let ended = tokio::select! {
+        ended = &mut all => ended,
+        () = kept.cancelled() => {
+            place.cancel.notify_one();
+            all.await
+        }
+    };
+    let done = match ended {
+        Ok(done) => done,
+        Err(unfinished) => {
+            tracing::info!(job = name, why = unfinished.why(), "a job is not done");
+            unfinished.done
+        }
+    };
+    deliver(&folder, &kept, &done);
+}
+
+/// Writes the answer; where that cannot be done the job ends.
+async fn keep(folder: &Folder, mut answered: mpsc::Receiver<Answer>, cancel: &Notify) {
+    while let Some(answer) = answered.recv().await {
+        match folder.write_outputs(&answer.outputs) {
+            Ok(()) => drop(answer.keep()),
+            Err(problem) => {
+                tracing::error!(problem = problem.detail, "an answer cannot be kept");
+                cancel.notify_one();
+            }
+        }
+    }
+}
+
+/// Keeps what happens, and tells those who follow.
+async fn tell(
+    state: &SharedState,
+    name: &str,
+    kept: &JobFiles,
+    mut told: mpsc::Receiver<JobEvent>,
+) {
+    let topic = format!("job:{name}");
+    let mut is_first = true;
+    while let Some(event) = told.recv().await {
+        kept.add(&event);
+        state
+            .hub
+            .tell(&topic, &json!({ "at_ms": unix_ms(), "event": event }));
+        if std::mem::take(&mut is_first) {
+            tell_state(state, name);
+        }
+    }
+}
+
+/// Keeps what was done and paid for, whatever became of the rest.
+fn deliver(folder: &Folder, kept: &JobFiles, done: &JobResult) {
+    kept.keep_timeline(&done.timeline);
+    for receipt in &done.receipts {
+        let path = folder
+            .out()
+            .join(format!("receipt-{}.json", receipt.body.lease));
+        let bytes = serde_json::to_vec_pretty(receipt).unwrap_or_default();
+        let written =
+            std::fs::create_dir_all(folder.out()).and_then(|()| std::fs::write(path, bytes));
+        if let Err(error) = written {
+            tracing::warn!(%error, "a receipt is not written beside the outputs");
+        }
+    }
+}

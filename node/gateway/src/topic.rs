@@ -1,0 +1,95 @@
+//! What can be followed, by name.
+
+use souk_node::device::class_name;
+use souk_node::market::{AccountKey, Class};
+
+/// What is followed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Topic {
+    /// The classes at a glance.
+    Market,
+    /// The book of a class.
+    Depth(Class),
+    /// The last trades of a class.
+    Trades(Class),
+    /// Who takes part, and the ways between.
+    Network,
+    /// The validators.
+    Validators,
+    /// An account, and what it offers.
+    Provider(AccountKey),
+    /// The gateway's own account.
+    Account,
+    /// All jobs as their standing changes.
+    Jobs,
+    /// What happens to one job.
+    Job(String),
+}
+
+impl Topic {
+    /// A topic by its name; a class by its whole name.
+    pub fn parse(text: &str) -> Option<Topic> {
+        Some(match text.split_once(':') {
+            None => match text {
+                "market" => Topic::Market,
+                "network" => Topic::Network,
+                "validators" => Topic::Validators,
+                "account" => Topic::Account,
+                "jobs" => Topic::Jobs,
+                _ => return None,
+            },
+            Some(("depth", class)) => Topic::Depth(class_name::parse(class)?),
+            Some(("trades", class)) => Topic::Trades(class_name::parse(class)?),
+            Some(("provider", account)) => Topic::Provider(account.parse().ok()?),
+            Some(("job", name)) => Topic::Job(name.to_owned()),
+            Some(_) => return None,
+        })
+    }
+}
+
+impl std::fmt::Display for Topic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Topic::Market => f.write_str("market"),
+            Topic::Network => f.write_str("network"),
+            Topic::Validators => f.write_str("validators"),
+            Topic::Provider(account) => write!(f, "provider:{account}"),
+            Topic::Account => f.write_str("account"),
+            Topic::Jobs => f.write_str("jobs"),
+            Topic::Job(name) => write!(f, "job:{name}"),
+            Topic::Depth(class) => write!(f, "depth:{}", class_name::of(class)),
+            Topic::Trades(class) => write!(f, "trades:{}", class_name::of(class)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_is_written_as_it_is_read() {
+        for text in [
+            "market",
+            "account",
+            "network",
+            "validators",
+            &format!("provider:{}", AccountKey([7; 32])),
+            "jobs",
+            "job:b1d8316abfce",
+            "depth:gpu-m5-t7-b6-emulated",
+        ] {
+            assert_eq!(Topic::parse(text).unwrap().to_string(), text);
+        }
+        for none in [
+            "",
+            "money",
+            "depth:",
+            "depth:gpu",
+            "provider:x",
+            "book:gpu-m5-t7-b6",
+        ] {
+            assert_eq!(Topic::parse(none), None);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The door of a node for who watches it: `/metrics` in the text format of Prometheus, and
+//! `/healthz`.
+
+use axum::extract::Request;
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use souk_node::metrics::{Page, PageMaker, TEXT_FORMAT};
+
+use crate::access::from_here;
+use crate::door::Door;
+use crate::headers::finish;
+use crate::problem::{Code, Problem};
+
+/// Answers who watches a node, for as long as it is awaited.
+pub async fn watched(door: Door, figures: PageMaker) {
+    door.serve(router(figures)).await;
+}
+
+fn router(figures: PageMaker) -> Router {
+    let page = move || {
+        let made = figures();
+        async move { answer(made.await) }
+    };
+    let healthy = || std::future::ready(Json(serde_json::json!({ "ok": true })));
+    Router::new()
+        .route("/metrics", get(page))
+        .route("/healthz", get(healthy))
+        .fallback(|| {
+            let hint = "a node answers /metrics and /healthz; `souk serve` answers more";
+            std::future::ready(Problem::not_found("there is no such path", hint))
+        })
+        .layer(middleware::from_fn(guard))
+        .layer(middleware::map_response(finish))
+}
+
+/// A page as Prometheus takes it.
+pub fn answer(page: Option<Page>) -> Response {
+    match page {
+        Some(page) => ([(CONTENT_TYPE, TEXT_FORMAT)], page.into_text()).into_response(),
+        None => Problem::new(Code::Stopping, "the node stops", "ask again later").into_response(),
+    }
+}
+
+async fn guard(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    match from_here(&parts) {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::door::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_PATIENCE};
+
+    /// A door with a page that counts how often it was made.
+    async fn door(head_patience: Duration) -> (SocketAddr, Arc<AtomicUsize>) {
+        let local = "127.0.0.1:0".parse().unwrap();
+        let mut door = Door::at(local).await.unwrap();
+        door.head_patience = head_patience;
+        let (address, made) = (door.address(), Arc::new(AtomicUsize::new(0)));
+        let count = made.clone();
+        let page: PageMaker = Arc::new(move || {
+            let nth = count.fetch_add(1, Ordering::SeqCst) + 1;
+            let mut page = Page::default();
+            page.gauge("souk_made", "How often.", nth);
+            Box::pin(async move { Some(page) })
+        });
+        tokio::spawn(watched(door, page));
+        (address, made)
+    }
+
+    async fn ask(address: SocketAddr, question: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        // Who is closed in the middle of a question may lose the answer to it.
+        let _ = stream.write_all(question).await;
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_page_is_answered_and_everything_else_refused() {
+        let (address, made) = door(HEAD_PATIENCE).await;
+        let question = |first: &str, host: &str| {
+            format!("{first} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into_bytes()
+        };
+        let own = "localhost:9464";
+        let answer = ask(address, &question("GET /metrics", own)).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.contains("version=0.0.4"), "{answer}");
+        let (_, text) = answer.split_once("\r\n\r\n").unwrap();
+        let length = format!("content-length: {}\r\n", text.len());
+        assert!(answer.contains(&length), "{answer}");
+        assert!(text.ends_with("souk_made 1\n"), "{text}");
+        let head = ask(address, &question("HEAD /metrics", own)).await;
+        assert!(
+            head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"),
+            "{head}"
+        );
+        let before = made.load(Ordering::SeqCst);
+        for (question, code) in [
+            (question("GET /", own), "404"),
+            (question("POST /metrics", own), "405"),
+            (question("GET /metrics", "evil.example:9464"), "421"),
+            (question("DELETE /metrics", "evil.example:9464"), "421"),
+            (
+                b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n".to_vec(),
+                "421",
+            ),
+            (b"\x16\x03\x01\x02 garbage \xff\n\n".to_vec(), "400"),
+            (b"GET /metrics\n\n".to_vec(), "400"),
+        ] {
+            let answer = ask(address, &question).await;
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {code} ")),
+                "{code}: {answer}"
+            );
+        }
+        assert_eq!(
+            made.load(Ordering::SeqCst),
+            before,
+            "no page is made for them"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_endless_question_is_not_heard_out() {
+        let (address, made) = door(HEAD_PATIENCE).await;
+        let begin = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
+        let endless = [begin, vec![b'a'; 2 * HEAD_BYTES_MAX]].concat();
+        let answer = ask(address, &endless).await;
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 431 "),
+            "{answer}"
+        );
+        assert_eq!(made.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn who_comes_beside_too_many_is_refused_until_one_of_them_goes() {
+        let (address, made) = door(Duration::from_secs(600)).await;
+        let mut others = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET /metrics HT").await.unwrap();
+            others.push(stream);
+        }
+        let question = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+        let refused = ask(address, question).await;
+        assert!(
+            refused.is_empty() || refused.starts_with("HTTP/1.1 503 "),
+            "{refused}"
+        );
+        assert_eq!(made.load(Ordering::SeqCst), 0);
+        drop(others);
+        let answered = async {
+            while !ask(address, question).await.starts_with("HTTP/1.1 200") {
+                tokio::task::yield_now().await;
+            }
+        };
+        let in_time = tokio::time::timeout(HEAD_PATIENCE * 4, answered).await;
+        assert!(in_time.is_ok(), "there is room again");
+    }
+
+    #[tokio::test]
+    async fn who_is_slow_is_closed() {
+        let (address, made) = door(Duration::from_millis(1)).await;
+        let answer = ask(address, b"GET /metrics HT").await;
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 408 "),
+            "{answer}"
+        );
+        assert_eq!(made.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_others_reach_and_one_in_use_are_refused_by_name() {
+        let open = Door::at("0.0.0.0:0".parse().unwrap()).await.unwrap_err();
+        assert!(open.to_string().contains("0.0.0.0:0"), "{open}");
+        let (address, _) = door(HEAD_PATIENCE).await;
+        let taken = Door::at(address).await.unwrap_err();
+        assert!(taken.to_string().contains(&address.to_string()), "{taken}");
+    }
+}

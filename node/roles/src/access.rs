@@ -1,0 +1,255 @@
+//! Who may have which content: the parties of a lease that names it, and nobody else.
+//!
+//! An id says what bytes are and not who may have them: ids stand in receipts, and those in a log
+//! that others read. So a content is asked for under a job, by a peer that has shown its key, and
+//! served where a lease of that job names both. A node that holds a content already uses it for a
+//! buyer only where that buyer has had it brought or made there before: else to know an id would
+//! be enough to run with another's weights, or to learn that they are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, JobId};
+use souk_memory::ContentId;
+
+/// Jobs that are over and still served: their buyers may come back for what was made.
+const OVER_MAX: usize = 4_096;
+
+/// Contents that are served, in all; of jobs that are over the oldest go first.
+const CONTENTS_MAX: usize = 1 << 20;
+
+/// Contents remembered as shown, of all accounts; who is forgotten sends its own once more.
+const SHOWN_MAX: usize = 8_192;
+
+/// The job that a content is asked for under. Buyers draw the ids of their jobs: two that are alike
+/// are one job only where the buyer is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Scope {
+    /// Who buys.
+    pub buyer: AccountKey,
+    /// The id that its leases are bought under.
+    pub job: JobId,
+}
+
+/// Those who may have the same contents.
+pub type Readers = Arc<BTreeSet<AccountKey>>;
+
+/// What a node serves, to whom.
+#[derive(Clone, Debug, Default)]
+pub struct Grants {
+    jobs: BTreeMap<Scope, JobGrants>,
+    /// Jobs that are over, by when they ended.
+    over: BTreeMap<u64, Scope>,
+    ended: u64,
+    contents: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct JobGrants {
+    /// Leases at work.
+    leases: u32,
+    /// When the last of them ended.
+    ended: Option<u64>,
+    readers: BTreeMap<ContentId, Vec<Readers>>,
+}
+
+impl Grants {
+    /// A lease of a job is at work here, or with another of this buyer's providers.
+    pub fn begin(&mut self, scope: Scope) {
+        let job = self.jobs.entry(scope).or_default();
+        job.leases += 1;
+        if let Some(ended) = job.ended.take() {
+            self.over.remove(&ended);
+        }
+        self.check();
+    }
+
+    /// These may have these contents from now on. Of a job that is not known here nobody may.
+    pub fn grant(
+        &mut self,
+        scope: Scope,
+        readers: &Readers,
+        contents: impl IntoIterator<Item = ContentId>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&scope) else {
+            return;
+        };
+        for id in contents {
+            let known = job.readers.entry(id).or_default();
+            self.contents += usize::from(known.is_empty());
+            if !known.contains(readers) {
+                known.push(readers.clone());
+            }
+        }
+        self.check();
+    }
+
+    /// A lease of a job is over. What was granted stays for a while: those who may have it come
+    /// for what was made when the work is done.
+    pub fn end(&mut self, scope: Scope) {
+        let job = self.jobs.get_mut(&scope);
+        let job = job.expect("only what has begun ends");
+        assert!(job.leases > 0, "each lease ends once");
+        job.leases -= 1;
+        if job.leases == 0 {
+            job.ended = Some(self.ended);
+            self.over.insert(self.ended, scope);
+            self.ended += 1;
+        }
+        while self.over.len() > OVER_MAX || self.contents > CONTENTS_MAX {
+            let Some((_, oldest)) = self.over.pop_first() else {
+                break;
+            };
+            let gone = self.jobs.remove(&oldest);
+            self.contents -= gone.map_or(0, |job| job.readers.len());
+        }
+        self.check();
+    }
+
+    /// Whether somebody may have a content under a job.
+    #[must_use]
+    pub fn may_have(&self, scope: &Scope, who: AccountKey, id: &ContentId) -> bool {
+        let readers = self.jobs.get(scope).and_then(|job| job.readers.get(id));
+        readers.is_some_and(|readers| readers.iter().any(|some| some.contains(&who)))
+    }
+
+    fn check(&self) {
+        assert!(self.over.len() <= OVER_MAX, "jobs that are over are few");
+        assert!(self.over.len() <= self.jobs.len(), "each is known");
+    }
+}
+
+/// Which accounts have shown which contents: by having them brought to this node, or made on it.
+#[derive(Clone, Debug, Default)]
+pub struct ShownContents {
+    when: BTreeMap<(AccountKey, ContentId), u64>,
+    order: BTreeMap<u64, (AccountKey, ContentId)>,
+    next: u64,
+}
+
+impl ShownContents {
+    /// An account has shown a content; whether that is news.
+    pub fn show(&mut self, account: AccountKey, id: ContentId) -> bool {
+        let pair = (account, id);
+        let before = self.when.insert(pair, self.next);
+        if let Some(before) = before {
+            self.order.remove(&before);
+        }
+        self.order.insert(self.next, pair);
+        self.next += 1;
+        if self.order.len() > SHOWN_MAX
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.when.remove(&oldest);
+        }
+        assert_eq!(self.when.len(), self.order.len(), "each has one place");
+        before.is_none()
+    }
+
+    /// Whether it has.
+    #[must_use]
+    pub fn has(&self, account: AccountKey, id: &ContentId) -> bool {
+        self.when.contains_key(&(account, *id))
+    }
+
+    /// All that is remembered, what was shown longest ago first.
+    pub fn iter(&self) -> impl Iterator<Item = &(AccountKey, ContentId)> {
+        self.order.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(n: u8) -> AccountKey {
+        AccountKey([n; 32])
+    }
+
+    fn scope(buyer: u8, job: u32) -> Scope {
+        let mut id = [0; 32];
+        id[..4].copy_from_slice(&job.to_be_bytes());
+        let job = JobId(id);
+        Scope {
+            buyer: account(buyer),
+            job,
+        }
+    }
+
+    fn readers(of: &[u8]) -> Readers {
+        Arc::new(of.iter().map(|n| account(*n)).collect())
+    }
+
+    fn content(n: u32) -> ContentId {
+        ContentId::of(&n.to_be_bytes())
+    }
+
+    #[test]
+    fn a_content_is_served_to_those_whom_a_lease_of_the_job_names() {
+        let mut grants = Grants::default();
+        let job = scope(1, 7);
+        grants.begin(job);
+        grants.grant(job, &readers(&[1]), [content(1)]);
+        grants.grant(job, &readers(&[1, 3]), [content(2)]);
+        assert!(grants.may_have(&job, account(1), &content(1)));
+        assert!(grants.may_have(&job, account(3), &content(2)));
+        assert!(!grants.may_have(&job, account(3), &content(1)), "not named");
+        assert!(!grants.may_have(&job, account(2), &content(2)), "no party");
+        assert!(!grants.may_have(&job, account(1), &content(3)), "unknown");
+    }
+
+    #[test]
+    fn another_buyers_job_of_the_same_id_serves_nobody() {
+        let mut grants = Grants::default();
+        grants.begin(scope(1, 7));
+        grants.grant(scope(1, 7), &readers(&[1, 3]), [content(1)]);
+        // A provider of both is asked to bring it for the other one.
+        assert!(!grants.may_have(&scope(2, 7), account(3), &content(1)));
+        grants.begin(scope(2, 7));
+        assert!(!grants.may_have(&scope(2, 7), account(3), &content(1)));
+    }
+
+    #[test]
+    fn of_a_job_that_was_not_begun_nothing_is_granted() {
+        let mut grants = Grants::default();
+        grants.grant(scope(1, 7), &readers(&[1]), [content(1)]);
+        assert!(!grants.may_have(&scope(1, 7), account(1), &content(1)));
+    }
+
+    #[test]
+    fn jobs_that_are_over_are_served_until_many_others_are() {
+        let mut grants = Grants::default();
+        let jobs = u32::try_from(OVER_MAX).unwrap() + 1;
+        for n in 0..jobs {
+            grants.begin(scope(1, n));
+            grants.grant(scope(1, n), &readers(&[1]), [content(n)]);
+            grants.end(scope(1, n));
+        }
+        assert!(!grants.may_have(&scope(1, 0), account(1), &content(0)));
+        assert!(grants.may_have(&scope(1, 1), account(1), &content(1)));
+        // One that goes on is none of them.
+        grants.begin(scope(1, 1));
+        for n in jobs..2 * jobs {
+            grants.begin(scope(1, n));
+            grants.end(scope(1, n));
+        }
+        assert!(grants.may_have(&scope(1, 1), account(1), &content(1)));
+        assert_eq!(grants.contents, 1);
+    }
+
+    #[test]
+    fn what_was_shown_longest_ago_is_forgotten_first() {
+        let mut shown = ShownContents::default();
+        assert!(shown.show(account(1), content(0)));
+        assert!(!shown.has(account(2), &content(0)));
+        for n in 1..u32::try_from(SHOWN_MAX).unwrap() {
+            shown.show(account(2), content(n));
+        }
+        assert!(!shown.show(account(1), content(0)), "it is known");
+        shown.show(account(2), content(u32::MAX));
+        assert!(shown.has(account(1), &content(0)));
+        assert!(!shown.has(account(2), &content(1)));
+        assert_eq!(shown.iter().count(), SHOWN_MAX);
+    }
+}

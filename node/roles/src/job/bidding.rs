@@ -1,0 +1,155 @@
+//! Bids for the leases of a plan: sent once what they may hold is put down, and what came of them.
+
+use souk_market::{Credits, Lease, Millis};
+
+use super::JobCore;
+use super::action::Action;
+use super::event::Answer;
+use super::facts::{End, Fact, Terms, attempt_id};
+use super::money;
+use super::plan::Plan;
+use super::reason::Reason;
+use super::state::{Errand, Phase, Uncertain, Wait};
+use crate::clock::Micros;
+
+/// How often the book is looked at again while a job waits for devices.
+pub(super) const BOOK_PERIOD: Micros = Micros::millis(50);
+
+/// How long a gang of which no answer came may still be bought: as long as a batch is valid, and
+/// some more for clocks.
+const UNCERTAIN_FOR: Micros = Micros::seconds(75);
+
+impl JobCore {
+    /// Buys what a plan needs. Where there is a budget it is put down first what that may hold: a
+    /// gang that is on its way when this process ends may be bought after the next one has looked.
+    pub(super) fn buy(&mut self, errand: Errand, plan: Box<Plan>) {
+        let left = self.pursuit(errand).left;
+        if let Err(reason) = money::duration(&plan, left) {
+            return self.on_shortage(errand, reason);
+        }
+        let may_hold = self.may_hold(errand, &plan);
+        let pursuit = self.pursuit(errand);
+        (pursuit.phase, pursuit.plan) = (Phase::Buying, Some(plan));
+        match left {
+            Some(_) => self.record(vec![may_hold], Wait::Announce(errand)),
+            None => self.send_bids(errand),
+        }
+    }
+
+    /// Sends the bids of the plan that is to be bought.
+    pub(super) fn send_bids(&mut self, errand: Errand) {
+        let left = self.pursuit(errand).left;
+        let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
+        let duration = money::duration(&plan, left).expect("it was looked at before");
+        let id = attempt_id(self.spec.job, self.next_attempt);
+        let (limits, excluded) = (&self.spec.limits, &self.excluded_from(errand));
+        let legs = plan.legs.iter();
+        let bids = legs
+            .map(|leg| money::bid(leg, limits, excluded, (duration, id)))
+            .collect();
+        self.pursuit(errand).plan = Some(plan);
+        self.ask(Action::Buy { id, bids }, Wait::Buy(errand));
+    }
+
+    /// What the next number would hold, if it is bought in a moment.
+    fn may_hold(&mut self, errand: Errand, plan: &Plan) -> Fact {
+        let left = self.pursuit(errand).left;
+        let duration = money::duration(plan, left).unwrap_or_default();
+        let escrows = plan.legs.iter().map(|leg| money::escrow(leg, duration).0);
+        Fact::Skipped {
+            n: self.next_attempt,
+            escrow: Credits(escrows.fold(0, u64::saturating_add)),
+            until: Millis(self.now.log.0.saturating_add(UNCERTAIN_FOR.0 / 1_000)),
+        }
+    }
+
+    pub(super) fn on_bought(&mut self, errand: Errand, answer: Answer) {
+        match answer {
+            Answer::Bought(trades) => {
+                let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
+                if trades.len() != plan.legs.len() {
+                    let text = "the market sold another number of leases".to_owned();
+                    return self.end(End::Failed(Reason::Unreachable(text)));
+                }
+                self.begin_attempt(errand, plan, trades.iter().map(Terms::from).collect());
+            }
+            Answer::NotBought(refusal) => {
+                let tick = self.now.tick;
+                let pursuit = self.pursuit(errand);
+                pursuit.plan = None;
+                match pursuit.wait_until.is_some_and(|until| tick < until) {
+                    // Another buyer was faster.
+                    true => self.pause(errand, BOOK_PERIOD),
+                    false => self.end(End::Failed(Reason::Unsold(refusal))),
+                }
+            }
+            Answer::Uncertain(_) => {
+                self.pursuit(errand).phase = Phase::Adopting;
+                let ids = vec![attempt_id(self.spec.job, self.next_attempt)];
+                self.ask(Action::Look { ids }, Wait::Adopt(errand));
+            }
+            other => self.end(End::Failed(unreachable(other))),
+        }
+    }
+
+    /// No answer came to a gang: its leases are taken if they are there.
+    pub(super) fn on_adopted(&mut self, errand: Errand, answer: Answer) {
+        let leases = match answer {
+            Answer::Leases(leases) => leases,
+            other => return self.end(End::Failed(unreachable(other))),
+        };
+        let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
+        let leases: Vec<&Lease> = leases.iter().filter(|lease| lease.is_running()).collect();
+        if let Some(terms) = adopted(&plan, &leases) {
+            return self.begin_attempt(errand, plan, terms);
+        }
+        for lease in &leases {
+            self.end_lease(lease.id);
+        }
+        // They may be bought a moment later: the number is not used again, and what they would
+        // hold is not spent.
+        let skipped = self.may_hold(errand, &plan);
+        if let Fact::Skipped { n, escrow, .. } = skipped {
+            let until = self.now.tick.plus(UNCERTAIN_FOR);
+            self.uncertain.insert(n, Uncertain { escrow, until });
+        }
+        self.next_attempt += 1;
+        self.record(vec![skipped], Wait::Skip(errand));
+    }
+
+    /// It is put down that a number is not used again.
+    pub(super) fn on_skipped(&mut self, errand: Errand) {
+        self.pause(errand, BOOK_PERIOD);
+    }
+}
+
+/// The terms of the leases that a gang came to, by place; none where it is not whole.
+fn adopted(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
+    if leases.len() != plan.legs.len() {
+        return None;
+    }
+    let mut left = leases.to_vec();
+    let mut take = |is_it: &dyn Fn(&Lease) -> bool| {
+        let place = left.iter().position(|lease| is_it(lease))?;
+        Some(Terms::from(left.remove(place)))
+    };
+    let mut terms: Vec<Option<Terms>> = Vec::new();
+    for leg in &plan.legs {
+        terms.push(take(&|lease| lease.ask == leg.listing.order));
+    }
+    // Another ask of the class was as good.
+    for (leg, terms) in plan.legs.iter().zip(&mut terms) {
+        if terms.is_none() {
+            *terms = take(&|lease| lease.class == leg.listing.class);
+        }
+    }
+    terms.into_iter().collect()
+}
+
+/// What the market or the node answered that is no answer.
+pub(super) fn unreachable(answer: Answer) -> Reason {
+    match answer {
+        Answer::NotSeen(why) | Answer::Uncertain(why) => Reason::Unreachable(why),
+        _ => Reason::Unreachable("an effect was answered out of turn".to_owned()),
+    }
+}

@@ -1,0 +1,26 @@
+//! Why a job went as it did: its plan with what ruled offers out, and what went wrong.
+
+use serde_json::{Value, json};
+use souk_roles::job::JobEvent;
+
+use super::job_files::{JobFiles, TimedEvent};
+use super::journal::Record;
+
+/// For programs.
+#[must_use]
+pub fn to_json(record: &Record, files: &JobFiles) -> Value {
+    json!({
+        "job": record.name, "state": record.state, "plan": files.plan().map(|plan| plan.plan),
+        "went_wrong": went_wrong(files),
+    })
+}
+
+/// What went wrong and was done without, the oldest first.
+#[must_use]
+pub fn went_wrong(files: &JobFiles) -> Vec<TimedEvent> {
+    let is_wrong = |happened: &TimedEvent| {
+        let event = &happened.event;
+        matches!(event, JobEvent::Retrying { .. } | JobEvent::Refused { .. })
+    };
+    files.events().into_iter().filter(is_wrong).collect()
+}

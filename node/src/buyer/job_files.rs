@@ -1,0 +1,242 @@
+//! What a job's folder keeps for eyes: its plan, what happened, and when its devices did what.
+//!
+//! ```text
+//! buyer/jobs/NAME/plan.json       the plan as it was shown
+//! buyer/jobs/NAME/events.jsonl    what happened, a line each, added as it happens
+//! buyer/jobs/NAME/timeline.json   what devices did, lease by lease, once the job ended
+//! buyer/jobs/NAME/cancel          there where the job is to end
+//! ```
+//! The job itself goes by its facts alone: none of this is needed to go on with it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use souk_market::{AccountKey, Receipt};
+use souk_roles::job::JobEvent;
+use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
+
+use super::JournalError;
+use super::names::{self, Names};
+use crate::clock::unix_ms;
+
+/// How often it is looked whether a job is to end.
+const CANCEL_PERIOD: Duration = Duration::from_millis(200);
+
+/// The files of a job.
+#[derive(Clone, Debug)]
+pub struct JobFiles {
+    folder: PathBuf,
+}
+
+/// A plan as it was shown.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct KeptPlan {
+    /// For programs.
+    pub plan: Value,
+    /// For people, in lines.
+    pub text: Vec<String>,
+    /// What the providers on offer are called.
+    pub names: Names,
+}
+
+/// Something that happened to a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TimedEvent {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// What.
+    pub event: JobEvent,
+}
+
+impl JobFiles {
+    /// Of the job of that name in the folder of jobs.
+    #[must_use]
+    pub fn new(jobs: &Path, name: &str) -> JobFiles {
+        JobFiles {
+            folder: jobs.join(name),
+        }
+    }
+
+    /// Keeps a plan.
+    pub fn keep_plan(&self, plan: &KeptPlan) {
+        self.write("plan.json", &serde_json::to_vec(plan).unwrap_or_default());
+    }
+
+    /// Keeps something that happened now.
+    pub fn add(&self, event: &JobEvent) {
+        let happened = TimedEvent {
+            at_ms: unix_ms(),
+            event: event.clone(),
+        };
+        let mut line = serde_json::to_vec(&happened).unwrap_or_default();
+        line.push(b'\n');
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.events_path());
+        if let Err(error) = file.and_then(|mut file| file.write_all(&line)) {
+            tracing::debug!(%error, "an event of the job is not kept");
+        }
+    }
+
+    /// Keeps what devices did, beside what they did in the job's earlier lives.
+    pub fn keep_timeline(&self, timeline: &Timeline) {
+        let mut all = self.timeline();
+        all.merge(timeline.clone());
+        self.write(
+            "timeline.json",
+            &serde_json::to_vec(&all).unwrap_or_default(),
+        );
+    }
+
+    /// The plan, if one is kept.
+    #[must_use]
+    pub fn plan(&self) -> Option<KeptPlan> {
+        self.read("plan.json")
+    }
+
+    /// What devices did, as far as it is kept.
+    #[must_use]
+    pub fn timeline(&self) -> Timeline {
+        self.read("timeline.json").unwrap_or_default()
+    }
+
+    /// What happened, oldest first; a line that is not whole is left out.
+    #[must_use]
+    pub fn events(&self) -> Vec<TimedEvent> {
+        let text = fs::read_to_string(self.events_path()).unwrap_or_default();
+        let whole = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        whole
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
+    }
+
+    /// The receipts that have both signatures, in the order in which they were signed.
+    #[must_use]
+    pub fn receipts(&self) -> Vec<Receipt> {
+        let signed = |happened: TimedEvent| match happened.event {
+            JobEvent::Signed { receipt, .. } => Some(*receipt),
+            _ => None,
+        };
+        self.events().into_iter().filter_map(signed).collect()
+    }
+
+    /// Has the job end, whichever process runs it.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub fn cancel(&self) -> Result<(), JournalError> {
+        let path = self.cancel_path();
+        fs::write(&path, b"").map_err(|source| JournalError::File { path, source })
+    }
+
+    /// Forgets that the job was to end: it begins a new life.
+    pub fn begin(&self) {
+        // Most were never to end.
+        let _ = fs::remove_file(self.cancel_path());
+    }
+
+    /// Ends once the job is to end.
+    pub async fn cancelled(&self) {
+        while !self.cancel_path().exists() {
+            tokio::time::sleep(CANCEL_PERIOD).await;
+        }
+    }
+
+    /// What devices did, with what happened around it.
+    #[must_use]
+    pub fn whole_timeline(&self, names: &Names) -> Timeline {
+        let mut all = self.timeline();
+        all.merge(around(&self.events(), names));
+        all
+    }
+
+    fn events_path(&self) -> PathBuf {
+        self.folder.join("events.jsonl")
+    }
+
+    fn cancel_path(&self) -> PathBuf {
+        self.folder.join("cancel")
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        if let Err(error) = fs::write(self.folder.join(name), bytes) {
+            tracing::debug!(%error, name, "it is not kept with the job");
+        }
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let bytes = fs::read(self.folder.join(name)).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+}
+
+/// What each provider did by the buyer's own clock: fetched, got ready, ran.
+fn around(events: &[TimedEvent], names: &Names) -> Timeline {
+    let mut timeline = Timeline::default();
+    let mut since = BTreeMap::<AccountKey, u64>::new();
+    for TimedEvent { at_ms, event } in events {
+        let (provider, name, kind) = match event {
+            JobEvent::Leased { leases, .. } => {
+                since.extend(leases.iter().map(|(provider, ..)| (*provider, *at_ms)));
+                continue;
+            }
+            JobEvent::Fetched { provider, .. } => (provider, "upload", SpanKind::TransferIn),
+            JobEvent::Ready { provider } => (provider, "get ready", SpanKind::Wait),
+            JobEvent::Running { provider, .. } => (provider, "wait", SpanKind::Wait),
+            JobEvent::Finished { provider } => (provider, "run", SpanKind::Compute),
+            _ => continue,
+        };
+        let start = since.insert(*provider, *at_ms).unwrap_or(*at_ms);
+        timeline.push(Span {
+            device: names::called(provider, names),
+            lane: "as the buyer saw it".to_owned(),
+            name: name.to_owned(),
+            kind,
+            start: UnixMicros(start * 1_000),
+            end: UnixMicros(at_ms * 1_000),
+        });
+    }
+    timeline
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_is_read_back_and_a_torn_line_is_left_out() {
+        let home = tempfile::tempdir().unwrap();
+        let files = JobFiles::new(home.path(), "");
+        let provider = AccountKey([7; 32]);
+        files.add(&JobEvent::Ready { provider });
+        files.add(&JobEvent::Finished { provider });
+        let mut torn = OpenOptions::new()
+            .append(true)
+            .open(files.events_path())
+            .unwrap();
+        torn.write_all(b"{\"at_ms\":1,\"ev").unwrap();
+        let events = files.events();
+        assert_eq!(events.len(), 2);
+        assert_eq!(events[1].event, JobEvent::Finished { provider });
+        let spans = files.whole_timeline(&Names::new());
+        assert_eq!(spans.spans()[1].name, "run");
+    }
+
+    #[tokio::test]
+    async fn a_job_hears_that_it_is_to_end_and_a_new_life_does_not() {
+        let home = tempfile::tempdir().unwrap();
+        let files = JobFiles::new(home.path(), "");
+        files.cancel().unwrap();
+        files.cancelled().await;
+        files.begin();
+        assert!(!files.cancel_path().exists());
+    }
+}

@@ -1,0 +1,186 @@
+//! A plan for programs: as the command line prints it, as the API answers, as a job keeps it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use souk_scheduler::graph::cut::{Boundary, Subgraph};
+use souk_scheduler::planning::{Reason, Utilisation, Why};
+
+use super::job::Limits;
+use super::times::Times;
+use super::{Alternative, Quote};
+
+/// As one JSON value; times in seconds, prices in micro-credits.
+#[must_use]
+pub fn to_json(quote: &Quote) -> Value {
+    let part = |(number, part): (usize, &Subgraph)| {
+        let planned = &quote.plan.parts[part.part];
+        let listing = quote.listing(part.part);
+        json!({
+            "part": number + 1, "graph": part.id, "device": planned.label,
+            "emulated": listing.resources.emulated, "provider": listing.provider,
+            "provider_name": listing.name,
+            "nodes": planned.nodes.len(), "operators": operators(quote, part),
+            "flops": planned.flops,
+            "start_seconds": planned.start_seconds, "finish_seconds": planned.finish_seconds,
+            "busy_seconds": planned.busy_seconds,
+            "micro_credits": quote.part_price(part.part),
+            "why": why(&planned.why, quote),
+            "critical": quote.plan.critical_path.contains(&part.part),
+            "next_best": planned.why.alternative.map(|next| json!({
+                "device": quote.listings[next.offer].resources.model.as_str(),
+                "makespan_seconds": next.makespan_seconds, "micro_credits": next.cost,
+                "joules": next.joules,
+            })),
+        })
+    };
+    let device = |used: &Utilisation| {
+        json!({
+            "device": quote.listings[used.offer].resources.model.as_str(),
+            "provider": quote.listings[used.offer].provider,
+            "busy_seconds": used.busy_seconds, "utilisation": used.share,
+        })
+    };
+    let devices: Vec<Value> = quote.plan.utilisation.iter().map(device).collect();
+    let parts: Vec<Value> = quote.parts.iter().enumerate().map(part).collect();
+    json!({
+        "hash": quote.hash(), "asks_seen": quote.seen, "asks_eligible": quote.eligible,
+        "makespan_seconds": quote.plan.makespan_seconds, "micro_credits": quote.price(),
+        "joules": quote.joules(), "times": Times::planned(quote).to_json(),
+        "compared_with": seconds_of(quote),
+        "speedup_over_best_single": quote.plan.speedup,
+        "critical_path": critical(quote), "devices": devices, "parts": parts,
+        "edges": edges(quote),
+    })
+}
+
+/// How many of each operator a part has.
+fn operators(quote: &Quote, part: &Subgraph) -> BTreeMap<String, usize> {
+    let mut operators = BTreeMap::new();
+    for node in &part.nodes {
+        let operator = quote.graph.node(*node).operator();
+        *operators.entry(operator).or_default() += 1;
+    }
+    operators
+}
+
+/// The tensors that go between parts, from the buyer and to it, where the end is null; their bytes
+/// where they are known before the graph runs.
+fn edges(quote: &Quote) -> Vec<Value> {
+    let shown = |part: &usize| quote.parts.iter().position(|shown| shown.part == *part);
+    let number = |part: &usize| shown(part).map(|place| place + 1);
+    let edge = |value: &Boundary, from: Option<usize>, to: Option<usize>| {
+        let bytes = quote.graph.value(value.value).fact.byte_length();
+        json!({ "from": from, "to": to, "tensor": value.name, "bytes": bytes })
+    };
+    let mut edges = Vec::new();
+    for (place, part) in quote.parts.iter().enumerate() {
+        let own = Some(place + 1);
+        let given = part.inputs.iter().filter(|value| value.from.is_none());
+        edges.extend(given.map(|value| edge(value, None, own)));
+        for value in &part.outputs {
+            let readers = value.to.iter().map(|to| edge(value, own, number(to)));
+            edges.extend(readers);
+            edges.extend(value.job_output.then(|| edge(value, own, None)));
+        }
+    }
+    edges
+}
+
+/// The providers that run parts again, with the device's name.
+fn seconds_of(quote: &Quote) -> Vec<Value> {
+    let second = |offer: &usize| {
+        let listing = &quote.listings[*offer];
+        let device = named(listing.resources.model.as_str(), listing.resources.emulated);
+        json!({ "device": device, "provider": listing.provider })
+    };
+    quote.seconds.iter().map(second).collect()
+}
+
+/// The same with what it holds in escrow, what else there is to choose from, and what is not.
+#[must_use]
+pub fn with_choice(quote: &Quote, limits: &Limits, alternatives: &[Alternative]) -> Value {
+    let one = |other: &Alternative| {
+        json!({
+            "makespan_seconds": other.seconds, "micro_credits": other.price,
+            "devices": other.devices, "against_plan": against(quote, other),
+        })
+    };
+    let others: Vec<Value> = alternatives.iter().map(one).collect();
+    let (least, most) = price_range(quote, alternatives);
+    let mut plan = to_json(quote);
+    let held = quote.holds(limits.budget).ok().map(|(held, _)| held);
+    plan["holds_micro_credits"] = json!(held);
+    plan["alternatives"] = others.into();
+    plan["price_range"] = json!({ "least_micro_credits": least, "most_micro_credits": most });
+    plan["not_eligible"] = json!(quote.unsuitable);
+    plan
+}
+
+/// The least and the most that sensible plans cost.
+#[must_use]
+pub fn price_range(quote: &Quote, alternatives: &[Alternative]) -> (u64, u64) {
+    let prices = alternatives
+        .iter()
+        .map(|other| other.price.0)
+        .chain([quote.price().0]);
+    prices.fold((u64::MAX, 0), |(least, most), price| {
+        (least.min(price), most.max(price))
+    })
+}
+
+/// What an alternative gives and takes.
+#[must_use]
+pub fn against(quote: &Quote, other: &Alternative) -> String {
+    let time = other.seconds / quote.plan.makespan_seconds.max(f64::MIN_POSITIVE);
+    let price = other.price.0 as f64 / (quote.price().0.max(1)) as f64;
+    if (time - 1.0).abs() < 0.005 && (price - 1.0).abs() < 0.005 {
+        return "as good".to_owned();
+    }
+    format!("{time:.2}x the time for {price:.2}x the price")
+}
+
+/// The parts that the makespan waits for, by the numbers they are shown under.
+#[must_use]
+pub fn critical(quote: &Quote) -> Vec<usize> {
+    let shown = |part: &usize| quote.parts.iter().position(|shown| shown.part == *part);
+    let path = quote.plan.critical_path.iter().filter_map(shown);
+    path.map(|place| place + 1).collect()
+}
+
+/// Why a part is where it is, and what the next best would have meant.
+#[must_use]
+pub fn why(why: &Why, quote: &Quote) -> String {
+    let reason = match why.reason {
+        Reason::OnlyChoice => "the only device that can",
+        Reason::Fastest => "fastest",
+        Reason::Cheapest => "cheapest",
+        Reason::Greenest => "the fewest joules",
+        Reason::BestTradeoff => "best in time and price together",
+        Reason::Spread => "spread as asked",
+    };
+    let Some(next) = &why.alternative else {
+        return reason.to_owned();
+    };
+    format!(
+        "{reason}; with {} the plan would take {}",
+        quote.listings[next.offer].resources.model.as_str(),
+        seconds(next.makespan_seconds),
+    )
+}
+
+/// A device's model, marked where it is emulated.
+fn named(model: &str, emulated: bool) -> String {
+    let mark = if emulated { " (emulated)" } else { "" };
+    format!("{model}{mark}")
+}
+
+/// Seconds in the unit that suits them.
+#[must_use]
+pub fn seconds(time: f64) -> String {
+    match time {
+        t if t >= 1.0 => format!("{t:.2} s"),
+        t if t >= 1e-3 => format!("{:.2} ms", t * 1e3),
+        t => format!("{:.1} us", t * 1e6),
+    }
+}

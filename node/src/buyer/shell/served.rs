@@ -1,0 +1,49 @@
+//! What the providers of a job may have from its buyer.
+
+use std::collections::BTreeSet;
+
+use souk_market::{AccountKey, JobId};
+use souk_memory::ContentId;
+use souk_roles::access::{Readers, Scope};
+
+use crate::content::transfers::Tensors;
+
+/// What is served, under the ids that leases were bought under; dropped, the job is over.
+pub(super) struct ServedContents {
+    tensors: Tensors,
+    buyer: AccountKey,
+    begun: BTreeSet<JobId>,
+}
+
+impl ServedContents {
+    /// Nothing yet.
+    pub(super) fn new(tensors: Tensors, buyer: AccountKey) -> ServedContents {
+        ServedContents {
+            tensors,
+            buyer,
+            begun: BTreeSet::new(),
+        }
+    }
+
+    /// What contents of leases that were bought under this id are asked for under.
+    pub(super) fn scope(&self, job: JobId) -> Scope {
+        let buyer = self.buyer;
+        Scope { buyer, job }
+    }
+
+    /// A provider may have these contents, for the work of its lease.
+    pub(super) fn grant(&mut self, job: JobId, to: AccountKey, contents: &[ContentId]) {
+        let (scope, access) = (self.scope(job), self.tensors.access());
+        if self.begun.insert(job) {
+            access.begin(scope);
+        }
+        access.grant(scope, &Readers::new([to].into()), contents);
+    }
+}
+
+impl Drop for ServedContents {
+    fn drop(&mut self) {
+        let begun = self.begun.iter();
+        begun.for_each(|job| self.tensors.access().end(self.scope(*job)));
+    }
+}

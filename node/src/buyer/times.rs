@@ -1,0 +1,195 @@
+//! How long a job takes, in three parts, planned beside measured.
+//!
+//! Upload is from the purchase of leases until their providers have all they need. Compute is from
+//! the first part that runs to the last that is done, with the tensors that travel between. All
+//! else is waiting: for the market, for providers that get ready, for outputs and receipts. Beside
+//! them stands what the devices' time costs: planned by what providers state, paid by what it took.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use souk_roles::job::JobEvent;
+use souk_scheduler::execution::timeline::{SpanKind, Timeline};
+
+use super::Quote;
+
+/// The parts, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    /// Until the providers have all they need.
+    pub upload: f64,
+    /// For anything else.
+    pub wait: f64,
+    /// From the first part to the last.
+    pub compute: f64,
+    /// What the devices' time costs, in micro-credits.
+    pub price: u64,
+}
+
+/// What a job's events say of its times.
+#[derive(Debug)]
+pub struct Watch {
+    begun: Instant,
+    upload: Duration,
+    compute: Duration,
+    bought: Option<Instant>,
+    uploaded: Option<Instant>,
+    running: Option<Instant>,
+    done: Option<Instant>,
+}
+
+impl Times {
+    /// By a plan; nobody plans to wait.
+    #[must_use]
+    pub fn planned(quote: &Quote) -> Times {
+        Times {
+            upload: quote.upload_seconds(),
+            wait: 0.0,
+            compute: quote.run_seconds(),
+            price: quote.price().0,
+        }
+    }
+
+    /// The whole.
+    #[must_use]
+    pub fn all(&self) -> f64 {
+        self.upload + self.wait + self.compute
+    }
+
+    /// The same where so much was paid.
+    #[must_use]
+    pub fn paid(self, price: u64) -> Times {
+        Times { price, ..self }
+    }
+
+    /// The same where compute is as its devices say: by their own clocks, not by when the buyer
+    /// heard of it.
+    #[must_use]
+    pub fn by_devices(self, timeline: &Timeline) -> Times {
+        let computed = timeline.spans().iter();
+        let computed = computed.filter(|span| span.kind == SpanKind::Compute);
+        let ends = computed.map(|span| (span.start.0, span.end.0));
+        let Some((start, end)) = ends.reduce(|(a, b), (c, d)| (a.min(c), b.max(d))) else {
+            return self;
+        };
+        let compute = (end.saturating_sub(start) as f64 / 1e6).min(self.all());
+        Times {
+            upload: self.upload.min(self.all() - compute),
+            wait: (self.all() - compute - self.upload).max(0.0),
+            compute,
+            price: self.price,
+        }
+    }
+
+    /// As a JSON value.
+    #[must_use]
+    pub fn to_json(self) -> Value {
+        json!({
+            "upload_seconds": self.upload, "wait_seconds": self.wait,
+            "compute_seconds": self.compute, "all_seconds": self.all(),
+            "micro_credits": self.price,
+        })
+    }
+
+    /// Upload, wait, compute and the whole.
+    #[must_use]
+    pub fn rows(self) -> [f64; 4] {
+        [self.upload, self.wait, self.compute, self.all()]
+    }
+}
+
+impl Watch {
+    /// From now on.
+    #[must_use]
+    pub fn start() -> Watch {
+        Watch {
+            begun: Instant::now(),
+            upload: Duration::ZERO,
+            compute: Duration::ZERO,
+            bought: None,
+            uploaded: None,
+            running: None,
+            done: None,
+        }
+    }
+
+    /// Something happened at that moment.
+    pub fn on_event(&mut self, event: &JobEvent, now: Instant) {
+        match event {
+            JobEvent::Leased { .. } => {
+                self.close();
+                self.bought = Some(now);
+            }
+            JobEvent::Fetched { .. } => self.uploaded = Some(now),
+            JobEvent::Running { .. } => {
+                self.running.get_or_insert(now);
+                self.done = Some(now);
+            }
+            JobEvent::Finished { .. } => self.done = Some(now),
+            _ => {}
+        }
+    }
+
+    /// What was measured up to that moment.
+    #[must_use]
+    pub fn measured(mut self, now: Instant) -> Times {
+        self.close();
+        let all = now.duration_since(self.begun);
+        let wait = all.saturating_sub(self.upload).saturating_sub(self.compute);
+        Times {
+            upload: self.upload.as_secs_f64(),
+            wait: wait.as_secs_f64(),
+            compute: self.compute.as_secs_f64(),
+            price: 0,
+        }
+    }
+
+    /// An attempt is over.
+    fn close(&mut self) {
+        let bought = self.bought.take();
+        let uploaded = self.uploaded.take().zip(bought);
+        if let Some((uploaded, bought)) = uploaded {
+            self.upload += uploaded.duration_since(bought);
+        }
+        let began = self.running.take();
+        // What a provider computes while another still fetches counts once.
+        let began = began.map(|began| uploaded.map_or(began, |(uploaded, _)| began.max(uploaded)));
+        if let Some((began, done)) = began.zip(self.done.take()) {
+            self.compute += done.saturating_duration_since(began);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::AccountKey;
+
+    use super::*;
+
+    #[test]
+    fn a_job_is_uploaded_computed_and_waited_for() {
+        let mut watch = Watch::start();
+        let at = |ms| watch.begun + Duration::from_millis(ms);
+        let provider = AccountKey([1; 32]);
+        let part = String::new();
+        let (bought, there, begins) = (at(10), at(50), at(60));
+        let (ends, all) = (at(90), at(100));
+        let leased = JobEvent::Leased {
+            attempt: 0,
+            leases: Vec::new(),
+        };
+        let fetched = JobEvent::Fetched {
+            provider,
+            pieces: 1,
+            held: 0,
+            bytes: 1,
+        };
+        watch.on_event(&leased, bought);
+        watch.on_event(&fetched, there);
+        watch.on_event(&JobEvent::Running { provider, part }, begins);
+        watch.on_event(&JobEvent::Finished { provider }, ends);
+        let times = watch.measured(all);
+        let ms = times.rows().map(|seconds| (seconds * 1e3).round());
+        assert_eq!(ms, [40.0, 30.0, 30.0, 100.0]);
+    }
+}

@@ -1,0 +1,124 @@
+//! The market's data as people ask for it: a class by the beginning of its name, candles of any
+//! length.
+
+use souk_market::{Candle, Class, Quotes};
+
+use super::broker::{Broker, BrokerError};
+use crate::device::class_name;
+
+/// Why there is no class.
+#[derive(Debug, thiserror::Error)]
+pub enum ClassError {
+    /// None is called so.
+    #[error("no class called \"{name}\" was ever quoted")]
+    Unknown {
+        /// The name given.
+        name: String,
+    },
+    /// Several begin so.
+    #[error("several classes begin with \"{name}\": {found}")]
+    Several {
+        /// The name given.
+        name: String,
+        /// The names of those.
+        found: String,
+    },
+    /// The market was not reached.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+}
+
+/// The class of a name, or the one whose name begins so.
+///
+/// # Errors
+/// [`ClassError`]
+pub async fn class(broker: &Broker, name: &str) -> Result<Class, ClassError> {
+    if let Some(class) = class_name::parse(name) {
+        return Ok(class);
+    }
+    let all = broker.classes().await?;
+    let all = all.iter().map(|summary| summary.class);
+    let found: Vec<Class> = all
+        .filter(|class| class_name::of(class).starts_with(name))
+        .collect();
+    let name = name.to_owned();
+    match found[..] {
+        [class] => Ok(class),
+        [] => Err(ClassError::Unknown { name }),
+        _ => {
+            let found: Vec<String> = found.iter().map(class_name::of).collect();
+            let found = found.join(", ");
+            Err(ClassError::Several { name, found })
+        }
+    }
+}
+
+/// What a class costs whose name begins so.
+///
+/// # Errors
+/// [`ClassError`]
+pub async fn quotes(broker: &Broker, name: &str) -> Result<Quotes, ClassError> {
+    let class = class(broker, name).await?;
+    let quotes = broker.quotes(class).await?;
+    quotes.ok_or_else(|| ClassError::Unknown {
+        name: name.to_owned(),
+    })
+}
+
+/// Candles of `step` milliseconds from candles of a minute.
+#[must_use]
+pub fn merged(minutes: &[Candle], step: u64) -> Vec<Candle> {
+    let mut merged: Vec<Candle> = Vec::new();
+    for minute in minutes {
+        let start = minute.start.0 - minute.start.0 % step;
+        match merged.last_mut().filter(|last| last.start.0 == start) {
+            Some(last) => {
+                last.high = last.high.max(minute.high);
+                last.low = last.low.min(minute.low);
+                last.close = minute.close;
+                last.volume += minute.volume;
+            }
+            None => {
+                let mut first = *minute;
+                first.start.0 = start;
+                merged.push(first);
+            }
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Millis, Price};
+
+    use super::*;
+
+    const MINUTE_MS: u64 = 60_000;
+
+    #[test]
+    fn minutes_are_merged_by_the_clock() {
+        let minute = |minute, open, close| Candle {
+            start: Millis(minute * MINUTE_MS),
+            open: Price(open),
+            high: Price(open.max(close)),
+            low: Price(open.min(close)),
+            close: Price(close),
+            volume: 2,
+        };
+        let minutes = [minute(4, 10, 12), minute(5, 12, 7), minute(9, 8, 9)];
+        let merged = merged(&minutes, 5 * MINUTE_MS);
+        let wide = |start, open, high, low, close, volume| Candle {
+            start: Millis(start * MINUTE_MS),
+            open: Price(open),
+            high: Price(high),
+            low: Price(low),
+            close: Price(close),
+            volume,
+        };
+        assert_eq!(
+            merged,
+            [wide(0, 10, 12, 10, 12, 2), wide(5, 12, 12, 7, 9, 4)]
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! Which contents of a node are served to whom, and which it uses for whom: the rules are
+//! [`souk_roles::access`], kept here for all streams and channels at once.
+//!
+//! What accounts have shown is remembered over restarts, so that a buyer whose weights are here
+//! need not send them again. What is served is not: a provider that starts again knows it from its
+//! journal.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use souk_market::AccountKey;
+use souk_memory::ContentId;
+use souk_roles::access::{Grants, ShownContents};
+
+use crate::folder::config::{self, ConfigError, FORMAT};
+
+pub use souk_roles::access::{Readers, Scope};
+
+/// The name of the file in a provider's folder.
+pub const SHOWN_FILE: &str = "shown.json";
+
+/// What the file holds, what was shown longest ago first.
+#[derive(Serialize, Deserialize)]
+struct ShownFile {
+    format: u32,
+    shown: Vec<ShownRecord>,
+}
+
+/// A content, and an account that has had it brought or made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ShownRecord {
+    account: AccountKey,
+    content: ContentId,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Access {
+    /// Whose node it is.
+    account: AccountKey,
+    file: Option<PathBuf>,
+    inner: Mutex<AccessTables>,
+}
+
+#[derive(Debug, Default)]
+struct AccessTables {
+    grants: Grants,
+    shown: ShownContents,
+    unsaved: bool,
+}
+
+impl Access {
+    /// The access to a node of this account, with what `file` remembers if there is one.
+    pub(crate) fn open(account: AccountKey, file: Option<PathBuf>) -> Access {
+        let mut inner = AccessTables::default();
+        if let Some(path) = &file {
+            match config::read::<ShownFile>(path) {
+                Ok(kept) => {
+                    for ShownRecord { account, content } in kept.shown {
+                        inner.shown.show(account, content);
+                    }
+                }
+                Err(ConfigError::Missing { .. }) => {}
+                Err(error) => tracing::warn!(%error, "who has shown which content is forgotten"),
+            }
+        }
+        let inner = Mutex::new(inner);
+        Access {
+            account,
+            file,
+            inner,
+        }
+    }
+
+    /// A lease of a job begins: from now on contents may be granted under it.
+    pub fn begin(&self, scope: Scope) {
+        self.inner().grants.begin(scope);
+    }
+
+    /// These may have these contents of a job, which are its buyer's.
+    pub fn grant(&self, scope: Scope, readers: &Readers, contents: &[ContentId]) {
+        let mut inner = self.inner();
+        inner.grants.grant(scope, readers, contents.iter().copied());
+        for id in contents {
+            self.show_in(&mut inner, scope.buyer, *id);
+        }
+    }
+
+    /// A lease of a job is over.
+    pub fn end(&self, scope: Scope) {
+        self.inner().grants.end(scope);
+    }
+
+    /// Whether a peer may have a content under a job.
+    pub(super) fn may_have(&self, scope: &Scope, who: AccountKey, id: &ContentId) -> bool {
+        self.inner().grants.may_have(scope, who, id)
+    }
+
+    /// Whether a content that is here already is used for a buyer. A node's own are its own.
+    pub(super) fn may_use(&self, buyer: AccountKey, id: &ContentId) -> bool {
+        buyer == self.account || self.inner().shown.has(buyer, id)
+    }
+
+    /// A content came for a buyer.
+    pub(super) fn show(&self, buyer: AccountKey, id: ContentId) {
+        self.show_in(&mut self.inner(), buyer, id);
+    }
+
+    fn show_in(&self, inner: &mut AccessTables, buyer: AccountKey, id: ContentId) {
+        if buyer != self.account {
+            inner.unsaved |= inner.shown.show(buyer, id);
+        }
+    }
+
+    /// Writes the file if there is news; called where a disk may be waited for.
+    pub fn save(&self) {
+        let Some(path) = &self.file else { return };
+        let shown = {
+            let mut inner = self.inner();
+            if !std::mem::take(&mut inner.unsaved) {
+                return;
+            }
+            let record = |(account, content): &(AccountKey, ContentId)| ShownRecord {
+                account: *account,
+                content: *content,
+            };
+            inner.shown.iter().map(record).collect()
+        };
+        let file = ShownFile {
+            format: FORMAT,
+            shown,
+        };
+        if let Err(error) = config::write(path, &file) {
+            tracing::warn!(%error, "who has shown which content is not kept");
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, AccessTables> {
+        // Each change is whole before anything can panic, but for a broken invariant, which ends
+        // in the same panic again.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        self.save();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::JobId;
+
+    use super::*;
+
+    const NODE: AccountKey = AccountKey([9; 32]);
+    const BUYER: AccountKey = AccountKey([1; 32]);
+    const OTHER: AccountKey = AccountKey([2; 32]);
+
+    fn open(folder: &tempfile::TempDir) -> Access {
+        Access::open(NODE, Some(folder.path().join(SHOWN_FILE)))
+    }
+
+    #[test]
+    fn what_a_buyer_has_shown_is_used_for_it_alone_and_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (weights, made) = (ContentId::of(b"weights"), ContentId::of(b"made"));
+        let access = open(&folder);
+        let scope = Scope {
+            buyer: BUYER,
+            job: JobId([3; 32]),
+        };
+        access.show(BUYER, weights);
+        access.begin(scope);
+        access.grant(scope, &Readers::new([BUYER].into()), &[made]);
+        drop(access);
+        let access = open(&folder);
+        for id in [weights, made] {
+            assert!(access.may_use(BUYER, &id));
+            assert!(!access.may_use(OTHER, &id));
+            assert!(access.may_use(NODE, &id), "its own");
+            assert!(!access.may_have(&scope, BUYER, &id), "told anew");
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_remembers_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(SHOWN_FILE), "garbage").unwrap();
+        assert!(!open(&folder).may_use(BUYER, &ContentId::of(b"weights")));
+    }
+}

@@ -1,0 +1,151 @@
+//! What was measured of a provider's CPU, kept in its folder over restarts.
+//!
+//! What is measured anew is a few per cent off, and may be of another class then, where a bid that
+//! waits for it does not rest. So it is measured when the machine, souk, or what is sold of it
+//! changed, once a day, and when its owner asks for it. What has a driver is measured by the driver
+//! each time it is opened, and what is emulated never.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use souk_host::discover;
+use souk_vocabulary::profile::Profile;
+
+use super::{DeviceError, flatten, has_driver, open, profiles, share, threads_of};
+use crate::folder::config::{self, ConfigError, DeviceChoice, FORMAT};
+
+/// What it is kept in.
+const MEASURED_FILE: &str = "measured.json";
+
+/// How old it may be.
+const AGE_SECONDS_MAX: u64 = 86_400;
+
+/// What was measured of a provider's devices.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DeviceMeasurement {
+    /// [`FORMAT`] of the souk that wrote it.
+    format: u32,
+    /// What it holds for: machine, souk's version, what is sold.
+    of: String,
+    /// When it was measured, in Unix seconds.
+    pub at: u64,
+    /// What the devices are, in their order.
+    pub profiles: Vec<Profile>,
+    /// The share of that which mixed work gets.
+    pub share: f64,
+}
+
+impl DeviceMeasurement {
+    /// What is kept in a provider's folder, if it still holds.
+    #[must_use]
+    pub fn kept(
+        home: &Path,
+        choice: &DeviceChoice,
+        cores: Option<u32>,
+        now_seconds: u64,
+    ) -> Option<DeviceMeasurement> {
+        let kept: DeviceMeasurement = config::read(&home.join(MEASURED_FILE)).ok()?;
+        let age = now_seconds.checked_sub(kept.at)?;
+        (kept.of == of(choice, cores) && age < AGE_SECONDS_MAX).then_some(kept)
+    }
+
+    /// Measures now, which takes up to two seconds for each device.
+    ///
+    /// # Errors
+    /// When a device does not open.
+    pub fn now(
+        choice: &DeviceChoice,
+        cores: Option<u32>,
+        now_seconds: u64,
+    ) -> Result<DeviceMeasurement, DeviceError> {
+        let profiles = profiles(&open(choice, cores)?);
+        Ok(DeviceMeasurement {
+            format: FORMAT,
+            of: of(choice, cores),
+            at: now_seconds,
+            share: share(choice, cores, &profiles),
+            profiles,
+        })
+    }
+
+    /// What is kept, or else what is measured now and kept.
+    ///
+    /// # Errors
+    /// When a device does not open.
+    pub fn known(
+        home: &Path,
+        choice: &DeviceChoice,
+        cores: Option<u32>,
+        now_seconds: u64,
+    ) -> Result<DeviceMeasurement, DeviceError> {
+        if let Some(kept) = DeviceMeasurement::kept(home, choice, cores, now_seconds) {
+            return Ok(kept);
+        }
+        let measured = DeviceMeasurement::now(choice, cores, now_seconds)?;
+        if let Err(error) = measured.keep(home) {
+            tracing::warn!(%error, "what was measured is not kept: the next start measures anew");
+        }
+        Ok(measured)
+    }
+
+    /// Keeps it in a provider's folder.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn keep(&self, home: &Path) -> Result<(), ConfigError> {
+        config::write(&home.join(MEASURED_FILE), self)
+    }
+}
+
+/// Whether what is measured of these devices is kept: a CPU is among them, and nothing that has a
+/// driver.
+#[must_use]
+pub fn is_kept(choice: &DeviceChoice) -> bool {
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    let is_cpu = |choice: &&DeviceChoice| matches!(choice, DeviceChoice::Cpu { .. });
+    !has_driver(choice) && each.iter().any(is_cpu)
+}
+
+fn of(choice: &DeviceChoice, cores: Option<u32>) -> String {
+    let sold = serde_json::to_string(choice).expect("a choice has only named fields");
+    let (machine, threads) = (discover::cpu(), threads_of(0, cores));
+    let version = env!("CARGO_PKG_VERSION");
+    format!("souk {version}, {machine:?}, {sold} with {threads} threads at most")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHOICE: DeviceChoice = DeviceChoice::Cpu { threads: 1 };
+
+    #[test]
+    fn what_was_measured_is_kept_until_something_changes_or_a_day_is_over() {
+        let home = tempfile::tempdir().unwrap();
+        let known = |now| DeviceMeasurement::known(home.path(), &CHOICE, None, now).unwrap();
+        assert_eq!(known(1_000).at, 1_000);
+        assert_eq!(known(1_000 + AGE_SECONDS_MAX - 1).at, 1_000);
+        let kept = |choice: &DeviceChoice, cores, now| {
+            DeviceMeasurement::kept(home.path(), choice, cores, now).is_some()
+        };
+        assert!(kept(&CHOICE, None, 1_001));
+        assert!(!kept(&CHOICE, None, 999), "a clock that was ahead");
+        assert!(!kept(&CHOICE, None, 1_000 + AGE_SECONDS_MAX));
+        assert!(!kept(&DeviceChoice::Cpu { threads: 0 }, None, 1_001));
+        std::fs::write(home.path().join(MEASURED_FILE), "{").unwrap();
+        assert!(!kept(&CHOICE, None, 1_001), "damage is no figure");
+        assert_eq!(known(2_000).at, 2_000);
+    }
+
+    #[test]
+    fn only_a_cpu_without_drivers_beside_it_is_kept() {
+        let emulated = DeviceChoice::emulated("nvidia-h100-sxm");
+        let runtime = DeviceChoice::Onnxruntime {
+            provider: "cpu".to_owned(),
+        };
+        let group = |other: &DeviceChoice| DeviceChoice::Group(vec![CHOICE, other.clone()]);
+        assert!(is_kept(&CHOICE) && is_kept(&group(&emulated)));
+        assert!(!is_kept(&emulated) && !is_kept(&group(&runtime)));
+    }
+}

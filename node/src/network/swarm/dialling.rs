@@ -1,0 +1,69 @@
+//! Why a peer was not reached, in words.
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::DialError;
+
+use super::is_loopback;
+
+/// What failed at each address, without the layers of transports in between.
+pub(super) fn plain(error: &DialError) -> String {
+    match error {
+        DialError::Transport(attempts) => {
+            // That this machine is another says nothing where there was more to try.
+            let is_far = |(address, _): &&(Multiaddr, _)| !is_loopback(address);
+            let has_far = attempts.iter().any(|attempt| is_far(&attempt));
+            let told = attempts.iter().filter(|it| is_far(it) || !has_far);
+            let each = told.map(|(address, cause)| format!("{}: {}", bare(address), root(cause)));
+            each.collect::<Vec<_>>().join("; ")
+        }
+        DialError::WrongPeerId { obtained, address } => {
+            format!("{address}: another peer answers there, {obtained}")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// An address without the peer that it ends with: who is dialled is known.
+fn bare(address: &Multiaddr) -> Multiaddr {
+    let is_relayed = address.iter().any(|it| matches!(it, Protocol::P2pCircuit));
+    let parts = address.iter();
+    let kept = parts.filter(|it| is_relayed || !matches!(it, Protocol::P2p(_)));
+    kept.collect()
+}
+
+fn root(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_told_without_the_peer_it_ends_with() {
+        let peer = "12D3KooWEaRkVt4Hekh22NaddsDzLKonmfBP3sfRakpMk4731Dcx";
+        let plain: Multiaddr = format!("/ip4/192.0.2.7/tcp/1/p2p/{peer}").parse().unwrap();
+        assert_eq!(bare(&plain).to_string(), "/ip4/192.0.2.7/tcp/1");
+        let relayed = format!("/ip4/192.0.2.7/tcp/1/p2p/{peer}/p2p-circuit/p2p/{peer}");
+        assert_eq!(bare(&relayed.parse().unwrap()).to_string(), relayed);
+    }
+
+    #[test]
+    fn attempts_at_this_machine_are_told_only_where_there_were_no_others() {
+        let attempt = |address: &str, why: &str| {
+            let error = libp2p::TransportError::Other(std::io::Error::other(why.to_owned()));
+            (address.parse::<Multiaddr>().unwrap(), error)
+        };
+        let own = || attempt("/ip4/127.0.0.1/tcp/1", "refused");
+        let far = attempt("/ip4/192.0.2.7/tcp/1", "timed out");
+        let both = plain(&DialError::Transport(vec![own(), far]));
+        assert_eq!(both, "/ip4/192.0.2.7/tcp/1: timed out");
+        let one = plain(&DialError::Transport(vec![own()]));
+        assert_eq!(one, "/ip4/127.0.0.1/tcp/1: refused");
+    }
+}

@@ -1,0 +1,36 @@
+//! What is traded, and what people keep in mind of it.
+
+use souk_market::{Dtype, KindCode, Resources, SigningKey, Throughput};
+
+use super::random::Random;
+
+/// Units of each device.
+pub const CAPACITY: u32 = 2;
+
+/// What every device has.
+pub fn resources() -> Resources {
+    Resources {
+        kind: KindCode(2),
+        memory_bytes: 24 << 30,
+        memory_bandwidth: 900 << 30,
+        throughput: Throughput::default().with(Dtype::F32, 80_000_000),
+        ..Resources::default()
+    }
+}
+
+/// Keeps the latest few.
+pub fn push<T>(list: &mut Vec<T>, item: T) {
+    if list.len() == 16 {
+        list.remove(0);
+    }
+    list.push(item);
+}
+
+/// A key of the run.
+pub fn key(random: &mut Random) -> SigningKey {
+    let mut seed = [0; 32];
+    for part in seed.chunks_mut(8) {
+        part.copy_from_slice(&random.draw().to_le_bytes());
+    }
+    SigningKey::from_bytes(&seed)
+}

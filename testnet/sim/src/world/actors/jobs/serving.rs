@@ -1,0 +1,179 @@
+//! Who serves what to whom, by the rules that nodes keep.
+
+use std::sync::Arc;
+
+use souk_market::{AccountKey, JobId, LeaseId};
+use souk_memory::ContentId;
+use souk_roles::access::Scope;
+use souk_roles::job::{self, attempt_id};
+use souk_roles::lease::{BuyerWord, Failure, Opening};
+use souk_roles::provider::{self, Answer, Arrival, Content, LeaseReaders, Past, Report};
+
+use super::contents::CONTENT_BYTES;
+use crate::world::World;
+use crate::world::actors::Role;
+
+impl World {
+    /// Whether one of these has a content, runs, and gives it to who asks under a job.
+    fn is_held(
+        &self,
+        (scope, who): (Scope, AccountKey),
+        id: ContentId,
+        holders: &[AccountKey],
+    ) -> bool {
+        let runs = |holder: &&AccountKey| {
+            let place = self.actors.place_of(**holder);
+            place.is_some_and(|place| self.actors.list[place].role.is_running())
+        };
+        let contents = &self.jobs.contents;
+        let mut have = holders.iter().filter(runs);
+        have.any(|holder| contents.has(*holder, id) && contents.gives(*holder, &scope, who, &id))
+    }
+
+    /// Whether a buyer has what was made for a job of its own, or gets it from who made it.
+    pub(super) fn fetch_for_job(
+        &mut self,
+        actor: usize,
+        job: JobId,
+        id: ContentId,
+        holders: &[AccountKey],
+    ) -> bool {
+        let buyer = self.actors.list[actor].account;
+        let scope = Scope { buyer, job };
+        let comes = self.jobs.contents.has(buyer, id) || self.is_held((scope, buyer), id, holders);
+        if comes {
+            self.jobs.contents.hold(buyer, id);
+        }
+        comes
+    }
+
+    /// What a buyer serves to its providers follows from what it tells them.
+    pub(super) fn serve_for_job(&mut self, actor: usize, action: &job::Action) {
+        let account = self.actors.list[actor].account;
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        let root = buyer.job.as_ref().map(|job| job.spec.job);
+        let (job, to, ids): (_, _, Vec<ContentId>) = match action {
+            job::Action::Open {
+                leg,
+                provider,
+                opening: Opening::Start(start),
+            } => {
+                self.jobs.talks.insert((actor, *leg), *provider);
+                let parts = start.parts.iter();
+                let parts = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
+                let given = start.first.inputs.iter().map(|(_, id)| id);
+                (start.job, *provider, parts.chain(given).copied().collect())
+            }
+            job::Action::Say {
+                leg,
+                word: BuyerWord::Next(request),
+            } => {
+                let to = self.jobs.talks.get(&(actor, *leg)).copied();
+                let (Some(root), Some(to)) = (root, to) else {
+                    return;
+                };
+                let given = request.inputs.iter().map(|(_, id)| *id);
+                (attempt_id(root, leg.attempt), to, given.collect())
+            }
+            job::Action::HandOn { job, to, offer } => (*job, *to, vec![offer.tensor]),
+            _ => return,
+        };
+        let scope = Scope {
+            buyer: account,
+            job,
+        };
+        self.jobs.contents.begin(account, scope);
+        let readers = Arc::new([to].into());
+        self.jobs.contents.grant(account, scope, &readers, &ids);
+    }
+
+    /// What a provider serves follows from what its core wants.
+    pub(super) fn serve_for_lease(&mut self, actor: usize, action: &provider::Action) {
+        let account = self.actors.list[actor].account;
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        match action {
+            provider::Action::Learn { buyer, start } => {
+                let readers = LeaseReaders::new(*buyer, start);
+                self.jobs.contents.begin(account, readers.scope);
+                worker.readers.insert(start.lease, readers);
+            }
+            provider::Action::Tell(Report::Failed { lease, .. }) => self.end_serving(actor, *lease),
+            provider::Action::Tell(Report::Done { body, .. }) => {
+                self.end_serving(actor, body.lease);
+            }
+            _ => {}
+        }
+    }
+
+    fn end_serving(&mut self, actor: usize, lease: LeaseId) {
+        let account = self.actors.list[actor].account;
+        if let Role::Worker(worker) = &mut self.actors.list[actor].role
+            && let Some(readers) = worker.readers.remove(&lease)
+        {
+            self.jobs.contents.end(account, readers.scope);
+        }
+    }
+
+    /// Contents of a lease come from whoever has them, runs and gives them.
+    pub(super) fn bring(
+        &mut self,
+        actor: usize,
+        lease: LeaseId,
+        wanted: &[Content],
+        holders: &[AccountKey],
+    ) -> Answer {
+        let account = self.actors.list[actor].account;
+        let Role::Worker(worker) = &self.actors.list[actor].role else {
+            unreachable!("providers bring");
+        };
+        let readers = worker.readers.get(&lease).cloned();
+        let readers = readers.expect("it is learned before anything comes for it");
+        let scope = readers.scope;
+        let mut arrivals = Vec::new();
+        for Content { id, kind, .. } in wanted {
+            let here = self.jobs.contents.uses(account, scope.buyer, *id);
+            if !here && !self.is_held((scope, account), *id, holders) {
+                return Answer::NotCome(Failure::Input(format!("nobody gives {id}")));
+            }
+            let contents = &mut self.jobs.contents;
+            contents.hold(account, *id);
+            contents.grant(account, scope, readers.of_content(*kind), &[*id]);
+            arrivals.push(Arrival {
+                id: *id,
+                bytes: CONTENT_BYTES,
+                moved: if here { 0 } else { CONTENT_BYTES },
+            });
+        }
+        Answer::Came(arrivals)
+    }
+
+    /// A lease made something.
+    pub(super) fn on_made(&mut self, actor: usize, lease: LeaseId, made: &[(String, ContentId)]) {
+        let account = self.actors.list[actor].account;
+        let Role::Worker(worker) = &self.actors.list[actor].role else {
+            return;
+        };
+        let Some(readers) = worker.readers.get(&lease) else {
+            return;
+        };
+        for (name, id) in made {
+            let may_have = readers.of_output(name);
+            let contents = &mut self.jobs.contents;
+            contents.grant(account, readers.scope, may_have, &[*id]);
+        }
+    }
+
+    /// A provider that starts again serves what it made before.
+    pub(super) fn serve_past(&mut self, account: AccountKey, past: &Past) {
+        for (scope, made) in past.made() {
+            let contents = &mut self.jobs.contents;
+            contents.begin(account, scope);
+            contents.grant(account, scope, &Arc::new([scope.buyer].into()), &made);
+            contents.end(account, scope);
+        }
+    }
+}

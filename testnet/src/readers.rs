@@ -1,0 +1,334 @@
+//! What readers cost a market: commits are timed with and without many who look at it.
+//!
+//! A market of real processes is brought up with as many closed leases as wanted. One client then
+//! commits transfers one after another, in rounds that alternate: without readers, and with them.
+//! Each reader asks every two seconds for what a dashboard shows.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use souk_node::client::broker::{Broker, BrokerError};
+use souk_node::client::trader::{TradeError, Trader};
+use souk_node::folder::config::{ConfigError, KEY_FILE, OPERATOR_FOLDER};
+use souk_node::folder::key::{KeyError, NodeKey};
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+use souk_node::market::{
+    Acceptance, Accepts, AccountKey, Ask, Bid, Class, Command, Credits, DeviceId, JobId, LeaseId,
+    Limit, Millis, Name, Price, Resources, Term, TimeInForce, Units, Wants,
+};
+use souk_node::network::{self, Network};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::cluster::Cluster;
+use crate::layout::{self, LayoutError};
+use crate::process::StartError;
+use crate::submissions::Spread;
+
+/// How often each reader asks.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Readers that share a connection.
+const SHARING: u32 = 25;
+
+/// What each account begins with.
+const PURSE: Credits = Credits(1_000_000_000_000);
+
+/// Commands in one batch of those that fill the market.
+const TOGETHER: usize = 64;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadingShape {
+    /// Readers.
+    pub readers: u32,
+    /// Closed leases that the market holds.
+    pub closed_leases: u32,
+    /// Validators.
+    pub validators: u32,
+    /// Rounds of each kind.
+    pub rounds: u32,
+    /// The length of one.
+    pub seconds: u64,
+}
+
+/// What was found in one round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Round {
+    /// Readers in it.
+    pub readers: u32,
+    /// Commits, and their times.
+    pub commits: usize,
+    /// How long they took.
+    pub commit: Spread,
+    /// Questions answered.
+    pub answers: u64,
+    /// Processor time of the busiest validator, in parts of a core.
+    pub core: f64,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadersError {
+    /// The market was not laid out.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Its file was not read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A key was not read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A node did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The client is not in the market.
+    #[error(transparent)]
+    Network(#[from] network::StartError),
+    /// The market was not reached.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// It did not do what it was told.
+    #[error(transparent)]
+    Trade(Box<TradeError>),
+    /// No leases began.
+    #[error("the market refused all bids after {0} leases")]
+    Unfilled(u32),
+}
+
+impl From<TradeError> for ReadersError {
+    fn from(error: TradeError) -> Self {
+        Self::Trade(Box::new(error))
+    }
+}
+
+/// Brings a market up in `folder`, has it read, and takes it down. The rounds, in their order.
+///
+/// # Errors
+/// When there was no market, or it refused.
+pub async fn run(
+    binary: &Path,
+    folder: &Path,
+    shape: ReadingShape,
+) -> Result<Vec<Round>, ReadersError> {
+    let config = layout::Config {
+        validators: shape.validators,
+        providers: Vec::new(),
+        ..layout::Config::default()
+    };
+    let _ports = layout::create(folder, &config)?;
+    let mut cluster = Cluster::spawn(binary, folder)?;
+    let measured = async {
+        cluster.ready().await?;
+        let pids: Vec<u32> = cluster.running().filter_map(|(_, pid)| pid).collect();
+        measure(folder, shape, &pids).await
+    };
+    let measured = measured.await;
+    cluster.stop().await;
+    measured
+}
+
+async fn measure(
+    folder: &Path,
+    shape: ReadingShape,
+    pids: &[u32],
+) -> Result<Vec<Round>, ReadersError> {
+    let market = MarketFile::read(&folder.join(MARKET_FILE))?;
+    let operator = NodeKey::load(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
+    let operator = trader(&market, operator).await?;
+    let (buyer, provider) = (
+        funded(&market, &operator, "buyer").await?,
+        funded(&market, &operator, "provider").await?,
+    );
+    fill(&buyer, &provider, shape.closed_leases).await?;
+    let mut rounds = Vec::new();
+    for _ in 0..shape.rounds {
+        for readers in [0, shape.readers] {
+            rounds.push(round(&market, (&buyer, &provider), readers, (shape.seconds, pids)).await?);
+        }
+    }
+    Ok(rounds)
+}
+
+async fn trader(market: &MarketFile, key: NodeKey) -> Result<Trader, ReadersError> {
+    let network = Network::start(&key, network::NetworkConfig::default()).await?;
+    let broker = Broker::new(network, &market.contacts()?).await?;
+    let trader = Trader::new(key, market.genesis.market_id(), broker);
+    trader
+        .register(Name::try_from("reader").expect("it is short"))
+        .await?;
+    Ok(trader)
+}
+
+async fn funded(
+    market: &MarketFile,
+    operator: &Trader,
+    name: &str,
+) -> Result<Trader, ReadersError> {
+    tracing::debug!(name, "joins");
+    let trader = trader(market, NodeKey::generate()).await?;
+    operator.endow(trader.account(), PURSE).await?;
+    Ok(trader)
+}
+
+/// Opens leases and has their provider give them up.
+async fn fill(buyer: &Trader, provider: &Trader, count: u32) -> Result<(), ReadersError> {
+    let ask = ask();
+    let class = ask.resources.class();
+    provider
+        .submit_one(Command::PlaceAsk(Box::new(ask)))
+        .await?;
+    let mut closed = 0;
+    while closed < count {
+        let bids = vec![Command::PlaceBid(Box::new(bid(class))); TOGETHER];
+        let leases = buyer.submit(bids).await?.into_iter().filter_map(opened);
+        let give_up = leases.map(|lease| Command::GiveUp { lease });
+        let give_up: Vec<Command> = give_up.collect();
+        if give_up.is_empty() {
+            return Err(ReadersError::Unfilled(closed));
+        }
+        let done = provider.submit(give_up).await?;
+        closed += done.iter().filter(|one| one.is_ok()).count() as u32;
+    }
+    Ok(())
+}
+
+fn opened<E>(done: Result<Acceptance, E>) -> Option<LeaseId> {
+    match done {
+        Ok(Acceptance::Placed { trades, .. }) => trades.first().map(|trade| trade.lease),
+        _ => None,
+    }
+}
+
+fn ask() -> Ask {
+    let units = Units(1 << 30);
+    Ask {
+        device: DeviceId(1),
+        capacity: units,
+        resources: Resources::default(),
+        limit: Limit::Price(Price(1)),
+        quantity: units,
+        duration_min: Millis(1),
+        duration_max: Millis(3_600_000),
+        notice: Millis(0),
+        spot: Vec::new(),
+        accepts: Accepts::default(),
+        tif: TimeInForce::Gtc,
+    }
+}
+
+fn bid(class: Class) -> Bid {
+    Bid {
+        class,
+        wants: Wants::default(),
+        limit: Limit::Price(Price(1)),
+        budget: Credits(1_000_000),
+        quantity: Units(1),
+        all_or_none: false,
+        duration: Millis(3_600_000),
+        start_delay_max: Millis(0),
+        term: Term::Firm,
+        tif: TimeInForce::Ioc,
+        job: JobId([1; 32]),
+    }
+}
+
+async fn round(
+    market: &MarketFile,
+    (buyer, provider): (&Trader, &Trader),
+    readers: u32,
+    (seconds, pids): (u64, &[u32]),
+) -> Result<Round, ReadersError> {
+    let answers = Arc::new(AtomicU64::new(0));
+    let mut reading = JoinSet::new();
+    for group in 0..readers.div_ceil(SHARING) {
+        let network =
+            Network::start(&NodeKey::generate(), network::NetworkConfig::default()).await?;
+        let broker = Broker::new(network, &market.contacts()?).await?;
+        for reader in group * SHARING..readers.min((group + 1) * SHARING) {
+            let (broker, answers) = (broker.clone(), answers.clone());
+            let accounts = [buyer.account(), provider.account()];
+            let account = accounts[reader as usize % accounts.len()];
+            let after = PERIOD.mul_f64(f64::from(reader) / f64::from(readers));
+            reading.spawn(async move {
+                tokio::time::sleep(after).await;
+                loop {
+                    let next = Instant::now() + PERIOD;
+                    if look(&broker, account).await.is_ok() {
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                    tokio::time::sleep_until(next).await;
+                }
+            });
+        }
+    }
+    // Every reader has asked once, and its connection stands.
+    tokio::time::sleep(PERIOD).await;
+    let (before, asked) = (processor_times(pids), answers.load(Ordering::Relaxed));
+    let begin = Instant::now();
+    let times = commit(buyer, provider.account(), Duration::from_secs(seconds)).await?;
+    let passed = begin.elapsed().as_secs_f64();
+    let spent = processor_times(pids).into_iter().zip(before);
+    let spent = spent.map(|(after, before)| (after - before) / passed);
+    let answers = answers.load(Ordering::Relaxed) - asked;
+    reading.abort_all();
+    Ok(Round {
+        readers,
+        commits: times.len(),
+        commit: Spread::of(times),
+        answers,
+        core: spent.fold(0.0, f64::max),
+    })
+}
+
+/// What a dashboard asks for.
+async fn look(broker: &Broker, account: AccountKey) -> Result<(), BrokerError> {
+    for summary in broker.classes().await? {
+        broker.quotes(summary.class).await?;
+    }
+    broker.totals().await?;
+    broker.account(account).await?;
+    broker.leases(account).await?;
+    broker.orders(account).await?;
+    Ok(())
+}
+
+async fn commit(
+    from: &Trader,
+    to: AccountKey,
+    length: Duration,
+) -> Result<Vec<Duration>, ReadersError> {
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    while begin.elapsed() < length {
+        let asked = Instant::now();
+        let transfer = Command::Transfer {
+            to,
+            amount: Credits(1),
+            reference: Name::default(),
+        };
+        from.submit_one(transfer).await?;
+        times.push(asked.elapsed());
+    }
+    Ok(times)
+}
+
+/// Seconds of processor time that each process has taken.
+fn processor_times(pids: &[u32]) -> Vec<f64> {
+    let ticks = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in brackets, may hold anything; user and system time are the 12th and 13th
+        // fields behind it.
+        let (_, behind) = stat.rsplit_once(") ")?;
+        let mut fields = behind.split(' ').skip(11);
+        let mut ticks = || fields.next()?.parse::<f64>().ok();
+        Some(ticks()? + ticks()?)
+    };
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    pids.iter()
+        .map(|pid| ticks(pid).unwrap_or(0.0) / per_second)
+        .collect()
+}
