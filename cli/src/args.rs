@@ -3,7 +3,9 @@
 mod account;
 mod bench;
 mod device;
+mod everywhere;
 mod examples;
+mod groups;
 #[cfg(test)]
 mod help;
 mod job;
@@ -17,6 +19,7 @@ mod trade;
 #[cfg(feature = "gateway")]
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use souk_node::protocols::regions::NamedRegion;
@@ -27,16 +30,14 @@ pub use bench::{
     MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
 pub use device::{Backend, Device, Probe};
+pub use everywhere::{Everywhere, Output};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{FoundArgs, Market};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
-pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet, UpArgs};
+pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, LogsArgs, SimArgs, Testnet, UpArgs};
 pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, duration};
-
-/// Over the options that all commands have.
-const EVERYWHERE: &str = "Options of every command";
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -48,33 +49,11 @@ const EVERYWHERE: &str = "Options of every command";
     after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 no plan fits,\n\
 5 network, 6 job failed, 7 a signature or result does not hold,\n\
 8 wrong state of a folder, 9 budget, 10 deadline, 130 interrupted.\n\
-SOUK_LOG=info shows more."
+-v or SOUK_LOG=info shows more."
 )]
 pub struct Args {
-    /// The folder of the testnet or node.
-    #[arg(
-        long,
-        global = true,
-        env = "SOUK_DIR",
-        hide_env_values = true,
-        help_heading = EVERYWHERE,
-        default_value = "souk-testnet",
-        value_name = "DIR"
-    )]
-    pub dir: PathBuf,
-    /// The market of this name in a folder below --dir, where that holds several.
-    #[arg(long, global = true, value_name = "NAME", help_heading = EVERYWHERE)]
-    pub market: Option<String>,
-    /// How results are printed.
-    #[arg(long, global = true, value_enum, default_value_t = Output::Text,
-          help_heading = EVERYWHERE)]
-    pub output: Output,
-    /// Short for --output json.
-    #[arg(long, global = true, help_heading = EVERYWHERE)]
-    pub json: bool,
-    /// Print tables whole, however wide they are; else they fit 80 columns.
-    #[arg(long, global = true, help_heading = EVERYWHERE)]
-    pub wide: bool,
+    #[command(flatten)]
+    pub everywhere: Everywhere,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -86,18 +65,13 @@ impl Args {
     /// # Errors
     /// What clap says of words that do not parse, or that ask for help.
     pub fn given() -> Result<Args, clap::Error> {
-        let matches = Args::documented().try_get_matches()?;
+        let matches = everywhere::coloured(Args::documented()).try_get_matches()?;
         Args::from_arg_matches(&matches)
     }
 
-    /// All commands with their examples.
+    /// All commands in groups, with their examples.
     pub fn documented() -> clap::Command {
-        examples::with(Args::command())
-    }
-
-    /// How results are printed.
-    pub fn output(&self) -> Output {
-        if self.json { Output::Json } else { self.output }
+        groups::with(examples::with(Args::command()))
     }
 
     /// Threads for the network and all that waits, if the command wants another number than there
@@ -106,15 +80,6 @@ impl Args {
     pub fn threads(&self) -> Option<usize> {
         matches!(self.command, Command::Bench(Bench::Node(_))).then_some(1)
     }
-}
-
-/// How results are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    Text,
-    /// For programs: one JSON value on standard output.
-    Json,
 }
 
 /// What to do.
@@ -174,6 +139,15 @@ pub enum Command {
     /// Look at this machine, the folder and its market for what stands in the way, and say what to
     /// do about it; fails where something will.
     Doctor,
+    /// Show the market in the terminal as it goes: validators, offers, trades, and --dir's account
+    /// and jobs; until Ctrl-C.
+    Top(TopArgs),
+    /// What souk is told by options, variables and files.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Help others to find out what is wrong.
+    #[command(subcommand)]
+    Debug(DebugCommand),
     /// Print what completes souk's words in a shell.
     Completions {
         /// Which shell.
@@ -201,6 +175,38 @@ pub enum Command {
     /// The secret key of the node or account whose folder --dir is.
     #[command(subcommand)]
     Key(Key),
+}
+
+/// What a terminal shows.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct TopArgs {
+    /// How often it is asked anew.
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration)]
+    pub every: Duration,
+    /// Print it once and end, as where standard output is no terminal.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Commands on what souk is told.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Show each value that holds for --dir, and where it comes from: an option, a variable, a file
+    /// or souk itself.
+    Show,
+}
+
+/// Commands for reports.
+#[derive(Debug, Subcommand)]
+pub enum DebugCommand {
+    /// Write what a report needs into one file that can be read before it is sent: versions, what
+    /// `doctor` and `config show` say, names and sizes of files, the ends of logs, how jobs stand.
+    /// No key, token, passphrase or tensor is in it.
+    Bundle {
+        /// Where to.
+        #[arg(short, long, default_value = "souk-debug.json", value_name = "FILE")]
+        out: PathBuf,
+    },
 }
 
 /// Whose answer is taken.
@@ -340,6 +346,12 @@ pub enum Provider {
     /// Measure the CPU that the provider in --dir sells anew, for its next start. What was measured
     /// is kept for a day, or until the machine, souk or the provider's file changes.
     Measure,
+    /// Show the price of a device-second in the file of the provider in --dir, or write another; a
+    /// provider that runs takes it within seconds. Leases that were sold keep theirs.
+    Price {
+        /// In credits; none shows it.
+        credits: Option<f64>,
+    },
     /// Show what the provider in --dir sells, its leases, what it earned and what its devices did;
     /// it need not run.
     Status {

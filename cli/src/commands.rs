@@ -4,6 +4,8 @@ mod account;
 mod audit;
 mod bench;
 mod book;
+mod config;
+mod debug;
 mod demo;
 mod device;
 mod doctor;
@@ -22,27 +24,26 @@ mod receipt;
 #[cfg(feature = "gateway")]
 mod serve;
 mod testnet;
+mod top;
 mod trade;
 mod trial;
 mod validator;
 
 use std::process::ExitCode;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, ConfigCommand, DebugCommand};
 use crate::failure::Failure;
-use crate::{folder, paste, show};
+use crate::{folder, paste};
 
 /// Carries out the command line.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let output = args.output();
-    let folder = &match &args.market {
-        Some(name) => folder::of_market(&args.dir, name)?,
-        None => args.dir,
+    let everywhere = args.everywhere;
+    let output = everywhere.output();
+    let folder = &match &everywhere.market {
+        Some(name) => folder::of_market(&everywhere.dir, name)?,
+        None => everywhere.dir.clone(),
     };
     paste::work_in(folder);
-    if args.wide {
-        show::print_wide();
-    }
     match args.command {
         Command::Demo => return demo::run(output).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
@@ -65,6 +66,11 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Model(command) => model::run(output, &command)?,
         Command::Device(command) => device::run(folder, output, &command)?,
         Command::Doctor => doctor::run(folder, output).await?,
+        Command::Top(args) => top::run(folder, output, args).await?,
+        Command::Config(ConfigCommand::Show) => config::show(&everywhere, folder)?,
+        Command::Debug(DebugCommand::Bundle { out }) => {
+            debug::bundle(&everywhere, folder, &out).await?;
+        }
         Command::Completions { shell } => help::completions(shell),
         Command::Man { folder } => help::manual(&folder, output)?,
         Command::Audit { folder } => audit::run(&folder, output)?,

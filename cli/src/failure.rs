@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use crate::show;
 
+/// The exit code of a command that was interrupted, as shells have it: 128 and SIGINT.
+pub const INTERRUPTED: u8 = 130;
+
 /// Why a command ended without doing what it was asked. The numbers are documented in
 /// `docs/cli.md` and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,7 +53,7 @@ impl Kind {
             Kind::State => 8,
             Kind::Budget => 9,
             Kind::Deadline => 10,
-            Kind::Interrupted => crate::stop::INTERRUPTED,
+            Kind::Interrupted => INTERRUPTED,
         }
     }
 }

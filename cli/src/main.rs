@@ -33,13 +33,13 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return unparsed(&error),
     };
-    // A market's first validator knows nobody yet, which that library warns of.
-    let quiet = || EnvFilter::new("warn,libp2p_kad=error");
-    let filter = EnvFilter::try_from_env("SOUK_LOG").unwrap_or_else(|_| quiet());
+    let everywhere = &args.everywhere;
+    let filter = EnvFilter::try_from_env("SOUK_LOG");
+    let no_color = everywhere.no_color || std::env::var_os("NO_COLOR").is_some();
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(everywhere.log())))
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .with_ansi(std::io::stderr().is_terminal() && !no_color)
         // It would say so on the same stderr and panic: a node outlives its full disk.
         .log_internal_errors(false)
         .init();
@@ -55,8 +55,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let json = args.output() == Output::Json;
-    let done = runtime.block_on(commands::run(args));
+    let json = everywhere.output() == Output::Json;
+    show::set(everywhere);
+    let limit = everywhere.timeout;
+    let done = runtime.block_on(stop::within(limit, commands::run(args)));
     // A thread that reads standard input cannot be stopped; nothing else is left to wait for.
     runtime.shutdown_background();
     match done {
@@ -68,7 +70,8 @@ fn main() -> ExitCode {
 /// What clap says of arguments that do not parse, or that ask for help; as JSON where that is
 /// asked for.
 fn unparsed(error: &clap::Error) -> ExitCode {
-    let is_json = |argument: std::ffi::OsString| argument == "--json" || argument == "json";
+    let words = ["--json", "json", "jsonl", "--output=json", "--output=jsonl"];
+    let is_json = |argument: std::ffi::OsString| words.iter().any(|word| argument == *word);
     if !error.use_stderr() || !std::env::args_os().any(is_json) {
         error.exit();
     }

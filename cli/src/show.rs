@@ -24,25 +24,65 @@ pub mod times;
 pub mod trade;
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use serde_json::Value;
 use souk_node::protocols::market::Age;
 
-use crate::args::Output;
+use crate::args::{Everywhere, Output};
 
 pub use souk_node::buyer::names::{Names, called, names, provider, provider_of};
 pub use souk_node::buyer::plan_json::seconds;
-pub use table::{Table, print_wide};
+pub use table::Table;
 
-/// Prints a value as one line of JSON.
+/// Whether each entry of a list stands on a line of its own.
+static IS_BY_LINE: AtomicBool = AtomicBool::new(false);
+/// Whether nothing but results is printed.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on it is printed so.
+pub fn set(everywhere: &Everywhere) {
+    if everywhere.wide {
+        table::print_wide();
+    }
+    IS_BY_LINE.store(everywhere.is_by_line(), Ordering::Relaxed);
+    IS_QUIET.store(everywhere.quiet, Ordering::Relaxed);
+}
+
+/// Whether each event is told as JSON when it happens.
+pub fn is_by_line() -> bool {
+    IS_BY_LINE.load(Ordering::Relaxed)
+}
+
+/// Prints a value as one line of JSON, or a list as a line for each entry where that is asked for.
 pub fn json(value: &impl Serialize) {
-    match serde_json::to_string(value) {
+    let text = match is_by_line() {
+        false => serde_json::to_string(value),
+        true => serde_json::to_value(value).map(|value| by_line(&value)),
+    };
+    match text {
+        Ok(text) if text.is_empty() => {}
         Ok(text) => say(&text),
         Err(error) => eprintln!("error: cannot write JSON: {error}"),
     }
 }
 
+/// A line for each entry of a value that is a list, or that holds one list and nothing else.
+fn by_line(value: &Value) -> String {
+    let entries = match value {
+        Value::Array(entries) => Some(entries),
+        Value::Object(fields) if fields.len() == 1 => {
+            fields.values().next().and_then(Value::as_array)
+        }
+        _ => None,
+    };
+    let Some(entries) = entries else {
+        return value.to_string();
+    };
+    let lines: Vec<String> = entries.iter().map(Value::to_string).collect();
+    lines.join("\n")
+}
 /// Prints a line of text, or its facts as JSON.
 pub fn line(output: Output, facts: &Value, text: &str) {
     match output {
@@ -59,6 +99,9 @@ pub fn say(text: &str) {
 /// Prints a line of talk: what goes on, and what is no result. A reader that has gone away is no
 /// reason to stop half-way.
 pub fn tell(text: &str) {
+    if IS_QUIET.load(Ordering::Relaxed) {
+        return;
+    }
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -154,6 +197,16 @@ pub fn scaled(count: f64, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_a_line_for_each_entry() {
+        let jobs = serde_json::json!({ "jobs": [{ "job": "a" }, { "job": "b" }] });
+        assert_eq!(by_line(&jobs), "{\"job\":\"a\"}\n{\"job\":\"b\"}");
+        assert_eq!(by_line(&jobs["jobs"]), by_line(&jobs));
+        assert_eq!(by_line(&serde_json::json!({ "jobs": [] })), "");
+        let plan = serde_json::json!({ "parts": [1], "price": 2 });
+        assert_eq!(by_line(&plan), plan.to_string());
+    }
 
     #[test]
     fn amounts_keep_every_micro_credit() {

@@ -1,14 +1,61 @@
 //! When a command is told to stop.
 
+use std::future::Future;
 use std::io::{self, Read};
+use std::pin::pin;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
-/// The exit code of a command that was interrupted, as shells have it: 128 and SIGINT.
-pub const INTERRUPTED: u8 = 130;
+use crate::failure::{Failure, Kind};
+
+/// How long a command whose time is over may take to stop by itself.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whether the command's time is over. Its receivers are those who would hear of it.
+static IS_OVER: std::sync::LazyLock<watch::Sender<bool>> =
+    std::sync::LazyLock::new(|| watch::Sender::new(false));
+
+/// Ends what runs once its time is over, as Ctrl-C would.
+///
+/// # Errors
+/// What it fails with, and [`Kind::Deadline`] where it was not done in time.
+pub async fn within<T>(
+    limit: Option<Duration>,
+    running: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let Some(limit) = limit else {
+        return running.await;
+    };
+    let mut running = pin!(running);
+    tokio::select! {
+        done = &mut running => return done,
+        () = tokio::time::sleep(limit) => {}
+    }
+    let late = || {
+        let cause = format!("not done within {} s", limit.as_secs_f64());
+        Failure::new(Kind::Deadline, cause, "give more time with --timeout")
+    };
+    // Nobody would hear of it: the command has nothing to end, or is before it has.
+    if IS_OVER.receiver_count() == 0 {
+        return Err(late());
+    }
+    IS_OVER.send_replace(true);
+    match tokio::time::timeout(STOP_TIMEOUT, running).await {
+        Ok(Err(mut failure)) if failure.kind == Kind::Interrupted => {
+            failure.kind = Kind::Deadline;
+            failure.cause = format!("{}: {}", late().cause, failure.cause);
+            Err(failure)
+        }
+        Ok(done) => done,
+        Err(_) => Err(late()),
+    }
+}
 
 /// Ctrl-C and requests to terminate, from when it was made: none between two waits is lost.
 pub struct Requests {
+    over: watch::Receiver<bool>,
     /// Where there is no handler, the signal ends the process by itself.
     signals: Option<(Signal, Signal)>,
 }
@@ -23,6 +70,7 @@ impl Requests {
             ))
         };
         Requests {
+            over: IS_OVER.subscribe(),
             signals: both().ok(),
         }
     }
@@ -35,6 +83,7 @@ impl Requests {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = self.over.changed() => {}
         }
     }
 

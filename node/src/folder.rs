@@ -9,4 +9,5 @@ pub mod invitation;
 pub mod key;
 pub mod limits;
 pub mod market_file;
+pub mod price;
 pub mod pricing;

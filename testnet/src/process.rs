@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// A node that is not ready after this has failed to start. Measuring a processor takes the most.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// A node that is not ready after this has failed to start; one that ends is noticed at once.
+/// Measuring a processor takes the most, and the longer the busier the machine is.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a node may take to withdraw its asks and close its files before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);

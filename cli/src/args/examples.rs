@@ -16,6 +16,7 @@ const EXAMPLES: &[Example] = &[
         &[
             "souk testnet up",
             "souk --dir net testnet up --detach --validators 5",
+            "souk --dir phones testnet up --profile phones --providers 12",
         ],
     ),
     #[cfg(feature = "gateway")]
@@ -29,6 +30,20 @@ const EXAMPLES: &[Example] = &[
     (
         "doctor",
         &["souk doctor", "souk --dir bazaar doctor --json"],
+    ),
+    ("top", &["souk top", "souk --dir bazaar top --every 5s"]),
+    ("config show", &["souk --dir bazaar/seller config show"]),
+    ("debug bundle", &["souk --dir bazaar debug bundle"]),
+    (
+        "testnet logs",
+        &["souk testnet logs", "souk testnet logs provider-2 --follow"],
+    ),
+    (
+        "provider price",
+        &[
+            "souk --dir bazaar/seller provider price",
+            "souk --dir bazaar/seller provider price 0.25",
+        ],
     ),
     ("completions", &["souk completions bash"]),
     ("man", &["souk man ~/.local/share/man/man1"]),

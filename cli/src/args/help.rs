@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 
 use super::Args;
-use super::examples::{self, COLUMNS};
+use super::examples::COLUMNS;
 
 /// Where the files are written anew.
 const BLESS: &str = "SOUK_BLESS";
@@ -27,7 +27,7 @@ fn helps(command: &mut Command, path: &str, found: &mut Vec<(String, String)>) {
 
 /// All of them, at a width.
 fn at_width(columns: usize) -> Vec<(String, String)> {
-    let mut command = examples::with(Args::command()).term_width(columns);
+    let mut command = Args::documented().term_width(columns);
     command.build();
     let mut found = Vec::new();
     helps(&mut command, "souk", &mut found);

@@ -21,4 +21,7 @@ pub struct PageArgs {
     /// Let the page that the printed address opens spend the account's credits too, not only look.
     #[arg(long)]
     pub trade: bool,
+    /// Let it also change what is sold from the gateway's folder.
+    #[arg(long, conflicts_with = "trade")]
+    pub operate: bool,
 }

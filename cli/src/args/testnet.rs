@@ -17,6 +17,8 @@ pub enum Testnet {
     Down,
     /// Show the validators and what they have agreed on.
     Status,
+    /// Print what its nodes logged, and with --follow what they log from now on.
+    Logs(LogsArgs),
     /// Simulate a market with faults: replicas, log and exchange as they are, in one thread, on
     /// simulated networks, disks and clocks, everything from one seed.
     Sim(SimArgs),
@@ -41,6 +43,13 @@ pub struct UpArgs {
     /// Validators of a new testnet, 1 to 7.
     #[arg(long, default_value_t = 3)]
     pub validators: u32,
+    /// What providers of a new testnet sell: mixed (this machine's CPU and emulated devices),
+    /// phones, datacenter, or a file that lists them.
+    #[arg(long, default_value = "mixed", value_name = "WORD|FILE")]
+    pub profile: String,
+    /// Providers of a new testnet, 1 to 64, each a process; else as many as the profile lists.
+    #[arg(long, value_name = "N")]
+    pub providers: Option<usize>,
     /// Where its gateway answers over HTTP; else 127.0.0.1:7800, or a free port where that is
     /// taken.
     #[cfg(feature = "gateway")]
@@ -53,6 +62,19 @@ pub struct UpArgs {
     #[cfg(feature = "gateway")]
     #[command(flatten)]
     pub page: PageArgs,
+}
+
+/// What is printed of the nodes' logs.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LogsArgs {
+    /// Nodes, such as provider-2; else all of them.
+    pub nodes: Vec<String>,
+    /// Go on with what is logged, until Ctrl-C.
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The last so many lines of each.
+    #[arg(short = 'n', long, default_value_t = 10, value_name = "N")]
+    pub lines: usize,
 }
 
 /// How a market is attacked.

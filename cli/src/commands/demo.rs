@@ -12,7 +12,7 @@ use souk_testnet::supervisor::Supervisor;
 
 use super::{job, testnet};
 use crate::args::Output;
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, INTERRUPTED, Kind};
 use crate::folder::{join, scratch};
 use crate::show::balance::Balances;
 use crate::show::{self, say};
@@ -41,7 +41,7 @@ pub async fn run(output: Output) -> Result<ExitCode, Failure> {
     supervisor.stop().await;
     drop(home);
     match shown {
-        None => Ok(ExitCode::from(stop::INTERRUPTED)),
+        None => Ok(ExitCode::from(INTERRUPTED)),
         Some(shown) => {
             shown?;
             if text {

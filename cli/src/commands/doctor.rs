@@ -27,7 +27,7 @@ enum Severity {
 
 /// One thing that was looked at.
 #[derive(Serialize)]
-struct Finding {
+pub struct Finding {
     severity: Severity,
     /// What was looked at.
     about: &'static str,
@@ -71,11 +71,17 @@ impl Finding {
     }
 }
 
-/// Looks at everything, says what was found, and fails where something will.
-pub async fn run(dir: &Path, output: Output) -> Outcome {
+/// Looks at everything.
+pub async fn findings(dir: &Path) -> Vec<Finding> {
     let mut findings = machine::look(dir);
     findings.extend(folder::look(dir));
     findings.extend(market::look(dir).await);
+    findings
+}
+
+/// Looks at everything, says what was found, and fails where something will.
+pub async fn run(dir: &Path, output: Output) -> Outcome {
+    let findings = findings(dir).await;
     match output {
         Output::Json => show::json(&serde_json::json!({ "findings": findings })),
         Output::Text => print(&findings),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use souk_node::buyer::checked::ShownPlan;
 use souk_node::buyer::job::{Job, Limits, Priority};
 use souk_node::buyer::plan_json;
@@ -29,7 +29,7 @@ use crate::{files, show};
 use asking::{Asking, Files, PlanView};
 use failures::{from_ended, left, with_held};
 pub use failures::{from_import, from_quote, unreadable};
-use souk_node::buyer::job_files::JobFiles;
+use souk_node::buyer::job_files::{JobFiles, TimedEvent};
 
 /// Progress that may wait to be printed.
 const PROGRESS_MAX: usize = 256;
@@ -91,6 +91,8 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     if output == Output::Text {
         text.iter().for_each(|line| show::tell(line));
         show::tell(&format!("  job {name}{}", files.how_many()));
+    } else if show::is_by_line() {
+        show::json(&json!({ "job": name, "is": "planned", "plan": shown.plan }));
     }
     if let Some(own) = own {
         let about = (&job, journal.job(), &shown.kept);
@@ -225,11 +227,14 @@ async fn tell(
     let mut watch = Watch::start();
     while let Some(event) = told.recv().await {
         watch.on_event(&event, Instant::now());
+        let happened = TimedEvent::now(event);
         if let Some(kept) = kept {
-            kept.add(&event);
+            kept.add(&happened);
         }
-        if output == Output::Text {
-            show::progress::print(&event, names);
+        match output {
+            Output::Text => show::progress::print(&happened.event, names),
+            Output::Json if show::is_by_line() => show::json(&happened),
+            Output::Json => {}
         }
     }
     watch.measured(Instant::now())

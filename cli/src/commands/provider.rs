@@ -8,11 +8,13 @@ pub use measuring::measured;
 
 use std::path::Path;
 
+use serde_json::json;
 use souk_node::clock::unix_ms;
 use souk_node::content::links::{LINKS_FILE, Links};
 use souk_node::device::linked::LibraryRecord;
 use souk_node::executor::IsolationFile;
 use souk_node::folder::config::ProviderFile;
+use souk_node::folder::price;
 use souk_node::provider::{self, History, LiveFigures, Statistics};
 
 use super::node;
@@ -27,8 +29,32 @@ pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
         Provider::Run(run) => node::provider(folder, run).await,
         Provider::Init(new) => init::run(folder, output, &new).await,
         Provider::Measure => measuring::measure(folder, output).await,
+        Provider::Price { credits } => price(folder, output, credits),
         Provider::Status { reset } => status(folder, output, reset),
     }
+}
+
+/// Shows the price in the provider's file, or writes another.
+fn price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
+    let file = ProviderFile::find(folder).map_err(from_config)?;
+    let Some(credits) = credits else {
+        let text = format!("{} credits a device-second", show::credits(file.price));
+        show::line(output, &json!({ "price": file.price }), &text);
+        return Ok(());
+    };
+    let now = init::micro(credits, "the price")?;
+    let until_now = price::set(folder, now).map_err(from_config)?;
+    let text = format!(
+        "{} credits a device-second, {} until now; a provider that runs asks it within seconds",
+        show::credits(now),
+        show::credits(until_now)
+    );
+    show::line(
+        output,
+        &json!({ "price": now, "until_now": until_now }),
+        &text,
+    );
+    Ok(())
 }
 
 /// From the folder alone: the provider and the market may both be down.
@@ -60,7 +86,7 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
                 ("links", links),
                 ("statistics", sums),
                 ("live", live),
-                ("onnxruntime", serde_json::json!(linked)),
+                ("onnxruntime", json!(linked)),
             ];
             show::json(&show::with(facts, more));
         }

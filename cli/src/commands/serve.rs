@@ -70,9 +70,10 @@ pub fn dashboard(folder: &Path, output: Output, args: PageArgs) -> Outcome {
 
 /// What the page may do.
 pub fn scope(args: PageArgs) -> Scope {
-    match args.trade {
-        true => Scope::Trade,
-        false => Scope::Read,
+    match (args.operate, args.trade) {
+        (true, _) => Scope::Operate,
+        (false, true) => Scope::Trade,
+        (false, false) => Scope::Read,
     }
 }
 

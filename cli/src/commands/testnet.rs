@@ -5,6 +5,8 @@ mod chaos;
 mod gateway;
 mod gossip;
 mod hostile;
+mod logs;
+mod profile;
 mod sim;
 
 use std::io::{IsTerminal, Write};
@@ -44,6 +46,7 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
             Ok(())
         }
         Testnet::Status => status(folder, output).await,
+        Testnet::Logs(args) => logs::run(folder, output, &args).await,
         Testnet::Sim(args) => sim::run(output, &args),
         Testnet::Attacks => {
             sim::attacks(output);
@@ -107,6 +110,7 @@ async fn filled(folder: &Path) -> Outcome {
 async fn up(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     let shape = layout::Config {
         validators: args.validators,
+        providers: profile::providers(&args.profile, args.providers)?,
         ..layout::Config::default()
     };
     let mut supervisor = spawn(folder, &shape)?;
@@ -195,6 +199,8 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
         .arg(folder)
         .args(["--json", "testnet", "up"])
         .args(["--validators", &args.validators.to_string()])
+        .args(["--profile", &args.profile])
+        .args(args.providers.map(|count| format!("--providers={count}")))
         .args(http(args))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -237,9 +243,15 @@ fn http(args: &UpArgs) -> Vec<String> {
             (false, Some(address)) => vec!["--http".to_owned(), address.to_string()],
             (false, None) => Vec::new(),
         };
-        if args.page.trade {
-            told.push("--trade".to_owned());
-        }
+        let page = [
+            (args.page.trade, "--trade"),
+            (args.page.operate, "--operate"),
+        ];
+        told.extend(
+            page.iter()
+                .filter(|(is, _)| *is)
+                .map(|(_, word)| (*word).to_owned()),
+        );
         told
     }
     #[cfg(not(feature = "gateway"))]

@@ -69,7 +69,7 @@ fn sums(balances: &Balances) {
     let sums = &balances.totals;
     let holds = if sums.balanced() { "=" } else { "DIFFERS FROM" };
     say(&format!(
-        "  all accounts: {} available + {} in escrow + {} fees\n    \
+        "  all accounts: {} available\n    + {} in escrow + {} fees\n    \
          {holds} {} deposited - {} withdrawn",
         credits(sums.available.0),
         credits(sums.escrow.0),

@@ -22,7 +22,8 @@ pub struct Live {
 
 /// Prints profiles, one a line.
 pub fn print_list(profiles: &[Profile]) {
-    let mut table = Table::new(&["name", "kind", "model", ">f32", ">memory", ">bandwidth"]);
+    let header = ["name", "kind", "model", ">f32", ">memory", ">bandwidth"];
+    let mut table = Table::new(&header).sparing(&["model", "bandwidth"]);
     for profile in profiles {
         table.row([
             profile.name.clone(),

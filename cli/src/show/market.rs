@@ -60,7 +60,8 @@ pub fn print_prices(classes: &[ClassSummary]) {
     if classes.is_empty() {
         return say("nothing was ever quoted");
     }
-    let mut table = Table::new(&["class", ">f32", ">f16", ">int8", ">GB moved", ">GB for 1 h"]);
+    let header = ["class", ">f32", ">f16", ">int8", ">GB moved", ">GB for 1 h"];
+    let mut table = Table::new(&header).sparing(&["GB for 1 h", "GB moved"]);
     for summary in classes {
         let PriceIndex {
             per_tera_operation,

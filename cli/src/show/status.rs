@@ -9,16 +9,27 @@ use crate::show::balance::Balances;
 
 /// As one JSON value.
 pub fn to_json(statuses: &[Result<Status, AttemptError>], balances: &Balances) -> Value {
+    json!({ "validators": validators_json(statuses), "balances": balances.to_json() })
+}
+
+/// The validators as a JSON list.
+pub fn validators_json(statuses: &[Result<Status, AttemptError>]) -> Value {
     let one = |status: &Result<Status, AttemptError>| match status {
         Ok(status) => json!(status),
         Err(error) => json!({ "unreachable": error.to_string() }),
     };
-    let validators: Vec<Value> = statuses.iter().map(one).collect();
-    json!({ "validators": validators, "balances": balances.to_json() })
+    statuses.iter().map(one).collect()
 }
 
 /// Prints the validators and the accounts.
 pub fn print(statuses: &[Result<Status, AttemptError>], balances: &Balances) {
+    print_validators(statuses);
+    say("");
+    super::balance::print(balances);
+}
+
+/// Prints the validators.
+pub fn print_validators(statuses: &[Result<Status, AttemptError>]) {
     let mut table = Table::new(&[
         "validator",
         "role",
@@ -46,6 +57,4 @@ pub fn print(statuses: &[Result<Status, AttemptError>], balances: &Balances) {
         }
     }
     table.print();
-    say("");
-    super::balance::print(balances);
 }

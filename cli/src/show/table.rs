@@ -1,11 +1,15 @@
 //! Text in columns that fits a terminal.
 
+use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use terminal_size::{Width, terminal_size};
 
 use super::say;
 
-/// Columns that text may take where nobody asks for more.
+/// Columns that tables may take where standard output is no terminal, and in the narrowest.
 const COLUMNS: usize = 80;
+const COLUMNS_MIN: usize = 40;
 
 /// What stands before each row.
 const INDENT: &str = "  ";
@@ -19,6 +23,16 @@ static IS_WIDE: AtomicBool = AtomicBool::new(false);
 /// From now on tables are printed whole.
 pub fn print_wide() {
     IS_WIDE.store(true, Ordering::Relaxed);
+}
+
+/// Columns that tables may take: those of the terminal, or what COLUMNS says.
+fn columns() -> usize {
+    if IS_WIDE.load(Ordering::Relaxed) {
+        return usize::MAX;
+    }
+    let said = env::var("COLUMNS").ok().and_then(|said| said.parse().ok());
+    let seen = || terminal_size().map(|(Width(columns), _)| usize::from(columns));
+    said.or_else(seen).unwrap_or(COLUMNS).max(COLUMNS_MIN)
 }
 
 /// A table: a header and rows, each as many cells.
@@ -71,11 +85,7 @@ impl Table {
 
     /// Its lines, indented.
     pub fn text(&self) -> Vec<String> {
-        let columns = match IS_WIDE.load(Ordering::Relaxed) {
-            true => usize::MAX,
-            false => COLUMNS - INDENT.len(),
-        };
-        let lines = self.lines(columns).into_iter();
+        let lines = self.lines(columns() - INDENT.len()).into_iter();
         lines.map(|line| format!("{INDENT}{line}")).collect()
     }
 

@@ -20,6 +20,7 @@ mod kernels;
 mod keys;
 mod limits;
 mod members;
+mod options;
 mod orders;
 mod parties;
 mod priorities;

@@ -159,9 +159,10 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     assert!(hidden > 0, "nothing came to it while it computed");
 }
 
-/// How fast an emulated group is beside its profile: far slower than this machine computes its
-/// answers, on a busy day too.
-const TEAM_SPEED: f64 = 0.1;
+/// How fast an emulated group is beside its profile, and the rows of its requests: far more time
+/// than this machine takes to compute their answers, on a busy day too.
+const TEAM_SPEED: f64 = 0.015;
+const TEAM_ROWS: usize = 8;
 
 /// Has one provider, which sells two devices as one and keeps jobs apart so, answer a stream.
 fn assert_a_team_streams(isolation: &str) {
@@ -173,7 +174,7 @@ fn assert_a_team_streams(isolation: &str) {
         "provider-1",
         &[("device", group), ("isolation", isolation.into())],
     );
-    let means = Means::write(&market, COUNT);
+    let means = Means::with_rows(&market, COUNT, TEAM_ROWS);
     let (out, trace) = (market.path("out"), market.path("trace.json"));
     let others = ["provider-2", "provider-3", "provider-4"];
     let others = others.map(|name| market.account_of(name));
@@ -791,6 +792,10 @@ pub struct Means {
 
 impl Means {
     pub fn write(market: &Market, count: usize) -> Means {
+        Means::with_rows(market, count, ROWS)
+    }
+
+    fn with_rows(market: &Market, count: usize, rows: usize) -> Means {
         let model = market.path("means.onnx");
         let weight = vec![1.0 / SIDE as f32; SIDE * SIDE];
         let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");
@@ -798,7 +803,7 @@ impl Means {
         let folder = market.path("requests");
         fs::create_dir_all(&folder).expect("a folder is made");
         for number in 0..count {
-            let x = Tensor::from_vec([ROWS, SIDE], vec![Means::given(number); ROWS * SIDE]);
+            let x = Tensor::from_vec([rows, SIDE], vec![Means::given(number); rows * SIDE]);
             let x = x.expect("as many as it says");
             market.write(&format!("requests/{number:03}.npy"), &x);
         }

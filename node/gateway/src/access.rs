@@ -170,14 +170,14 @@ impl Access {
         }
     }
 
-    /// Whether a question may be answered.
+    /// Whether a question may be answered, and what its token may, where it takes one.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, asked: &Parts, now: Instant) -> Result<(), Problem> {
+    pub fn check(&self, asked: &Parts, now: Instant) -> Result<Option<Scope>, Problem> {
         from_here(asked)?;
         let Some(needed) = needed(&asked.method, asked.uri.path()) else {
-            return Ok(());
+            return Ok(None);
         };
         let has = self.scope(&asked.headers)?;
         if has < needed {
@@ -186,7 +186,8 @@ impl Access {
             let hint = format!("{TOKENS_FILE} has one");
             return Err(Problem::new(Code::Forbidden, detail, &hint));
         }
-        self.take(has, now)
+        self.take(has, now)?;
+        Ok(Some(has))
     }
 
     fn scope(&self, headers: &HeaderMap) -> Result<Scope, Problem> {
@@ -238,6 +239,7 @@ pub fn needed(method: &Method, path: &str) -> Option<Scope> {
         // They change nothing.
         "/v1/plans" | "/v1/receipts/verify" => Some(Scope::Read),
         _ if is_looking => Some(Scope::Read),
+        _ if path.starts_with("/v1/providers/") => Some(Scope::Operate),
         _ => Some(Scope::Trade),
     }
 }

@@ -157,12 +157,17 @@ impl Folder {
     pub fn write_outputs(&self, outputs: &BTreeMap<String, Tensor>) -> Result<(), Problem> {
         let bytes = safetensors::write(outputs).map_err(Problem::unexpected)?;
         fs::create_dir_all(self.out()).map_err(Problem::unexpected)?;
-        Ok(write_durably(&self.out().join(OUTPUTS_FILE), &bytes)?)
+        Ok(write_durably(&self.outputs_file(), &bytes)?)
+    }
+
+    /// Where all of them are.
+    pub fn outputs_file(&self) -> PathBuf {
+        self.out().join(OUTPUTS_FILE)
     }
 
     /// The outputs, if they are there.
     pub fn outputs(&self) -> Option<BTreeMap<String, Tensor>> {
-        let bytes = fs::read(self.out().join(OUTPUTS_FILE)).ok()?;
+        let bytes = fs::read(self.outputs_file()).ok()?;
         safetensors::read(&bytes.into()).ok()
     }
 

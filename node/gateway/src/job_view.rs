@@ -5,11 +5,11 @@ use souk_node::buyer::Journal;
 use souk_node::buyer::JournalError;
 use souk_node::buyer::journal::{JobState, Record};
 use souk_node::buyer::names;
-use souk_node::memory::Tensor;
 use utoipa::ToSchema;
 
 use crate::command::{Folder, Request};
 use crate::lease_view::LeaseView;
+use crate::output_view::OutputView;
 use crate::problem::Problem;
 use crate::state::State;
 use crate::times;
@@ -73,17 +73,6 @@ pub struct JobDetail {
     held: u64,
     leases: Vec<LeaseView>,
     outputs: Vec<OutputView>,
-}
-
-/// An output.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct OutputView {
-    name: String,
-    dtype: String,
-    shape: Vec<usize>,
-    /// The BLAKE3 of the tensor, which its receipt names.
-    blake3: String,
-    bytes: usize,
 }
 
 /// A job by its full name.
@@ -221,15 +210,5 @@ pub async fn detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
 
 /// The outputs of a job that came through a gateway.
 pub fn outputs(state: &State, name: &str) -> Vec<OutputView> {
-    let outputs = Folder::new(&state.jobs(), name)
-        .outputs()
-        .unwrap_or_default();
-    let view = |(name, tensor): (String, Tensor)| OutputView {
-        name,
-        dtype: tensor.dtype().to_string(),
-        shape: tensor.dims().to_vec(),
-        blake3: tensor.id().to_string(),
-        bytes: tensor.bytes().len(),
-    };
-    outputs.into_iter().map(view).collect()
+    state.outputs.of(&Folder::new(&state.jobs(), name))
 }

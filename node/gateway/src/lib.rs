@@ -32,6 +32,7 @@ mod network_view;
 mod order_body;
 mod order_view;
 mod orders;
+mod output_view;
 mod page;
 mod part;
 mod parties_view;

@@ -100,11 +100,16 @@ fn unknown() -> Problem {
 /// Lets in who may ask.
 async fn guard(State(state): State<SharedState>, request: Request, next: Next) -> Response {
     let began = Instant::now();
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let path = parts.extensions.get::<MatchedPath>().cloned();
     let method = parts.method.clone();
     let answer = match state.access.check(&parts, began) {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Ok(scope) => {
+            if let Some(scope) = scope {
+                parts.extensions.insert(scope);
+            }
+            next.run(Request::from_parts(parts, body)).await
+        }
         Err(problem) => problem.into_response(),
     };
     if let Some(path) = path {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use souk_node::buyer::job::Job;
-use souk_node::buyer::job_files::{JobFiles, KeptPlan};
+use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::{
     Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
@@ -330,10 +330,9 @@ async fn tell(
     let topic = format!("job:{name}");
     let mut is_first = true;
     while let Some(event) = told.recv().await {
-        kept.add(&event);
-        state
-            .hub
-            .tell(&topic, &json!({ "at_ms": unix_ms(), "event": event }));
+        let happened = TimedEvent::now(event);
+        kept.add(&happened);
+        state.hub.tell(&topic, &json!(happened));
         if std::mem::take(&mut is_first) {
             tell_state(state, name);
         }

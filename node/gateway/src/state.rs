@@ -16,6 +16,7 @@ use crate::figures::Figures;
 use crate::hub::Hub;
 use crate::keys::Keys;
 use crate::network_view::{self, MapView, Sightings};
+use crate::output_view::OutputCache;
 use crate::places::Running;
 use crate::plans::Plans;
 
@@ -54,6 +55,8 @@ pub struct State {
     pub hub: Hub,
     /// How long things took.
     pub figures: Figures,
+    /// Outputs that were described.
+    pub outputs: OutputCache,
     sightings: Sightings,
     book: Cache<[Listing]>,
     classes: Cache<[ClassSummary]>,
@@ -101,6 +104,7 @@ impl State {
             running: Arc::default(),
             hub: Hub::default(),
             figures: Figures::default(),
+            outputs: OutputCache::default(),
             sightings: Sightings::default(),
             book: Cache(Mutex::default()),
             classes: Cache(Mutex::default()),

@@ -53,6 +53,17 @@ pub struct TimedEvent {
     pub event: JobEvent,
 }
 
+impl TimedEvent {
+    /// Something that happens now.
+    #[must_use]
+    pub fn now(event: JobEvent) -> TimedEvent {
+        TimedEvent {
+            at_ms: unix_ms(),
+            event,
+        }
+    }
+}
+
 impl JobFiles {
     /// Of the job of that name in the folder of jobs.
     #[must_use]
@@ -67,13 +78,9 @@ impl JobFiles {
         self.write("plan.json", &serde_json::to_vec(plan).unwrap_or_default());
     }
 
-    /// Keeps something that happened now.
-    pub fn add(&self, event: &JobEvent) {
-        let happened = TimedEvent {
-            at_ms: unix_ms(),
-            event: event.clone(),
-        };
-        let mut line = serde_json::to_vec(&happened).unwrap_or_default();
+    /// Keeps something that happened.
+    pub fn add(&self, happened: &TimedEvent) {
+        let mut line = serde_json::to_vec(happened).unwrap_or_default();
         line.push(b'\n');
         let file = OpenOptions::new()
             .create(true)
@@ -216,8 +223,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let files = JobFiles::new(home.path(), "");
         let provider = AccountKey([7; 32]);
-        files.add(&JobEvent::Ready { provider });
-        files.add(&JobEvent::Finished { provider });
+        files.add(&TimedEvent::now(JobEvent::Ready { provider }));
+        files.add(&TimedEvent::now(JobEvent::Finished { provider }));
         let mut torn = OpenOptions::new()
             .append(true)
             .open(files.events_path())

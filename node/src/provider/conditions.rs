@@ -1,5 +1,7 @@
 //! What a provider's file says of limits, hours and prices: what its ask says now.
 
+use std::path::Path;
+
 use souk_market::{Millis, Price, Resources, Units};
 use souk_roles::provider::Terms;
 
@@ -34,6 +36,17 @@ impl Conditions {
             price: file.price,
             tick,
         }
+    }
+
+    /// The same at the price that the provider's file says now; at its own where that cannot be
+    /// read, as while it is being written.
+    pub(super) fn as_written(&self, home: &Path) -> Conditions {
+        let mut now = self.clone();
+        match ProviderFile::find(home) {
+            Ok(file) => (now.price, now.pricing) = (file.price, file.pricing),
+            Err(error) => tracing::warn!(%error, "the price stays as it was"),
+        }
+        now
     }
 
     /// The terms at a minute of the day, where the market paid so much lately; none outside hours.

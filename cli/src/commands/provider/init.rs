@@ -547,7 +547,7 @@ fn unasked(cause: &dyn std::fmt::Display) -> Failure {
     Failure::new(Kind::Input, cause, "give --yes to take the proposals")
 }
 
-fn micro(credits: f64, what: &str) -> Result<u64, Failure> {
+pub(super) fn micro(credits: f64, what: &str) -> Result<u64, Failure> {
     let micro = (credits * 1e6).round();
     match (0.0..=1e18).contains(&micro) {
         true => Ok(micro as u64),

@@ -50,6 +50,8 @@ __all__ = [
     "Provider",
     "ProviderDetail",
     "Replica",
+    "Selling",
+    "Sold",
     "Status",
     "Throughput",
     "Totals",
@@ -753,6 +755,24 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selling:
+    """What is to be changed of what a provider sells."""
+
+    price: Credits
+    """Its new price a device-second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sold:
+    """What was changed."""
+
+    account: str
+    price: Credits
+    """Credits a device-second, and what they were until now."""
+    until_now: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """How the market and the gateway are."""
 
@@ -764,6 +784,8 @@ class Status:
     """The version of this souk."""
     account: str
     """Whose gateway this is."""
+    scope: str
+    """What the token may that asks: `read`, `trade` or `operate`."""
     index: int
     """The last entry of the log that is applied, as far as any validator says."""
     as_of: datetime

@@ -13,7 +13,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::command::Folder;
-use crate::job_view::{self, OutputView, Standing};
+use crate::job_view::{self, Standing};
+use crate::output_view::OutputView;
 use crate::part::Part;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
@@ -65,7 +66,10 @@ async fn output(
         .unwrap_or("*/*");
     let (kind, bytes) = written(&name, tensor.clone(), accept)?;
     let ending = if kind == NPY { "npy" } else { "safetensors" };
-    let etag = format!("{}.{ending}", tensor.id());
+    let described = job_view::outputs(&state, &job);
+    let hash = described.iter().find(|output| output.name == name);
+    let hash = hash.map_or_else(|| tensor.id().to_string(), |output| output.blake3.clone());
+    let etag = format!("{hash}.{ending}");
     let part = Part::asked(&headers, (&etag, kind), bytes.len() as u64)?;
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
     let wanted = bytes.slice(place(part.range.start)..place(part.range.end));

@@ -2,26 +2,27 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use souk_node::folder::price;
 use souk_node::market::{AccountKey, Balances};
 use souk_node::protocols::statement::StatementLine;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::extract::Parameters;
+use crate::extract::{Body, Parameters};
 use crate::market_view::AccountView;
 use crate::page::{Page, Paging};
 use crate::parties_view::{self, ProviderDetail, ProviderView, ValidatorView};
 use crate::problem::Problem;
 use crate::state::SharedState;
-use crate::{statement_place, times};
+use crate::{given, statement_place, times};
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
         .routes(routes!(providers))
-        .routes(routes!(provider))
+        .routes(routes!(provider, reprice))
         .routes(routes!(validators))
         .routes(routes!(me))
         .routes(routes!(statement))
@@ -46,6 +47,24 @@ struct BalancesView {
     available: u64,
     escrow: u64,
     stake: u64,
+}
+
+/// What is to be changed of what a provider sells.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Selling {
+    /// Its new price, in micro-credits a device-second.
+    #[serde(deserialize_with = "given::amount")]
+    price: u64,
+}
+
+/// What was changed.
+#[derive(Debug, Serialize, ToSchema)]
+struct SoldView {
+    account: String,
+    /// Micro-credits a device-second, and what they were until now.
+    price: u64,
+    until_now: u64,
 }
 
 /// Who has something on offer, by account.
@@ -80,6 +99,32 @@ async fn provider(
     let book = state.book().await?;
     let found = parties_view::provider(state.buyer.broker(), &book, key).await?;
     found.map(Json).ok_or_else(none)
+}
+
+/// Change the price of what a provider sells whose folder is the gateway's or lies in it. The
+/// provider takes it with its next look at the market, within seconds; leases that were sold keep
+/// theirs.
+#[utoipa::path(patch, path = "/v1/providers/{account}", tag = "parties",
+    params(("account" = String, Path, description = "Its 64 hexadecimal digits")),
+    request_body = Selling, responses((status = 200, body = SoldView)),
+    security(("token" = ["operate"])))]
+async fn reprice(
+    State(state): State<SharedState>,
+    Path(account): Path<String>,
+    Body(asked): Body<Selling>,
+) -> Result<Json<SoldView>, Problem> {
+    let none = || {
+        let detail = format!("no provider of this gateway's folder has the account {account}");
+        Problem::not_found(detail, "a price is set where the provider's folder is")
+    };
+    let key: AccountKey = account.parse().map_err(|_| none())?;
+    let home = price::folder_of(&state.folder, key).ok_or_else(none)?;
+    let until_now = price::set(&home, asked.price).map_err(Problem::unexpected)?;
+    Ok(Json(SoldView {
+        account: key.to_string(),
+        price: asked.price,
+        until_now,
+    }))
 }
 
 /// The validators, and how far each is.

@@ -1,8 +1,8 @@
 //! Whether the gateway and the market behind it are there, and what it can be asked.
 
-use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
+use axum::{Extension, Json};
 use serde::Serialize;
 use souk_node::clock::unix_ms;
 use souk_node::metrics::Page;
@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::access::Scope;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 use crate::{times, watched};
@@ -39,6 +40,8 @@ struct StatusView {
     version: &'static str,
     /// Whose gateway this is.
     account: String,
+    /// What the token may that asks: `read`, `trade` or `operate`.
+    scope: &'static str,
     /// The last entry of the log that is applied, as far as any validator says.
     index: u64,
     /// When that was asked, RFC 3339.
@@ -92,7 +95,10 @@ async fn metrics(State(state): State<SharedState>) -> Response {
 /// What market this is, and how far it is.
 #[utoipa::path(get, path = "/v1/status", tag = "status",
     responses((status = 200, body = StatusView)), security(("token" = ["read"])))]
-async fn status(State(state): State<SharedState>) -> Result<Json<StatusView>, Problem> {
+async fn status(
+    State(state): State<SharedState>,
+    Extension(scope): Extension<Scope>,
+) -> Result<Json<StatusView>, Problem> {
     let asked = unix_ms();
     let all = state.buyer.broker().statuses().await;
     let answered: Vec<_> = all.iter().flatten().collect();
@@ -107,6 +113,7 @@ async fn status(State(state): State<SharedState>) -> Result<Json<StatusView>, Pr
         name: state.name.clone(),
         version: env!("CARGO_PKG_VERSION"),
         account: state.buyer.account().to_string(),
+        scope: scope.name(),
         index: furthest.applied,
         as_of: times::at(asked),
         leader: Some(furthest.leader).filter(|leader| *leader > 0),

@@ -48,16 +48,9 @@ function silence() {
   return new Problem({ title: 'no answer', detail, hint, code: 'silent' });
 }
 
-/**
- * @typedef {{method?: string, json?: any, headers?: Record<string, string>,
- *            signal?: AbortSignal}} Question
- */
+/** @typedef {{method?: string, json?: any, headers?: Record<string, string>, signal?: AbortSignal}} Question */
 
-/**
- * Asks, and gives the response as it is.
- * @param {string} path
- * @param {Question} [question]
- */
+/** Asks, and gives the response as it is. @param {string} path @param {Question} [question] */
 export async function askRaw(path, { method = 'GET', json, headers, signal } = {}) {
   const body = json === undefined ? undefined : JSON.stringify(json);
   /** @type {Record<string, string>} */
@@ -74,12 +67,7 @@ export async function askRaw(path, { method = 'GET', json, headers, signal } = {
   return response;
 }
 
-/**
- * Asks, and reads the answer.
- * @param {string} path
- * @param {Question} [question]
- * @returns {Promise<any>}
- */
+/** Asks, and reads the answer. @param {string} path @param {Question} [question] @returns {Promise<any>} */
 export async function ask(path, question) {
   const response = await askRaw(path, question);
   const text = await response.text();
@@ -112,11 +100,7 @@ export function bring(hash, blob, onSent) {
   });
 }
 
-/**
- * Saves an answer as a file.
- * @param {string} path
- * @param {string} name
- */
+/** Saves an answer as a file. @param {string} path @param {string} name */
 export async function save(path, name) {
   const blob = await (await askRaw(path)).blob();
   const link = document.createElement('a');

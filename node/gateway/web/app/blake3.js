@@ -139,11 +139,7 @@ export class Blake3 {
   }
 }
 
-/**
- * @param {Uint32Array} left
- * @param {Uint32Array} right
- * @param {number} root
- */
+/** @param {Uint32Array} left @param {Uint32Array} right @param {number} root */
 function parent(left, right, root) {
   const words = new Uint32Array(16);
   words.set(left);

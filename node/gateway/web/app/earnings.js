@@ -1,9 +1,10 @@
 // What a provider earned, when, and with what.
 
 import { html, useMemo, useState } from './view.js';
+import { ask } from './ask.js';
 import { Chart } from './chart.js';
 import { useAnswer, useNames, useTopic } from './known.js';
-import { Account, Choice, Empty, Facts, Panel, Shown } from './parts.js';
+import { Account, Choice, Empty, Facts, Panel, PriceButton, ProblemNote, Shown } from './parts.js';
 import { Table } from './table.js';
 import * as words from './words.js';
 
@@ -35,9 +36,21 @@ function Of({ account, name }) {
   const purse = known.is?.account?.account ? known.is.account : known.is;
   return html`<${Shown} answer=${days}>${(is) => html`<${Panel} title=${purse
       ? html`<${Account} account=${purse.account} name=${purse.name || name} />` : 'Earned'}>
-      <${Figures} steps=${is.steps} purse=${purse} /><//>`}<//>
+      <${Figures} steps=${is.steps} purse=${purse} />
+      ${known.is?.asks?.[0] && html`<${Price} account=${account} price=${known.is.asks[0].price} />`}<//>`}<//>
     <${Panel} title="By time" aside=${html`<${Choice} label="each bar is" all=${STEPS} value=${step} onChoose=${setStep} />`}>
       <${Shown} answer=${fine}>${(is) => html`<${Bars} is=${is} step=${step} />`}<//><//>`;
+}
+
+/** Another price, where the gateway's owner sells. */
+function Price({ account, price }) {
+  const { is } = useAnswer('/v1/status');
+  const [note, setNote] = useState(/** @type {any} */ (null));
+  const set = (to) => ask(`/v1/providers/${account}`, { method: 'PATCH', json: { price: to } })
+    .then(() => setNote(html`<p role="status">Asked soon.</p>`),
+      (problem) => setNote(html`<${ProblemNote} problem=${problem} />`));
+  return is?.scope === 'operate' && html`<div class="actions"><${PriceButton} label="Set the price" price=${price}
+    onPrice=${set} />${note}</div>`;
 }
 
 /** The sum over the last so many days, today's included, and those before. */

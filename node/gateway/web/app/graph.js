@@ -69,9 +69,7 @@ function joined(edges) {
   return [...all.values()];
 }
 
-/**
- * @param {{plan: any, colours: Map<string, number>, events: any[], names: Map<string, any>}} props
- */
+/** @param {{plan: any, colours: Map<string, number>, events: any[], names: Map<string, any>}} props */
 export function Graph({ plan, colours, events, names }) {
   const { parts, edges } = useMemo(() => drawn(plan), [plan]);
   const [isTable, setTable] = useState(false);

@@ -9,20 +9,20 @@ import * as words from './words.js';
 
 /** @typedef {{name: string, title: string, key: string, load: () => Promise<any>}} Screen */
 
-/** @param {string} name @param {string} title @param {string} key @param {() => Promise<any>} load */
-const screen = (name, title, key, load) => ({ name, title, key, load });
+/** @param {string} title @param {string} key @param {() => Promise<any>} load */
+const screen = (title, key, load) => ({ name: title.toLowerCase(), title, key, load });
 
 /** @type {Screen[]} */
 const SCREENS = [
-  screen('market', 'Market', 'm', () => import('./market.js').then((it) => it.Market)),
-  screen('jobs', 'Jobs', 'j', () => import('./jobs.js').then((it) => it.Jobs)),
-  screen('submit', 'Submit', 's', () => import('./submit.js').then((it) => it.Submit)),
-  screen('network', 'Network', 'n', () => import('./network.js').then((it) => it.Network)),
-  screen('orders', 'Orders', 'o', () => import('./orders.js').then((it) => it.Orders)),
-  screen('account', 'Account', 'a', () => import('./account.js').then((it) => it.AccountPage)),
-  screen('earnings', 'Earnings', 'e', () => import('./earnings.js').then((it) => it.Earnings)),
-  screen('validators', 'Validators', 'v', () => import('./validators.js').then((it) => it.Validators)),
-  screen('api', 'API', 'p', () => import('./routes.js').then((it) => it.Routes)),
+  screen('Market', 'm', () => import('./market.js').then((it) => it.Market)),
+  screen('Jobs', 'j', () => import('./jobs.js').then((it) => it.Jobs)),
+  screen('Submit', 's', () => import('./submit.js').then((it) => it.Submit)),
+  screen('Network', 'n', () => import('./network.js').then((it) => it.Network)),
+  screen('Orders', 'o', () => import('./orders.js').then((it) => it.Orders)),
+  screen('Account', 'a', () => import('./account.js').then((it) => it.AccountPage)),
+  screen('Earnings', 'e', () => import('./earnings.js').then((it) => it.Earnings)),
+  screen('Validators', 'v', () => import('./validators.js').then((it) => it.Validators)),
+  screen('API', 'p', () => import('./routes.js').then((it) => it.Routes)),
 ];
 
 const STALE_MS = 5_000;

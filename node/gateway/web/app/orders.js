@@ -3,15 +3,16 @@
 import { html, useState } from './view.js';
 import { ask } from './ask.js';
 import { useAction, useAnswer, useNames } from './known.js';
-import { Account, Device, Panel, ProblemNote, Shown, SureButton } from './parts.js';
+import { Account, Device, Panel, PriceButton, ProblemNote, Shown, SureButton } from './parts.js';
 import { Table } from './table.js';
 import * as words from './words.js';
 
+const ORDERS = '/v1/market/orders';
 const REST = /** @type {[string, string][]} */ ([['gtc', 'until it is cancelled'], ['ioc', 'not at all'],
   ['fok', 'not at all, and all at once or nothing']]);
 
 export function Orders() {
-  const orders = useAnswer('/v1/market/orders?limit=200', { topics: ['account', 'market'] });
+  const orders = useAnswer(`${ORDERS}?limit=200`, { topics: ['account', 'market'] });
   return html`<h1>Orders</h1>
     <${Bid} placed=${orders.again} />
     <${Resting} answer=${orders} />
@@ -31,7 +32,7 @@ function Bid({ placed }) {
   const chosen = is.class || classes.is?.[0]?.class || '';
   const place = useAction(async () => {
     setDone(null);
-    const came = await ask('/v1/market/orders', { method: 'POST', headers: { 'idempotency-key': key }, json: {
+    const came = await ask(ORDERS, { method: 'POST', headers: { 'idempotency-key': key }, json: {
       side: 'bid', class: chosen, price: Math.round(Number(is.price) * 1e6), units: Number(is.units),
       duration: Number(is.duration), tif: is.tif, spot: is.spot,
       ...(is.budget === '' ? {} : { budget: Math.round(Number(is.budget) * 1e6) }),
@@ -65,10 +66,14 @@ function Bid({ placed }) {
     <${ProblemNote} problem=${place.problem} /><//>`;
 }
 
-function Resting({ answer }) {
+/** What changes an answer, which is then asked anew. @returns {[any, (path: string, how: any) => any]} */
+function useChange(answer) {
   const [problem, setProblem] = useState(/** @type {any} */ (null));
-  const cancel = (order) => ask(`/v1/market/orders/${order}`, { method: 'DELETE' })
-    .then(() => setProblem(null), setProblem).then(answer.again);
+  return [problem, (path, how) => ask(path, how).then(() => setProblem(null), setProblem).then(answer.again)];
+}
+
+function Resting({ answer }) {
+  const [problem, change] = useChange(answer);
   const columns = [
     { name: 'order', numeric: true, value: (it) => it.order },
     { name: 'side', value: (it) => it.side },
@@ -80,7 +85,9 @@ function Resting({ answer }) {
     { name: 'until', wide: true, value: (it) => it.expires_at,
       cell: (it) => (it.expires_at ? words.moment(it.expires_at) : 'it is cancelled') },
     { name: '', cell: (it) => html`<${SureButton} label="Cancel" question="Take it out of the book?"
-      onSure=${() => cancel(it.order)} />` },
+      onSure=${() => change(`${ORDERS}/${it.order}`, { method: 'DELETE' })} /> ${it.price != null && html`<${PriceButton} label="Reprice"
+      price=${it.price} onPrice=${(price) => change(`${ORDERS}/${it.order}`, { method: 'PATCH',
+      json: { price } })} />`}` },
   ];
   return html`<${Panel} title="In the books" id="resting"><${Shown} answer=${answer}>${(is) => html`<${Table}
     caption="Orders that rest" columns=${columns} rows=${is.items} rowKey=${(it) => it.order}
@@ -90,11 +97,9 @@ function Resting({ answer }) {
 function OpenLeases() {
   const names = useNames();
   const answer = useAnswer('/v1/leases?limit=200', { topics: ['account'] });
-  const [problem, setProblem] = useState(/** @type {any} */ (null));
-  const sell = (lease, price) => ask('/v1/market/orders', { method: 'POST', json: { side: 'ask', lease, price },
-    headers: { 'idempotency-key': crypto.randomUUID() } }).then(() => setProblem(null), setProblem).then(answer.again);
-  const end = (lease) => ask(`/v1/leases/${lease}/end`, { method: 'POST' })
-    .then(() => setProblem(null), setProblem).then(answer.again);
+  const [problem, change] = useChange(answer);
+  const sell = (lease, price) => change(ORDERS, { method: 'POST', json: { side: 'ask', lease, price },
+    headers: { 'idempotency-key': crypto.randomUUID() } });
   const columns = [
     { name: 'lease', numeric: true, value: (it) => it.lease },
     { name: 'provider', cell: (it) => html`<${Account} account=${it.provider} name=${names.get(it.provider)?.name} />` },
@@ -104,7 +109,7 @@ function OpenLeases() {
     { name: 'price', numeric: true, wide: true, value: (it) => it.price, cell: (it) => words.credits(it.price) },
     { name: 'held', numeric: true, value: (it) => it.held, cell: (it) => words.credits(it.held) },
     { name: 'until', wide: true, value: (it) => it.ends_at, cell: (it) => words.moment(it.ends_at) },
-    { name: '', cell: (it) => html`<${Resale} lease=${it} sell=${sell} /> <${SureButton} label="End" onSure=${() => end(it.lease)}
+    { name: '', cell: (it) => html`<${Resale} lease=${it} sell=${sell} /> <${SureButton} label="End" onSure=${() => change(`/v1/leases/${it.lease}/end`, { method: 'POST' })}
       question="What was used is paid, the rest returns." />` },
   ];
   return html`<${Panel} title="Leases, open"><${Shown} answer=${answer}>${(is) => html`<${Table} caption="Open leases"
@@ -114,15 +119,8 @@ function OpenLeases() {
 
 /** Offers the rest of a lease to others. */
 function Resale({ lease, sell }) {
-  const [price, setPrice] = useState(/** @type {string | null} */ (null));
   if (lease.resale_order != null) return html`<small>its rest is offered as order ${lease.resale_order}</small>`;
-  if (price == null) {
-    return html`<button type="button" onClick=${() => setPrice(String(lease.price / 1e6))}>Sell the rest</button>`;
-  }
-  return html`<span class="sure"><label>credits a second <input type="number" min="0" step="any" size="8" value=${price}
-    onInput=${(event) => setPrice(event.target.value)} /></label>
-    <button type="button" onClick=${() => { sell(lease.lease, Math.round(Number(price) * 1e6)); setPrice(null); }}>Offer</button>
-    <button type="button" onClick=${() => setPrice(null)}>No</button></span>`;
+  return html`<${PriceButton} label="Sell the rest" price=${lease.price} onPrice=${(price) => sell(lease.lease, price)} />`;
 }
 
 function ClosedLeases() {

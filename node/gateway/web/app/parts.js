@@ -30,8 +30,8 @@ export function ProblemNote({ problem, again }) {
   return html`<div class="problem" role="alert">
     <strong>${problem.message}</strong>
     ${problem.hint && html`<p>${problem.hint}</p>`}
-    ${problem.code === 'forbidden' && html`<p>This page may look and not spend. For one that
-      may do both: <code>souk dashboard --trade</code></p>`}
+    ${problem.code === 'forbidden' && html`<p>For a page that may do more:
+      <code>souk dashboard --trade</code>, <code>--operate</code></p>`}
     ${again && html`<button type="button" onClick=${again}>Ask again</button>`}
   </div>`;
 }
@@ -85,6 +85,16 @@ export function SureButton({ label, question, onSure, isBusy }) {
     <button type="button" class="danger" onClick=${sure}>Yes, ${label.toLowerCase()}</button>
     <button type="button" onClick=${() => setAsking(false)}>No</button>
   </span>`;
+}
+
+/** A button that asks for a price first. @param {{label: string, price: number, onPrice: (is: number) => void}} props */
+export function PriceButton({ label, price, onPrice }) {
+  const [text, setText] = useState(/** @type {string | null} */ (null));
+  const given = () => { onPrice(Math.round(Number(text) * 1e6)); setText(null); };
+  if (text == null) return html`<button type="button" onClick=${() => setText(String(price / 1e6))}>${label}</button>`;
+  return html`<span class="sure"><label>credits a second <input type="number" min="0" step="any" size="8" value=${text}
+    onInput=${(event) => setText(event.target.value)} /></label> <button type="button" onClick=${given}>${label}</button>
+    <button type="button" onClick=${() => setText(null)}>No</button></span>`;
 }
 
 /**

@@ -13,11 +13,7 @@ export function count(value) {
   return grouped(String(value));
 }
 
-/**
- * "1 lease", "2 leases".
- * @param {number} value
- * @param {string} noun
- */
+/** "1 lease", "2 leases". @param {number} value @param {string} noun */
 export function counted(value, noun) {
   return `${count(value)} ${noun}${value === 1 ? '' : 's'}`;
 }
@@ -48,11 +44,7 @@ function significant(value, digits = 3) {
   return text.includes('.') ? text.replace(/\.?0+$/, '') : grouped(text);
 }
 
-/**
- * A figure with the largest prefix that leaves a digit before the point.
- * @param {number} value
- * @param {string} unit
- */
+/** A figure with the largest prefix that leaves a digit before the point. @param {number} value @param {string} unit */
 function scaled(value, unit) {
   const steps = [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
   for (const [size, prefix] of /** @type {[number, string][]} */ (steps)) {

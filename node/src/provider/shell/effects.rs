@@ -145,7 +145,8 @@ impl Shell {
                 deadline,
                 alone,
             } => self.spawn(ticket, async move {
-                let (own, left) = (provider.terms.price(), || clock.until_log(deadline));
+                let own = provider.terms.as_written(&provider.home).price();
+                let left = || clock.until_log(deadline);
                 let place = provider.executor.for_lease((price, left), own).await;
                 match place {
                     Ok(executor) => EffectOutcome::Sandboxed {
@@ -291,7 +292,8 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
         let leases = broker.leases(me).await?;
         let account = broker.account(me).await?;
         let resources = provider.resources();
-        let due = provider.terms.now(broker, &resources).await?;
+        let terms = provider.terms.as_written(&provider.home);
+        let due = terms.now(broker, &resources).await?;
         let listed = match asks {
             true => broker.book().await?,
             false => Vec::new(),

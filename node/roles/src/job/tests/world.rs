@@ -98,6 +98,8 @@ pub struct World {
     pub is_holding: bool,
     /// How much later a gang is bought of which no answer came, if it is.
     pub gang_comes_after: Option<Micros>,
+    /// Whether the process ends before it can put down that no answer came.
+    pub is_killed_with_gang: bool,
     seed: u64,
     market: Exchange,
     nonce: u64,
@@ -234,6 +236,7 @@ impl World {
             unknown: None,
             lose_answer_to_gang: None,
             gang_comes_after: None,
+            is_killed_with_gang: false,
             is_holding: false,
             recorded: 0,
             late_gang: None,
@@ -593,6 +596,9 @@ impl World {
                     Some(false) => {
                         let after = self.gang_comes_after;
                         self.late_gang = after.map(|after| (self.now.tick.plus(after), bids));
+                        if self.is_killed_with_gang {
+                            self.crash_at = Some(self.steps + 1);
+                        }
                         return Answer::Uncertain("no answer".to_owned());
                     }
                     None => {}

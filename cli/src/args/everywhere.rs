@@ -1,0 +1,114 @@
+//! What all commands share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ColorChoice, ValueEnum};
+
+use super::trade::duration;
+
+/// Over the options that all commands have.
+const EVERYWHERE: &str = "Options of every command";
+
+/// The option, which is looked for before anything is parsed: it rules what parsing prints.
+const NO_COLOR: &str = "--no-color";
+
+/// Options that any command takes.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = EVERYWHERE)]
+pub struct Everywhere {
+    /// The folder of the testnet or node.
+    #[arg(
+        long,
+        global = true,
+        env = "SOUK_DIR",
+        hide_env_values = true,
+        default_value = "souk-testnet",
+        value_name = "DIR"
+    )]
+    pub dir: PathBuf,
+    /// The market of this name in a folder below --dir, where that holds several.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub market: Option<String>,
+    /// How results are printed: for people; as one JSON value on standard output; or as a JSON
+    /// value a line, one for each event and each entry of a list.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t = Form::Text,
+        hide_possible_values = true,
+        value_name = "text|json|jsonl"
+    )]
+    pub output: Form,
+    /// Short for --output json.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print tables whole, however wide they are; else they fit the terminal, or 80 columns.
+    #[arg(long, global = true)]
+    pub wide: bool,
+    /// Print the result alone: no progress, no warnings.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Say more of what goes on, on standard error; twice still more. SOUK_LOG chooses in detail.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Print no colours, as with NO_COLOR set; they are never written to a file or a pipe.
+    #[arg(long, global = true)]
+    pub no_color: bool,
+    /// Stop after such a time, such as 30s or 10m, as Ctrl-C would; what is not done then ends with
+    /// 10.
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Duration>,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// The same in a user's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    Text,
+    Json,
+    Jsonl,
+}
+
+impl Everywhere {
+    /// How results are printed.
+    pub fn output(&self) -> Output {
+        match self.output {
+            Form::Text if !self.json => Output::Text,
+            _ => Output::Json,
+        }
+    }
+
+    /// Whether each entry of a list stands on a line of its own.
+    pub fn is_by_line(&self) -> bool {
+        self.output == Form::Jsonl
+    }
+
+    /// What is logged where SOUK_LOG does not say.
+    pub fn log(&self) -> &'static str {
+        match (self.quiet, self.verbose) {
+            (true, _) => "error,libp2p_kad=off",
+            // A market's first validator knows nobody yet, which that library warns of.
+            (false, 0) => "warn,libp2p_kad=error",
+            (false, 1) => "info",
+            (false, _) => "debug",
+        }
+    }
+}
+
+/// The command without colours, where none are wanted.
+pub fn coloured(command: clap::Command) -> clap::Command {
+    match std::env::args_os().any(|argument| argument == NO_COLOR) {
+        true => command.color(ColorChoice::Never),
+        false => command,
+    }
+}

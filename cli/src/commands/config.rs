@@ -1,0 +1,204 @@
+//! `souk config show`: what souk is told for a folder, and by what.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use souk_node::folder::config::{PROVIDER_FILE, PROVIDER_TOML, ProviderFile, VALIDATOR_FILE};
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+
+use crate::args::{Everywhere, Output};
+use crate::failure::{Failure, Outcome};
+use crate::folder::{from_config, own_account};
+use crate::show::{self, Table};
+
+/// A value that holds, and where it comes from.
+#[derive(Serialize)]
+pub struct Setting {
+    name: String,
+    value: Value,
+    from: String,
+}
+
+/// The folder, unless something else is said.
+const DIR: &str = "souk-testnet";
+
+/// Variables that rule souk, and those of them that are a secret.
+const VARIABLES: &[(&str, bool)] = &[
+    ("SOUK_LOG", false),
+    ("SOUK_ONNXRUNTIME", false),
+    ("SOUK_PASSPHRASE_FILE", false),
+    ("SOUK_PASSPHRASE", true),
+    ("NO_COLOR", false),
+];
+
+/// Shows them.
+pub fn show(everywhere: &Everywhere, folder: &Path) -> Outcome {
+    let settings = settings(everywhere, folder)?;
+    if everywhere.output() == Output::Json {
+        show::json(&json!({ "settings": settings }));
+        return Ok(());
+    }
+    let mut table = Table::new(&["what", "value", "from"]);
+    for setting in settings {
+        let value = match setting.value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        table.row([setting.name, value, setting.from]);
+    }
+    table.print();
+    Ok(())
+}
+
+/// All of them.
+///
+/// # Errors
+/// Where a file of the folder cannot be read.
+pub fn settings(everywhere: &Everywhere, folder: &Path) -> Result<Vec<Setting>, Failure> {
+    let mut found = vec![dir(everywhere)];
+    let mut say = |name: &str, value: Value, from: String| {
+        let name = name.to_owned();
+        found.push(Setting { name, value, from });
+    };
+    if let Some(name) = &everywhere.market {
+        say("market", json!(name), "--market".to_owned());
+    }
+    if folder.join(MARKET_FILE).exists() {
+        let market = MarketFile::read(&folder.join(MARKET_FILE)).map_err(from_config)?;
+        let (name, id) = (market.genesis.chain.clone(), market.genesis.market_id());
+        say("market.name", json!(name), MARKET_FILE.to_owned());
+        say("market.id", json!(id), MARKET_FILE.to_owned());
+    }
+    if let Some(account) = own_account(folder) {
+        say("account", json!(account), "buyer/key".to_owned());
+    }
+    for (name, is_secret) in VARIABLES {
+        if let Some(value) = env::var_os(name) {
+            let value = match is_secret {
+                true => "(set, not shown)".to_owned(),
+                false => value.to_string_lossy().into_owned(),
+            };
+            say(name, json!(value), "variable".to_owned());
+        }
+    }
+    if env::var_os("SOUK_LOG").is_none() {
+        let from = match (everywhere.quiet, everywhere.verbose) {
+            (true, _) => "--quiet",
+            (_, 0) => "default",
+            _ => "--verbose",
+        };
+        say("log", json!(everywhere.log()), from.to_owned());
+    }
+    found.extend(provider(folder)?);
+    found.extend(validator(folder));
+    Ok(found)
+}
+
+fn dir(everywhere: &Everywhere) -> Setting {
+    let is_variable = env::var_os("SOUK_DIR").is_some_and(|dir| Path::new(&dir) == everywhere.dir);
+    let from = match is_variable {
+        true => "SOUK_DIR",
+        false if everywhere.dir == Path::new(DIR) => "default",
+        false => "--dir",
+    };
+    Setting {
+        name: "dir".to_owned(),
+        value: json!(everywhere.dir),
+        from: from.to_owned(),
+    }
+}
+
+/// What the folder's provider is told: its file, and what holds where that is silent.
+fn provider(folder: &Path) -> Result<Vec<Setting>, Failure> {
+    let (toml, json) = (folder.join(PROVIDER_TOML), folder.join(PROVIDER_FILE));
+    if !toml.exists() && !json.exists() {
+        return Ok(Vec::new());
+    }
+    let holds = ProviderFile::find(folder).map_err(from_config)?;
+    let holds = serde_json::to_value(holds).unwrap_or_default();
+    let (file, written) = match toml.exists() {
+        true => {
+            let text = fs::read_to_string(&toml).unwrap_or_default();
+            (PROVIDER_TOML, toml::from_str(&text).unwrap_or_default())
+        }
+        false => {
+            let text = fs::read(&json).unwrap_or_default();
+            (
+                PROVIDER_FILE,
+                serde_json::from_slice(&text).unwrap_or_default(),
+            )
+        }
+    };
+    let mut found = Vec::new();
+    flatten("provider", &holds, Some(&written), file, &mut found);
+    Ok(found)
+}
+
+fn validator(folder: &Path) -> Vec<Setting> {
+    let path = folder.join(VALIDATOR_FILE);
+    let text = fs::read(&path).unwrap_or_default();
+    let Ok(holds) = serde_json::from_slice::<Value>(&text) else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    flatten(
+        "validator",
+        &holds,
+        Some(&holds),
+        VALIDATOR_FILE,
+        &mut found,
+    );
+    found
+}
+
+/// Each value of a tree by the words that lead to it, and whether it is in what was written.
+fn flatten(
+    name: &str,
+    holds: &Value,
+    written: Option<&Value>,
+    file: &str,
+    found: &mut Vec<Setting>,
+) {
+    if let Value::Object(fields) = holds {
+        for (field, value) in fields {
+            let written = written.and_then(|written| written.get(field));
+            flatten(&format!("{name}.{field}"), value, written, file, found);
+        }
+        return;
+    }
+    let from = match written {
+        Some(_) => file,
+        None => "default",
+    };
+    found.push(Setting {
+        name: name.to_owned(),
+        value: holds.clone(),
+        from: from.to_owned(),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_of_a_file_is_told_apart_from_what_holds_without_it() {
+        let holds = json!({ "price": 5, "limits": { "leases": 2, "hours": [] } });
+        let written = json!({ "price": 5, "limits": { "leases": 2 } });
+        let mut found = Vec::new();
+        flatten("provider", &holds, Some(&written), "its file", &mut found);
+        let found: Vec<(&str, &str)> = found
+            .iter()
+            .map(|setting| (setting.name.as_str(), setting.from.as_str()))
+            .collect();
+        let expected = [
+            ("provider.limits.hours", "default"),
+            ("provider.limits.leases", "its file"),
+            ("provider.price", "its file"),
+        ];
+        assert_eq!(found, expected);
+    }
+}

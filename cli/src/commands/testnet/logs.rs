@@ -1,0 +1,138 @@
+//! `souk testnet logs`: what nodes wrote on standard error.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use souk_testnet::cluster::LOG;
+use souk_testnet::layout;
+
+use crate::args::{LogsArgs, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::{show, stop};
+use souk_node::folder::market_file::MarketFile;
+
+/// How often files are looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(200);
+
+/// The most that is read of a file at once.
+const READ_MAX: u64 = 1 << 20;
+
+/// A node's log, and how far it is printed.
+struct Log {
+    name: String,
+    path: PathBuf,
+    read: u64,
+    /// A line whose end is not there yet.
+    begun: String,
+}
+
+/// Prints the last lines of each, and what follows.
+pub async fn run(folder: &Path, output: Output, args: &LogsArgs) -> Outcome {
+    MarketFile::find(folder).map_err(from_config)?;
+    let known = layout::nodes(folder);
+    if let Some(name) = args.nodes.iter().find(|name| !known.contains(name)) {
+        let cause = format!("no node of {} is called {name}", folder.display());
+        let hint = format!("its nodes are {}", known.join(", "));
+        return Err(Failure::new(Kind::Input, cause, hint));
+    }
+    let chosen = known
+        .into_iter()
+        .filter(|name| args.nodes.is_empty() || args.nodes.contains(name));
+    let mut logs: Vec<Log> = chosen.map(|name| Log::of(folder, name)).collect();
+    for log in &mut logs {
+        for line in log.last(args.lines) {
+            print(output, &log.name, &line);
+        }
+    }
+    if !args.follow {
+        return Ok(());
+    }
+    let mut stops = stop::Requests::new();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_PERIOD) => {}
+            () = stops.next() => return Ok(()),
+        }
+        for log in &mut logs {
+            for line in log.more() {
+                print(output, &log.name, &line);
+            }
+        }
+    }
+}
+
+fn print(output: Output, name: &str, line: &str) {
+    let facts = json!({ "node": name, "line": line });
+    show::line(output, &facts, &format!("{name:<12} {line}"));
+}
+
+impl Log {
+    fn of(folder: &Path, name: String) -> Log {
+        Log {
+            path: folder.join(&name).join(LOG),
+            name,
+            read: 0,
+            begun: String::new(),
+        }
+    }
+
+    /// Its last lines.
+    fn last(&mut self, count: usize) -> Vec<String> {
+        let length = self.path.metadata().map_or(0, |file| file.len());
+        self.read = length.saturating_sub(READ_MAX);
+        let lines = self.more();
+        lines[lines.len().saturating_sub(count)..].to_vec()
+    }
+
+    /// The lines that came to it. A node that has none yet has written nothing.
+    fn more(&mut self) -> Vec<String> {
+        let Ok(bytes) = self.bytes() else {
+            return Vec::new();
+        };
+        self.begun += &String::from_utf8_lossy(&bytes);
+        let whole = self.begun.rfind('\n').map_or(0, |end| end + 1);
+        let rest = self.begun.split_off(whole);
+        let lines = std::mem::replace(&mut self.begun, rest);
+        lines.lines().map(str::to_owned).collect()
+    }
+
+    fn bytes(&mut self) -> io::Result<Vec<u8>> {
+        let mut file = File::open(&self.path)?;
+        // A node that was started again begins its file anew.
+        if file.metadata()?.len() < self.read {
+            self.read = 0;
+        }
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut bytes = Vec::new();
+        self.read += file.take(READ_MAX).read_to_end(&mut bytes)? as u64;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_printed_from_its_last_lines_on_and_each_line_whole_and_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = Log::of(folder.path(), "provider-1".to_owned());
+        assert!(log.last(10).is_empty(), "it has no file yet");
+        let home = folder.path().join("provider-1");
+        fs::create_dir(&home).unwrap();
+        let write = |text: &str| fs::write(home.join(LOG), text).unwrap();
+        write("one\ntwo\nthree\nfo");
+        assert_eq!(log.last(2), ["two", "three"]);
+        write("one\ntwo\nthree\nfour\n");
+        assert_eq!(log.more(), ["four"]);
+        assert!(log.more().is_empty());
+        write("again\n");
+        assert_eq!(log.more(), ["again"], "begun anew");
+    }
+}

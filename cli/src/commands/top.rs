@@ -1,0 +1,154 @@
+//! `souk top`: the market in a terminal, as it goes.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use souk_node::buyer::Journal;
+use souk_node::buyer::journal::Record;
+use souk_node::client::broker::{AttemptError, Broker, BrokerError};
+use souk_node::clock::unix_ms;
+use souk_node::folder::market_file::MarketFile;
+use souk_node::market::{Account, ClassSummary, Listing};
+use souk_node::protocols::market::Status;
+
+use super::job::JOBS_FOLDER;
+use crate::args::{Output, TopArgs};
+use crate::failure::Outcome;
+use crate::folder::{from_config, look, own_account};
+use crate::show::{self, say};
+use crate::stop;
+
+/// The most of each that is shown.
+const OFFERS_MAX: usize = 10;
+const CLASSES_MAX: usize = 8;
+const JOBS_MAX: usize = 5;
+
+/// What terminals understand (xterm's control sequences): another screen without a cursor, the
+/// first screen again, and an empty screen from its top on.
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// A market at a moment.
+struct View {
+    market: String,
+    validators: Vec<Result<Status, AttemptError>>,
+    offers: Vec<Listing>,
+    classes: Vec<ClassSummary>,
+    account: Option<Account>,
+    jobs: Vec<Record>,
+}
+
+/// The terminal's other screen, until this is dropped.
+struct Screen;
+
+impl Screen {
+    fn enter() -> Screen {
+        write(ENTER);
+        Screen
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        write(LEAVE);
+    }
+}
+
+fn write(text: &str) {
+    // A terminal that has gone away shows nothing more.
+    let _ = stdout().write_all(text.as_bytes());
+    let _ = stdout().flush();
+}
+
+/// Shows it until Ctrl-C, or once.
+pub async fn run(folder: &Path, output: Output, args: TopArgs) -> Outcome {
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let market = market.genesis.chain.to_string();
+    let broker = look(folder).await?.stale();
+    let mut stops = stop::Requests::new();
+    let is_terminal = output == Output::Text && stdout().is_terminal();
+    let is_once = args.once || !(is_terminal || show::is_by_line());
+    let screen = (is_terminal && !is_once).then(Screen::enter);
+    loop {
+        let view = View::read(&market, &broker, folder).await;
+        if screen.is_some() {
+            write(CLEAR);
+        }
+        match (view, output) {
+            (Ok(view), Output::Text) => view.print(),
+            (Ok(view), Output::Json) => show::json(&view.to_json()),
+            (Err(error), _) if is_once => return Err(super::book::no_answer(error)),
+            // It may come back.
+            (Err(error), Output::Text) => say(&format!("{market} does not answer: {error}")),
+            (Err(error), Output::Json) => show::json(&json!({ "unreachable": error.to_string() })),
+        }
+        if is_once {
+            return Ok(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(args.every) => {}
+            () = stops.next() => return Ok(()),
+        }
+    }
+}
+
+impl View {
+    async fn read(market: &str, broker: &Broker, folder: &Path) -> Result<View, BrokerError> {
+        let own = own_account(folder);
+        let mut offers = broker.book().await?;
+        offers.sort_by_key(|offer| offer.price);
+        let account = match own {
+            Some(own) => broker.account(own).await?,
+            None => None,
+        };
+        Ok(View {
+            market: market.to_owned(),
+            validators: broker.statuses().await,
+            offers,
+            classes: broker.classes().await?,
+            account,
+            jobs: Journal::list(&folder.join(JOBS_FOLDER)),
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "at_ms": unix_ms(), "market": self.market,
+            "validators": show::status::validators_json(&self.validators),
+            "offers": self.offers, "classes": show::market::classes_json(&self.classes),
+            "account": self.account, "jobs": self.jobs,
+        })
+    }
+
+    fn print(&self) {
+        let time = show::time_of_day(unix_ms());
+        say(&format!("{}, {time} UTC", self.market));
+        show::status::print_validators(&self.validators);
+        say("");
+        show::book::print(&self.offers[..self.offers.len().min(OFFERS_MAX)]);
+        more(self.offers.len(), OFFERS_MAX, "`souk book`");
+        say("");
+        show::market::print_classes(&self.classes[..self.classes.len().min(CLASSES_MAX)]);
+        more(self.classes.len(), CLASSES_MAX, "`souk market classes`");
+        if let Some(account) = &self.account {
+            let (free, held) = (account.available.0, account.escrow.0);
+            let (free, held) = (show::credits(free), show::credits(held));
+            say("");
+            say(&format!(
+                "{}: {free} credits, {held} in escrow",
+                account.name
+            ));
+            let first = self.jobs.len().saturating_sub(JOBS_MAX);
+            show::jobs::print(&self.jobs[first..], unix_ms());
+        }
+    }
+}
+
+/// Says that there are more than are shown.
+fn more(all: usize, most: usize, where_else: &str) {
+    if all > most {
+        say(&format!("  and {} more: {where_else}", all - most));
+    }
+}
