@@ -30,7 +30,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::document::complete;
 use crate::extract::JSON_BYTES_MAX;
 use crate::headers::finish;
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 use crate::web;
 
@@ -42,6 +42,7 @@ fn api() -> OpenApiRouter<SharedState> {
     let components = ComponentsBuilder::new()
         .security_scheme("token", scheme)
         .schema_from::<Problem>()
+        .schema_from::<Code>()
         .build();
     let about = "A market for computing time, over HTTP. Amounts are whole micro-credits, times \
                  RFC 3339, lengths of time seconds. Refusals are problems of RFC 9457.";
@@ -125,9 +126,11 @@ async fn guard(State(state): State<SharedState>, request: Request, next: Next) -
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
 
     use axum::http::Method;
+    use serde_json::Value;
 
     use super::*;
     use crate::access::{Scope, needed};
@@ -149,6 +152,31 @@ mod tests {
             "docs/openapi.json is not what is served: look at the change, then run this test with \
              SOUK_API_BLESS=1"
         );
+    }
+
+    /// The names that a part of the document refers to.
+    fn references(value: &Value, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                let name = fields.get("$ref").and_then(Value::as_str);
+                found.extend(name.map(str::to_owned));
+                fields.values().for_each(|value| references(value, found));
+            }
+            Value::Array(values) => values.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_document_says_what_each_name_in_it_means() {
+        let document = document();
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        assert!(found.len() > 50, "{}", found.len());
+        for name in found {
+            let place = name.trim_start_matches('#');
+            assert!(document.pointer(place).is_some(), "{name} is nowhere");
+        }
     }
 
     #[test]
