@@ -405,6 +405,10 @@ impl MarketClient {
     }
 
     fn sign(&mut self, asked: CallId, own: Micros, actions: &mut Vec<Action>) {
+        let is_other = |(call, open): (&CallId, &Open)| {
+            *call != asked && matches!(open.matter, Matter::Commands { signed: 1.., .. })
+        };
+        let others = self.open.iter().any(is_other);
         let open = self.open.get_mut(&asked).expect("it is under way");
         let Matter::Commands {
             commands, signed, ..
@@ -417,7 +421,7 @@ impl MarketClient {
         let batch = Batch {
             market: self.market,
             account: self.account,
-            nonce: Nonce(self.nonces.next(own)),
+            nonce: Nonce(self.nonces.next(own, others)),
             expires: Millis(expires.saturating_add(EXPIRY.0)),
             commands: commands.clone(),
         };

@@ -12,9 +12,12 @@ pub struct Nonces {
 }
 
 impl Nonces {
-    /// The clock in microseconds, or one more than the last.
-    pub fn next(&mut self, own: Micros) -> u64 {
-        self.last = self.last.saturating_add(1).max(own.0);
+    /// The clock in microseconds, or one more than the last. One more as well while others are
+    /// under way: the market takes them in in any order as long as they are within its window, and
+    /// the clock passes that in no time.
+    pub fn next(&mut self, own: Micros, others: bool) -> u64 {
+        let clock = if others { 0 } else { own.0 };
+        self.last = self.last.saturating_add(1).max(clock);
         self.last
     }
 

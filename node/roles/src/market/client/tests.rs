@@ -175,6 +175,31 @@ fn what_was_signed_below_the_window_is_signed_above_it_four_times() {
     assert!(matches!(refused, Reply::Carried(_)));
 }
 
+/// Signed by the clock, each would put those before it below the window.
+#[test]
+fn commands_that_are_under_way_together_are_within_one_window() {
+    let mut scene = Scene::new();
+    let carry = |scene: &mut Scene, call: u64| {
+        scene.tick = scene.tick.plus(Micros::seconds(1));
+        let commands = vec![Command::GiveUp { lease: LeaseId(1) }];
+        let asked = CallId(call);
+        let (putting, _, question) = put(scene.apply(Event::Carry { asked, commands }));
+        (putting, batch(&question).batch.nonce.0)
+    };
+    let sent = [10, 11, 12].map(|call| carry(&mut scene, call));
+    let first = sent[0].1;
+    assert_eq!(sent.map(|(_, nonce)| nonce - first), [0, 1, 2]);
+    for (putting, _) in sent {
+        let nonce = Nonce(1);
+        scene.applied(putting, Refusal::NonceUsed { nonce });
+    }
+    let (_, later) = carry(&mut scene, 13);
+    assert!(
+        later - first > NONCE_WINDOW,
+        "the clock again: another process may have used it"
+    );
+}
+
 #[test]
 fn a_clock_that_is_behind_is_set_right_once() {
     let mut scene = Scene::new();
