@@ -501,7 +501,12 @@ async function looked(browser, id) {
       const page = await opened(context);
       for (const screen of screens) {
         await go(page, screen);
-        await until(`${screen} is shown`, () => page.evaluate(() => !document.querySelector('main .awaited')));
+        // What an answer leads to is asked once that is there.
+        const isShown = () => page.evaluate(() => !document.querySelector('main .awaited'));
+        for (let round = 0; round < 3; round += 1) {
+          await until(`${screen} is shown`, isShown);
+          await page.waitForTimeout(100);
+        }
         const wide = await page.evaluate(() => document.documentElement.scrollWidth);
         assert.ok(wide <= width, `${screen} is ${wide} wide at ${width}`);
         const name = `${screen.split('/')[0]}${screen.includes('/') ? '-one' : ''}-${width}-${colorScheme}.png`;
