@@ -317,6 +317,7 @@ impl JobCore {
             Wait::Keep(n) => self.on_kept(n),
             Wait::RecordRight(n) => self.on_right(n),
             Wait::Sign { lease, leg } => self.on_signed(lease, leg, answer),
+            Wait::SignPast { leg, is_paid } => self.on_past_signed(leg, is_paid, answer),
             Wait::Settle { lease, leg } => self.on_settled(lease, leg, answer),
             Wait::RecordRefused { leg, lease, why } => self.tell_refused(leg, lease, why),
             Wait::StartWork(leg) => self.on_work_started(leg, answer),

@@ -125,14 +125,16 @@ impl JobFiles {
             .collect()
     }
 
-    /// The receipts that have both signatures, in the order in which they were signed.
+    /// The receipts that have both signatures, by lease. One that was signed in two lives is the
+    /// same.
     #[must_use]
     pub fn receipts(&self) -> Vec<Receipt> {
         let signed = |happened: TimedEvent| match happened.event {
-            JobEvent::Signed { receipt, .. } => Some(*receipt),
+            JobEvent::Signed { receipt, .. } => Some((receipt.body.lease, *receipt)),
             _ => None,
         };
-        self.events().into_iter().filter_map(signed).collect()
+        let all: BTreeMap<_, _> = self.events().into_iter().filter_map(signed).collect();
+        all.into_values().collect()
     }
 
     /// Has the job end, whichever process runs it.

@@ -13,6 +13,7 @@ use souk_market::{
 };
 use souk_memory::ContentId;
 
+use super::event::Leg;
 use super::plan::Plan;
 use super::reason::Reason;
 use crate::lease::Request;
@@ -245,6 +246,16 @@ impl Past {
             past.take(fact);
         }
         past
+    }
+
+    /// Where a lease stood in its attempt.
+    pub(super) fn leg_of(&self, lease: LeaseId) -> Option<Leg> {
+        self.attempts.iter().find_map(|(attempt, past)| {
+            let place = past.terms.iter().position(|terms| terms.lease == lease)?;
+            let place = u32::try_from(place).ok()?;
+            let attempt = *attempt;
+            Some(Leg { attempt, place })
+        })
     }
 
     /// Takes in the next fact.

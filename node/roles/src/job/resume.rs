@@ -2,9 +2,11 @@
 //! and was not begun is ended, and what providers finished meanwhile is judged as if nothing had
 //! been.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::action::Action;
+use souk_market::{CloseReason, Command, LeaseState};
+
+use super::action::{Action, JobEvent};
 use super::event::{Answer, Leg};
 use super::facts::{End, Past, PastAttempt, attempt_id};
 use super::reason::{Objection, Reason};
@@ -38,27 +40,27 @@ impl JobCore {
             other => return self.end(End::Failed(super::bidding::unreachable(other))),
         };
         let past = self.past.clone().expect("it is looked after");
-        let closed: BTreeSet<_> = leases
+        let closed: BTreeMap<_, _> = leases
             .iter()
-            .filter(|lease| lease.is_closed())
-            .map(|lease| lease.id)
+            .filter_map(|lease| match lease.state {
+                LeaseState::Closed { reason, .. } => Some((lease.id, reason)),
+                _ => None,
+            })
             .collect();
-        for (lease, receipt) in past
-            .right
-            .iter()
-            .filter(|(lease, _)| !closed.contains(lease))
-        {
-            let receipt = Box::new(receipt.clone());
-            self.ask(
-                Action::Sign { receipt },
-                Wait::Sign {
-                    lease: *lease,
-                    leg: None,
-                },
-            );
+        for (lease, receipt) in &past.right {
+            // An earlier life may have paid it, and have told its receipt to nobody.
+            let is_paid = match closed.get(lease) {
+                None => false,
+                Some(CloseReason::Receipt) => true,
+                Some(_) => continue,
+            };
+            if let Some(leg) = past.leg_of(*lease) {
+                let receipt = Box::new(receipt.clone());
+                self.ask(Action::Sign { receipt }, Wait::SignPast { leg, is_paid });
+            }
         }
         let refused = past.refused.keys();
-        for lease in refused.filter(|lease| !closed.contains(lease)) {
+        for lease in refused.filter(|lease| !closed.contains_key(lease)) {
             self.dispute(*lease);
         }
         let main = past
@@ -81,6 +83,21 @@ impl JobCore {
         }
         if asked.is_empty() {
             self.past = None;
+        }
+    }
+
+    /// What an earlier life found right is signed: it is told, and paid unless it is.
+    pub(super) fn on_past_signed(&mut self, leg: Leg, is_paid: bool, answer: Answer) {
+        let Answer::Signed(receipt) = answer else {
+            return self.end(End::Failed(super::bidding::unreachable(answer)));
+        };
+        let lease = receipt.body.lease;
+        self.tell(JobEvent::Signed {
+            leg,
+            receipt: receipt.clone(),
+        });
+        if !is_paid {
+            self.command(Command::Settle(receipt), Wait::Settle { lease, leg: None });
         }
     }
 

@@ -93,13 +93,13 @@ impl JobCore {
         for (leg, receipt) in signed {
             let wait = Wait::Sign {
                 lease: receipt.body.lease,
-                leg: Some(leg),
+                leg,
             };
             self.ask(Action::Sign { receipt }, wait);
         }
     }
 
-    pub(super) fn on_signed(&mut self, lease: LeaseId, leg: Option<Leg>, answer: Answer) {
+    pub(super) fn on_signed(&mut self, lease: LeaseId, leg: Leg, answer: Answer) {
         let Answer::Signed(receipt) = answer else {
             return self.end(End::Failed(super::bidding::unreachable(answer)));
         };
@@ -107,15 +107,14 @@ impl JobCore {
             receipt.body.lease, lease,
             "what is signed is what was asked"
         );
-        if let Some(leg) = leg {
-            let signed = BuyerWord::Signed(receipt.clone());
-            self.effect(Action::Say { leg, word: signed });
-            self.effect(Action::Hang { leg });
-            self.tell(JobEvent::Signed {
-                leg,
-                receipt: receipt.clone(),
-            });
-        }
+        let signed = BuyerWord::Signed(receipt.clone());
+        self.effect(Action::Say { leg, word: signed });
+        self.effect(Action::Hang { leg });
+        self.tell(JobEvent::Signed {
+            leg,
+            receipt: receipt.clone(),
+        });
+        let leg = Some(leg);
         self.command(Command::Settle(receipt), Wait::Settle { lease, leg });
     }
 

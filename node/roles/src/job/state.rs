@@ -79,7 +79,12 @@ pub(super) enum Wait {
     RecordRight(u32),
     Sign {
         lease: LeaseId,
-        leg: Option<Leg>,
+        leg: Leg,
+    },
+    /// Of an earlier life, and whether that paid it.
+    SignPast {
+        leg: Leg,
+        is_paid: bool,
     },
     Settle {
         lease: LeaseId,
@@ -117,7 +122,8 @@ impl Wait {
             | Wait::FetchKept { leg, .. }
             | Wait::FetchGiven { leg, .. } => Some(leg.attempt),
             Wait::Give { attempt, .. } => *attempt,
-            Wait::Sign { leg, .. } | Wait::Settle { leg, .. } => leg.map(|leg| leg.attempt),
+            Wait::Sign { leg, .. } => Some(leg.attempt),
+            Wait::Settle { leg, .. } => leg.map(|leg| leg.attempt),
             _ => None,
         }
     }
@@ -128,6 +134,7 @@ impl Wait {
             self,
             Wait::RecordRight(_)
                 | Wait::Sign { .. }
+                | Wait::SignPast { .. }
                 | Wait::Settle { .. }
                 | Wait::RecordRefused { .. }
                 | Wait::Dispute(_)

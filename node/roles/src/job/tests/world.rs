@@ -67,6 +67,9 @@ struct Session {
     is_over: bool,
 }
 
+/// Steps that it may take until what was told is written down.
+const TOLD_STEPS: usize = 8;
+
 /// The world.
 pub struct World {
     pub core: JobCore,
@@ -77,6 +80,8 @@ pub struct World {
     /// Answers with the caller: number and whether the value is the model's.
     pub answers: Vec<(u32, bool)>,
     pub events: Vec<JobEvent>,
+    /// How many there were when each of the last steps began.
+    told: [usize; TOLD_STEPS],
     pub disk: Vec<Fact>,
     pub lives: u32,
     /// Effects drop answers and time jumps so often, in thousandths.
@@ -223,6 +228,7 @@ impl World {
             outcome: None,
             answers: Vec::new(),
             events: Vec::new(),
+            told: [0; TOLD_STEPS],
             disk: Vec::new(),
             lives: 1,
             chaos: 0,
@@ -363,6 +369,8 @@ impl World {
 
     pub fn step(&mut self) {
         self.steps += 1;
+        self.told.rotate_left(1);
+        self.told[TOLD_STEPS - 1] = self.events.len();
         if self.crash_at == Some(self.steps) {
             return self.crash();
         }
@@ -440,6 +448,8 @@ impl World {
 
     /// The buyer's machine dies: what is not on its disk is gone. Another goes on with the job.
     fn crash(&mut self) {
+        // What was told last is not written down yet.
+        self.events.truncate(self.told[0]);
         self.lives += 1;
         self.pending.clear();
         self.records.clear();
@@ -1154,6 +1164,7 @@ impl World {
         let is_over = |fact: &Fact| matches!(fact, Fact::Over { .. });
         assert!(self.has_failed_disk || self.disk.iter().any(is_over));
         let past = Past::fold(self.disk.clone());
+        let how = self.outcome.as_ref().map(|outcome| &outcome.how);
         for lease in &leases {
             let LeaseState::Closed { reason, .. } = lease.state else {
                 continue;
@@ -1161,6 +1172,12 @@ impl World {
             match past.right.get(&lease.id) {
                 Some(receipt) if reason == CloseReason::Receipt => {
                     assert_eq!(lease.cost, receipt.body.amount, "what is right is paid");
+                    let is_told = |event: &JobEvent| match event {
+                        JobEvent::Signed { receipt, .. } => receipt.body.lease == lease.id,
+                        _ => false,
+                    };
+                    let is_told = self.events.iter().any(is_told);
+                    assert!(is_told || how != Some(&End::Done), "what is paid is told");
                 }
                 None => assert_ne!(reason, CloseReason::Receipt, "what is paid is put down"),
                 _ => {}
