@@ -45,7 +45,7 @@ FOREVER = re.compile(r"^(souk\b.*\b(validator|provider) run\b|souk\b.*\bserve\b|
 READY = "^(ready|waiting)"
 BLOCK_SECONDS_MAX = 180
 # Addresses that documents may use, and no network has.
-ADDRESSES = ("192.0.2.7/24", "192.0.2.8/24")
+ADDRESSES = ("192.0.2.7/24", "192.0.2.8/24", "192.0.2.9/24")
 
 SHELL = r"""
 set -eo pipefail
@@ -90,12 +90,14 @@ for name in sys.argv[1].split("."):
 print(found)' "$1"
 }
 
-# forever COMMAND...: begins what goes on running, and waits until it is of use.
+# forever COMMAND...: begins what goes on running, and waits until it is of use. What it says is in
+# the file $said.
 began=0
 forever() {
   local log
   began=$((began + 1))
   log=$work/forever-$began.txt
+  said=$log
   "$@" >"$log" 2>&1 &
   [ "$1" = souk ] || return 0
   until grep -qE "@ready@" "$log"; do
@@ -180,10 +182,7 @@ class Block:
 
 def begun(line):
     """A line of the page, or what begins it where it would go on running."""
-    if not FOREVER.match(line):
-        return line
-    command, _, comment = line.partition("  #")
-    return f"forever {command}" + (f"  #{comment}" if comment else "")
+    return f"forever {line}" if FOREVER.match(line) else line
 
 
 def blocks(page, text):
