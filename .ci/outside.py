@@ -15,6 +15,8 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 ELSEWHERE = re.compile(r"^(?:[a-z]+:|#)")
 README = "../README.md"
 FIRST = "index.md"
+# What the book's menu shows, and is no page of it.
+LIST = "SUMMARY.md"
 
 
 def placed(path):
@@ -28,7 +30,7 @@ def led(source, target):
     path = os.path.normpath(os.path.join(os.path.dirname(source), name))
     # From the README the pages are below docs, and all else is beside it.
     path = path.replace("../docs/", "", 1) if path.startswith("../docs/") else path
-    if path.startswith("..") and path != README:
+    if path == LIST or path.startswith("..") and path != README:
         return None
     there = os.path.relpath(placed(path), os.path.dirname(placed(source)) or ".")
     return there + hash_mark + anchor

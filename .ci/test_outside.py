@@ -20,6 +20,7 @@ class Outside(unittest.TestCase):
                          "`x.rs` (`market/src/x.rs`)")
         self.assertEqual(inside("cli.md", "[`market/x.rs`](../market/x.rs)"), "`market/x.rs`")
         self.assertEqual(inside("../README.md", "[it](CHANGELOG.md)"), "it (`CHANGELOG.md`)")
+        self.assertEqual(inside("cli.md", "[all](SUMMARY.md)"), "all (`docs/SUMMARY.md`)")
 
     def test_other_sites_headings_and_fences_stay(self):
         for text in ("[a](https://b.example/c)", "[a](#b)", "```sh\n[a](../b)\n```"):
