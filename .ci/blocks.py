@@ -48,7 +48,7 @@ BLOCK_SECONDS_MAX = 180
 ADDRESSES = ("192.0.2.7/24", "192.0.2.8/24", "192.0.2.9/24")
 
 SHELL = r"""
-set -eo pipefail
+set -e
 umask 077
 ip link set lo up
 for address in @addresses@; do ip addr add "$address" dev lo; done
@@ -98,7 +98,8 @@ forever() {
   began=$((began + 1))
   log=$work/forever-$began.txt
   said=$log
-  "$@" >"$log" 2>&1 &
+  : >"$log"
+  "$@" >>"$log" 2>&1 &
   [ "$1" = souk ] || return 0
   until grep -qE "@ready@" "$log"; do
     if ! kill -0 $! 2>/dev/null; then
