@@ -14,7 +14,7 @@ would build is the binary that is given.
 A comment above a fence says what a reader sees otherwise:
 
     <!-- sh: not run, REASON -->     it cannot run here; each is counted, and named
-    <!-- sh: on NAME -->             the reader types it on another machine, which has its own folder
+    <!-- sh: on NAME -->             it is typed on another machine, which has a folder of its own
     <!-- sh: first COMMANDS -->      what the reader has already, such as a model
     <!-- sh: WORD is TEXT -->        what the shell gets in a word's place, such as $line for LINE
     <!-- sh: exits CODE -->          the block ends with this code, not with 0
@@ -303,6 +303,8 @@ def main():
         print(f"{len(found)} blocks, {len(shells)} of them a shell's, {len(wrong)} faults")
         sys.exit(1 if wrong else 0)
     souk, wanted = pathlib.Path(arguments[0]).resolve(), arguments[1:] or known
+    if not os.access(souk, os.X_OK) or not set(wanted) <= set(known):
+        sys.exit(f"{souk} is no program, or one of {', '.join(wanted)} no page")
     ran = 0
     for page in wanted:
         runs = [block for block in shells if block.page == page and not block.unrun()]
