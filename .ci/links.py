@@ -6,7 +6,7 @@
    for in the file it names, by GitHub's rule for anchors. Links to other sites are not followed:
    the check works offline.
 2. Prose has at most 100 columns, a row of a table 140; the target of a link does not count, and
-   what stands in a fence may be as long as it likes.
+   what stands in a fence or a comment may be as long as it likes.
 3. A table has at most five columns, a page at most 300 lines.
 4. No page, and no script beside it, names the host of a package registry: a package is linked to
    where its source is.
@@ -19,6 +19,7 @@ import sys
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
 ELSEWHERE = re.compile(r"^(?:[a-z]+:|//)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 TARGET = re.compile(r"\]\([^)\s]+\)|<?https?://[^\s>)]+>?")
 # A bar that is written \| or stands in `code` parts no columns.
 NO_BAR = re.compile(r"`[^`]*`|\\\|")
@@ -63,7 +64,9 @@ def unreadable(path):
     if lines > PAGE_LINES_MAX:
         yield f"{path}: {lines} lines, at most {PAGE_LINES_MAX}"
     # An empty line for each of a fence's keeps the numbers of those after it.
-    prose = FENCE.sub(lambda fence: "\n" * fence.group().count("\n"), text)
+    prose = text
+    for unread in (FENCE, COMMENT):
+        prose = unread.sub(lambda found: "\n" * found.group().count("\n"), prose)
     for number, line in enumerate(prose.split("\n"), 1):
         is_row = line.startswith("|")
         columns = len(TARGET.sub("]", line))

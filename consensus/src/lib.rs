@@ -14,6 +14,81 @@
 //! A [`Check`] runs beside all that, on any thread, and may take as long as it likes: its verdict
 //! is given to [`Replica::on_verified`] between two rounds. What others took in is acknowledged,
 //! counted and applied only once it is durable and verified.
+//!
+//! A replica alone, of a machine that adds up:
+//!
+//! ```
+//! use souk_consensus::replica::Proposal;
+//! use souk_consensus::{
+//!     CommandFault, FolderDisk, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
+//!     RestoreError, StateMachine, Store, StoreConfig,
+//! };
+//!
+//! #[derive(Default)]
+//! struct Sum(u64);
+//!
+//! impl StateMachine for Sum {
+//!     type Command = u64;
+//!
+//!     fn verify(command: &[u8]) -> Result<u64, CommandFault> {
+//!         let bytes = command.try_into();
+//!         bytes.map(u64::from_le_bytes).map_err(|_| CommandFault { cause: "no number".into() })
+//!     }
+//!
+//!     fn apply(&mut self, _at: Position, _now: LogTime, command: &u64) -> Vec<u8> {
+//!         self.0 = self.0.wrapping_add(*command);
+//!         self.snapshot()
+//!     }
+//!
+//!     fn tick(&mut self, _at: Position, _now: LogTime) -> Vec<u8> {
+//!         Vec::new()
+//!     }
+//!
+//!     fn wakes_at(&self) -> Option<LogTime> {
+//!         None
+//!     }
+//!
+//!     fn digest(&self) -> [u8; 32] {
+//!         *blake3::hash(&self.snapshot()).as_bytes()
+//!     }
+//!
+//!     fn snapshot(&self) -> Vec<u8> {
+//!         self.0.to_le_bytes().into()
+//!     }
+//!
+//!     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+//!         let bytes = bytes.try_into().map_err(|cause| RestoreError { cause: Box::new(cause) })?;
+//!         self.0 = u64::from_le_bytes(bytes);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let folder = tempfile::tempdir()?;
+//! let me = ReplicaId::new(1).ok_or("ids begin at 1")?;
+//! let (mut store, _) = Store::open(FolderDisk::open(folder.path())?, StoreConfig::default())?;
+//! let recovered = store.bootstrap(Replica::genesis(&[me], &Sum::default()))?;
+//! let mut replica = Replica::new(ReplicaConfig::new(me, 1), recovered, Vec::new(), Sum(0))?;
+//!
+//! // Time is told to it, and its effects are carried out, by whoever owns it.
+//! let commands = [19u64, 23].map(|it| it.to_le_bytes().to_vec().into());
+//! let mut proposals = Proposal::verify_each::<Sum>(commands.into());
+//! let mut now = 1_000;
+//! while replica.machine().0 < 42 {
+//!     now += 10;
+//!     replica.tick(LogTime(now));
+//!     if replica.is_leader() {
+//!         for proposal in proposals.drain(..) {
+//!             replica.propose(proposal?)?;
+//!         }
+//!     }
+//!     while let Some(work) = replica.take_work(LogTime(now)) {
+//!         store.persist(&work.persist)?;
+//!         replica.persisted(work)?;
+//!     }
+//! }
+//! assert_eq!(replica.machine().0, 42);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod audit;
 pub mod batch;

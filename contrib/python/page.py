@@ -28,7 +28,7 @@ def main() -> int:
             # Errors name the page and the line in it.
             code = compile("\n" * line + block[2], str(page), "exec")
             exec(code, names)  # noqa: S102 (that is what it is for)
-        elif not block[1]:
+        elif block[1] == "sh":
             subprocess.run(["bash", "-euo", "pipefail", "-c", block[2]], check=True)  # noqa: S607
         else:
             print(f"{page}: a block of {block[1]} cannot be run", file=sys.stderr)

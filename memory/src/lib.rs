@@ -4,6 +4,20 @@
 //! nothing is sent, stored or computed twice and nothing arrives changed. Which places have a copy,
 //! and what brings one where it is wanted soonest, is kept by [`holdings`] over [`paths`];
 //! [`space`] moves the bytes. This crate knows neither devices, nor money, nor the network.
+//!
+//! ```
+//! use souk_memory::{ContentId, Store, Tensor};
+//!
+//! let store = Store::in_memory(1 << 20);
+//! let tensor = Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0])?;
+//! let id = store.put_tensor(&tensor)?;
+//! assert_eq!(id, ContentId::of(&tensor.to_blob()));
+//!
+//! let found = store.tensor(&id)?.ok_or("it was put there")?;
+//! assert_eq!(found.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+//! assert!(store.put_as(id, "another content".into()).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

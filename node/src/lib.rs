@@ -7,6 +7,38 @@
 //! Its modules stand on floors, and each knows only those below it: [`clock`] and [`folder`]; then
 //! [`network`]; then [`metrics`], [`content`] and [`device`]; then [`sandbox`] and [`protocols`];
 //! then [`executor`] and [`client`]; and on top the roles, which do not know each other.
+//!
+//! A buyer in a program of yours, on the testnet that `souk testnet up` started:
+//!
+//! ```no_run
+//! use std::collections::BTreeMap;
+//! use std::path::Path;
+//!
+//! use souk_node::buyer::Buyer;
+//! use souk_node::buyer::job::{Job, Limits};
+//! use souk_node::folder::key::NodeKey;
+//! use souk_node::folder::market_file::MarketFile;
+//! use souk_node::memory::npy;
+//!
+//! # async fn buy() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = Path::new("souk-testnet");
+//! let key = NodeKey::load(&folder.join("buyer/key"))?;
+//! let buyer = Buyer::join(key, &MarketFile::find(folder)?).await?;
+//!
+//! let images = npy::read(&std::fs::read("images.npy")?.into())?;
+//! let job = Job {
+//!     model: std::fs::read("digits.onnx")?.into(),
+//!     folder: None,
+//!     inputs: BTreeMap::from([("images".to_owned(), images)]),
+//!     limits: Limits::default(),
+//! };
+//! let quote = buyer.quote(&job).await?;
+//! let (progress, _) = tokio::sync::mpsc::channel(64);
+//! let done = buyer.run(&job, quote, progress).await?;
+//! println!("{:?}, by {} receipts", done.outputs["logits"], done.receipts.len());
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

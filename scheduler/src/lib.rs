@@ -7,6 +7,42 @@
 //!   as a plain number.
 //! - [`learning`]: what devices were seen to take, which corrects the next plan.
 //! - [`execution`]: subgraphs run on the devices of this machine, on one or on a group.
+//!
+//! A model planned over two devices, and cut into what each of them runs:
+//!
+//! ```
+//! use souk_memory::DType;
+//! use souk_scheduler::graph::{Bindings, Graph};
+//! use souk_scheduler::planning::{
+//!     Link, Links, Offer, Operators, PlanOptions, Slowness, Throughput, plan,
+//! };
+//!
+//! let model = std::fs::read("../testnet/models/digits/digits.onnx")?;
+//! let inputs = Bindings::new().input("images", DType::F32, &[360, 1, 8, 8]);
+//! let graph = Graph::import(model.into(), &inputs)?;
+//!
+//! let offer = |label: &str, flops_per_second, cost_per_second| Offer {
+//!     label: label.to_owned(),
+//!     throughput: vec![Throughput { class: None, dtype: None, flops_per_second }],
+//!     bytes_per_second: 1e11,
+//!     memory_bytes: 1 << 30,
+//!     launch_seconds: 1e-6,
+//!     slowness: Slowness::default(),
+//!     cost_per_second,
+//!     busy_watts: None,
+//!     operators: Operators::All,
+//! };
+//! let offers = [offer("quick", 1e12, 2.0), offer("cheap", 2e10, 0.1)];
+//! let link = Link { latency_seconds: 1e-4, bytes_per_second: 1e9 };
+//! let options = PlanOptions { min_devices: 2, ..PlanOptions::default() };
+//! let plan = plan(&graph, &offers, &Links::uniform(2, link), &options)?;
+//!
+//! let parts = plan.cut(&graph)?;
+//! assert_eq!(parts.len(), plan.parts.len());
+//! assert!(plan.parts.iter().any(|part| part.label == "cheap"));
+//! assert!(souk_onnx::decode(parts[0].model.clone())?.graph.is_some());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -3,6 +3,34 @@
 //!
 //! A subgraph is refused when it is compiled if any of its nodes could give another result than
 //! ONNX defines, so what runs is right.
+//!
+//! A subgraph is any ONNX model:
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::num::NonZeroUsize;
+//!
+//! use souk_cpu::Cpu;
+//! use souk_memory::{Tensor, npy};
+//! use souk_onnx::subgraph::Subgraph;
+//! use souk_vocabulary::catalogue;
+//! use souk_vocabulary::processor::Processor;
+//!
+//! let digits = std::path::Path::new("../../testnet/models/digits");
+//! let model = std::fs::read(digits.join("digits.onnx"))?.into();
+//! let images = npy::read(&std::fs::read(digits.join("images.npy"))?.into())?;
+//!
+//! // The profile is what it is said to be; how it was measured is souk-registry's.
+//! let profile = catalogue::find("amd-epyc-9654").ok_or("it is catalogued")?;
+//! let cpu = Cpu::new(profile.clone(), NonZeroUsize::MIN);
+//! let program = cpu.compile(&Subgraph { model, ..Subgraph::default() })?;
+//! let outcome = program.run(&BTreeMap::from([("images".to_owned(), images)]))?;
+//! assert_eq!(outcome.outputs["logits"].dims(), [360, 10]);
+//!
+//! let wrong = Tensor::from_vec([1], vec![1i64])?;
+//! assert!(program.run(&BTreeMap::from([("images".to_owned(), wrong)])).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod bodies;
 mod images;

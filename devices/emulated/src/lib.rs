@@ -8,6 +8,34 @@
 //! at once. Copies into the device's memory and out of it have a time of their own. What crosses
 //! with a run whose tensors may lie there is no part of the run's time, but a paced device waits
 //! for it; a run from the host and back takes no longer than its work.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::num::NonZeroUsize;
+//! use std::sync::Arc;
+//!
+//! use souk_cpu::Cpu;
+//! use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
+//! use souk_memory::Tensor;
+//! use souk_onnx::subgraph::Subgraph;
+//! use souk_vocabulary::catalogue;
+//! use souk_vocabulary::processor::Processor;
+//!
+//! let card = catalogue::find("nvidia-t4").ok_or("it is catalogued")?.clone();
+//! let cpu = Arc::new(Cpu::new(card.clone(), NonZeroUsize::MIN));
+//! let config = EmulatedConfig { pace: Pace::Virtual, ..EmulatedConfig::default() };
+//! let device = EmulatedDevice::new(card, cpu, config)?;
+//!
+//! let model = std::fs::read("../../testnet/models/digits/digits.onnx")?.into();
+//! let program = device.compile(&Subgraph { model, ..Subgraph::default() })?;
+//! let image = Tensor::from_vec([1, 1, 8, 8], vec![0f32; 64])?;
+//! let inputs = BTreeMap::from([("images".to_owned(), image)]);
+//! // However long this machine took, the time is that of the profile, and every time the same.
+//! let busy = program.run(&inputs)?.busy;
+//! assert_eq!(program.run(&inputs)?.busy, busy);
+//! assert!(device.profile().emulated && !busy.is_zero());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod memory;
 

@@ -3,6 +3,18 @@
 //! The graph language of souk is ONNX, so these types are shared by every backend and by the
 //! planner. [`decode`] tells a file that is no ONNX model from one that is cut short; attribute and
 //! name accessors spare callers the protobuf's layers of options.
+//!
+//! ```
+//! let file = std::fs::read("../../testnet/models/digits/digits.onnx")?;
+//! let model = souk_onnx::decode(file.into())?;
+//! assert_eq!(model.opset(""), Some(17));
+//! let graph = model.graph.ok_or("a model has a graph")?;
+//! let products = graph.node.iter().filter(|node| node.op_type() == "Gemm");
+//! assert_eq!(products.count(), 2);
+//!
+//! assert!(souk_onnx::decode("no model".into()).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod access;
 mod constant;

@@ -3,6 +3,25 @@
 //! They run what rten lacks or would change. Floats are computed in 64 bits and rounded once, to
 //! the type of the result; integers in 128 bits and wrapped to theirs; what is only moved is moved
 //! as bytes. Speed comes second here, and rten takes whatever it can.
+//!
+//! ```
+//! use souk_memory::Tensor;
+//! use souk_onnx::NodeProto;
+//!
+//! let node = NodeProto {
+//!     op_type: Some("Add".to_owned()),
+//!     input: vec!["a".to_owned(), "b".to_owned()],
+//!     output: vec!["sum".to_owned()],
+//!     ..NodeProto::default()
+//! };
+//! let a = Tensor::from_vec([2], vec![i8::MAX, 1])?;
+//! let b = Tensor::from_vec([2], vec![1i8, 1])?;
+//! let mut scope = [("a".to_owned(), a), ("b".to_owned(), b)].into();
+//! souk_reference::run_nodes(&[node], &mut scope, 17)?;
+//! // Integers wrap to their type, as ONNX has them.
+//! assert_eq!(scope["sum"].to_vec::<i8>()?, [i8::MIN, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod attention;
 pub mod call;

@@ -3,6 +3,25 @@
 //! It is the buyer as a process that stays: its key, its jobs and its way to the market. Every
 //! path is in `routes`, and who may ask is decided in one place, `access`. A job that is
 //! accepted is on disk before anything is bought for it, and is gone on with after a crash.
+//!
+//! ```no_run
+//! use std::path::PathBuf;
+//!
+//! use souk_gateway::{Config, Gateway};
+//! use souk_node::buyer::Buyer;
+//! use souk_node::folder::key::NodeKey;
+//! use souk_node::folder::market_file::MarketFile;
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let folder = PathBuf::from("/srv/bazaar");
+//! let key = NodeKey::load(&folder.join("buyer/key"))?;
+//! let buyer = Buyer::join(key, &MarketFile::find(&folder)?).await?;
+//! let address = "127.0.0.1:7800".parse()?;
+//! let config = Config { folder, name: "bazaar".to_owned(), address };
+//! Gateway::start(buyer, config).await?.run().await;
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 #![allow(

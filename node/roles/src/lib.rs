@@ -4,6 +4,30 @@
 //! happened, and says what is to be done as data; whoever drives it carries that out and tells it
 //! what came of it. Two drive the same cores: a node's shells, with libp2p and files, and the
 //! seeded simulator, with neither.
+//!
+//! Who may have a content is such a decision:
+//!
+//! ```
+//! use std::collections::BTreeSet;
+//! use std::sync::Arc;
+//!
+//! use souk_market::{AccountKey, JobId, SigningKey};
+//! use souk_memory::ContentId;
+//! use souk_roles::access::{Grants, Scope};
+//!
+//! let [buyer, seller, stranger] = [1, 2, 3].map(|seed| {
+//!     AccountKey::from(&SigningKey::from_bytes(&[seed; 32]))
+//! });
+//! let job = Scope { buyer, job: JobId([7; 32]) };
+//! let weights = ContentId::of(b"weights");
+//!
+//! let mut grants = Grants::default();
+//! grants.begin(job);
+//! grants.grant(job, &Arc::new(BTreeSet::from([buyer, seller])), [weights]);
+//! assert!(grants.may_have(&job, seller, &weights));
+//! // To know its hash gives nobody a content.
+//! assert!(!grants.may_have(&job, stranger, &weights));
+//! ```
 
 #![forbid(unsafe_code)]
 #![warn(

@@ -3,6 +3,15 @@
 //! Network, disks, clocks, scheduling and people are simulated; nothing else is. A run first draws
 //! its schedule of faults, lives through it, heals, and looks at everything once more. A schedule
 //! that breaks a promise is shortened as far as it goes while the same promise stays broken.
+//!
+//! ```no_run
+//! use souk_sim::{Config, run};
+//!
+//! let report = run(&Config::new(7, 1));
+//! if let Some(failure) = report.failure {
+//!     println!("{:?}; to see it again: {}", failure.violation, failure.replay);
+//! }
+//! ```
 
 mod checker;
 mod clients;
