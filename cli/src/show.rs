@@ -28,13 +28,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use serde_json::Value;
+use souk_node::clock;
 use souk_node::protocols::market::Age;
+use time::OffsetDateTime;
 
 use crate::args::{Everywhere, Output};
 
 pub use souk_node::buyer::names::{Names, called, names, provider, provider_of};
 pub use souk_node::buyer::plan_json::seconds;
 pub use table::Table;
+
+const DAY_SECONDS: u64 = 86_400;
 
 /// Whether each entry of a list stands on a line of its own.
 static IS_BY_LINE: AtomicBool = AtomicBool::new(false);
@@ -169,15 +173,24 @@ pub fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(8).collect()
 }
 
-/// The time of day, in UTC, of milliseconds since 1970.
+/// The time of day, in UTC, of milliseconds since 1970, with the date where that is not today's.
 pub fn time_of_day(unix_ms: u64) -> String {
-    let seconds = unix_ms / 1_000 % 86_400;
-    format!(
+    let seconds = unix_ms / 1_000 % DAY_SECONDS;
+    let time = format!(
         "{:02}:{:02}:{:02}",
         seconds / 3_600,
         seconds / 60 % 60,
         seconds % 60
-    )
+    );
+    let day = |ms: u64| ms / 1_000 / DAY_SECONDS;
+    let date = i64::try_from(unix_ms / 1_000)
+        .ok()
+        .filter(|_| day(unix_ms) != day(clock::unix_ms()))
+        .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    match date {
+        Some(moment) => format!("{} {time}", moment.date()),
+        None => time,
+    }
 }
 
 /// Bytes in the unit that suits them.
@@ -197,6 +210,13 @@ pub fn scaled(count: f64, unit: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_moment_of_another_day_has_its_date() {
+        assert_eq!(time_of_day(86_400_000 + 3_661_000), "1970-01-02 01:01:01");
+        let now = clock::unix_ms();
+        assert!(!time_of_day(now).contains('-') || !time_of_day(clock::unix_ms()).contains('-'));
+    }
 
     #[test]
     fn a_list_is_a_line_for_each_entry() {

@@ -12,7 +12,7 @@ use souk_node::folder::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::provider::{Entry, History, LiveFigures};
 use souk_node::scheduler::planning::Objective;
 
-use super::{Table, bytes, credits, say, short};
+use super::{Table, bytes, count, credits, say, short};
 
 /// Leases shown to people; all of them are in the JSON.
 const LEASES_SHOWN: usize = 10;
@@ -43,8 +43,8 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<I
     };
     say(&format!("{} {state}; it sells {device}{joules}", file.name));
     say(&format!(
-        "{} leases closed, {} credits earned; {} open",
-        history.closed(),
+        "{} closed, {} credits earned; {} open",
+        count(history.closed(), "lease"),
         credits(history.earned().0),
         history.open().count(),
     ));

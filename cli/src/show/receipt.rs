@@ -13,7 +13,7 @@ pub fn print(receipt: &Receipt, names: &Names) {
         body.lease,
         names.get(&body.provider).cloned().unwrap_or_else(|| {
             let device = device(body.model.as_str(), body.emulated);
-            format!("({device}) {}", short(&body.provider))
+            format!("{device} {}", short(&body.provider))
         }),
         seconds(used),
         credits(body.amount.0),
