@@ -1,6 +1,6 @@
 //! A testnet that stays up: one process that holds the folder's lock and watches the nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -158,23 +158,37 @@ impl Supervisor {
     pub async fn run(mut self, stop: impl Future<Output = ()>, mut tell: impl FnMut(Incident)) {
         tokio::pin!(stop);
         let mut pauses: BTreeMap<String, (Instant, Duration)> = BTreeMap::new();
-        loop {
+        let mut ended: BTreeSet<String> = BTreeSet::new();
+        'watch: loop {
             tokio::select! {
                 () = &mut stop => break,
                 () = tokio::time::sleep(WATCH_PERIOD) => {}
             }
             for name in self.cluster.reap() {
                 tell(Incident::Ended(name.clone()));
-                let last = pauses.get(&name).copied();
-                let pause = match last.filter(|(at, _)| at.elapsed() < RESTART_PAUSE_MAX * 2) {
-                    Some((_, pause)) => (pause * 2).min(RESTART_PAUSE_MAX),
-                    None => RESTART_PAUSE,
+                wait(&mut pauses, &name);
+                ended.insert(name);
+            }
+            let is_due = |name: &&String| {
+                let (since, pause) = pauses[*name];
+                since.elapsed() >= pause
+            };
+            let due: Vec<String> = ended.iter().filter(is_due).cloned().collect();
+            for name in due {
+                let started = tokio::select! {
+                    () = &mut stop => break 'watch,
+                    started = self.cluster.restart(&name) => started,
                 };
-                pauses.insert(name.clone(), (Instant::now(), pause));
-                tokio::time::sleep(pause).await;
-                tell(match self.cluster.restart(&name).await {
-                    Ok(()) => Incident::Restarted(name),
-                    Err(error) => Incident::NotRestarted(name, error.to_string()),
+                tell(match started {
+                    Ok(()) => {
+                        ended.remove(&name);
+                        Incident::Restarted(name)
+                    }
+                    Err(error) => {
+                        // What keeps it from starting may pass, such as a disk that was full.
+                        wait(&mut pauses, &name);
+                        Incident::NotRestarted(name, error.to_string())
+                    }
                 });
             }
         }
@@ -187,6 +201,16 @@ impl Supervisor {
         // The lock says whether a testnet runs; the file is a convenience.
         let _ = fs::remove_file(self.folder.join(PID_FILE));
     }
+}
+
+/// Has a node wait before it is started: the longer, the more often it ended lately.
+fn wait(pauses: &mut BTreeMap<String, (Instant, Duration)>, name: &str) {
+    let last = pauses.get(name).copied();
+    let pause = match last.filter(|(at, _)| at.elapsed() < RESTART_PAUSE_MAX * 2) {
+        Some((_, pause)) => (pause * 2).min(RESTART_PAUSE_MAX),
+        None => RESTART_PAUSE,
+    };
+    pauses.insert(name.to_owned(), (Instant::now(), pause));
 }
 
 /// Stops the testnet that runs in `folder`, from another process.

@@ -173,7 +173,9 @@ fn tell(incident: Incident) {
     let text = match incident {
         Incident::Ended(name) => format!("{name} ended; it is started again"),
         Incident::Restarted(name) => format!("{name} is back"),
-        Incident::NotRestarted(name, why) => format!("{name} could not be started: {why}"),
+        Incident::NotRestarted(name, why) => {
+            format!("{name} could not be started and is tried again: {why}")
+        }
     };
     // Nobody may be reading any more: a detached testnet outlives its terminal.
     let _ = writeln!(std::io::stderr(), "{text}");
