@@ -8,6 +8,7 @@ mod access;
 mod constant;
 pub mod custom;
 mod decode;
+pub mod expansion;
 pub mod graph;
 mod placement;
 mod proto;

@@ -6,7 +6,7 @@ use super::*;
 fn run(node: NodeProto, inputs: &[Tensor], opset: i64) -> Result<Vec<Tensor>, KernelError> {
     let scope = Scope::new();
     let inputs = inputs.iter().cloned().map(Some).collect();
-    let entry = entry(node.op_type()).unwrap();
+    let entry = entry(&node).unwrap();
     (entry.run)(&Call {
         node: &node,
         inputs,
