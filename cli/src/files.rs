@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use serde_json::Value;
 use souk_node::market::Receipt;
 use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
@@ -141,6 +142,20 @@ pub fn write_outputs(
     }
 }
 
+/// Writes what outputs mean into `folder`, where that is not what they are.
+pub fn write_meanings(
+    folder: &Path,
+    meanings: &BTreeMap<String, Value>,
+) -> Result<Vec<PathBuf>, Failure> {
+    let mut written = Vec::new();
+    for (name, meaning) in meanings {
+        let path = folder.join(format!("{}.json", file_name(name)));
+        write(&path, meaning.to_string().as_bytes())?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
 /// The files that [`write_outputs`] makes in `folder` and what they hold, if that is the outputs of
 /// these ids.
 pub fn holds(
@@ -217,7 +232,7 @@ fn npy_path(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// An output's name as a file name: what could lead out of the folder becomes `_`.
-pub fn file_name(name: &str) -> String {
+fn file_name(name: &str) -> String {
     let safe = name.replace(['/', '\\', '\0'], "_");
     if matches!(safe.as_str(), "" | "." | "..") {
         "_".to_owned()
@@ -245,7 +260,10 @@ fn read_named(
         })?;
         return Ok(BTreeMap::from([(name.to_owned(), tensor)]));
     }
-    let tensor = legend.read_npy(path)?;
+    let tensor = legend.tensor(&read(path)?).map_err(|error| {
+        let cause = format!("{}: {error}", path.display());
+        Failure::new(Kind::Input, cause, "write it again with numpy.save")
+    })?;
     Ok(BTreeMap::from([(name.to_owned(), tensor)]))
 }
 

@@ -1,15 +1,13 @@
 //! What the numbers of a job stand for that people write as texts, or read as maps.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use bytes::Bytes;
 use serde_json::{Map, Value};
-use souk_node::memory::{Tensor, npy};
+use souk_node::memory::Tensor;
+use souk_node::memory::npy::{self, NpyError};
 use souk_node::scheduler::graph::{Graph, Label, Meanings};
-
-use crate::failure::{Failure, Kind};
-use crate::files;
 
 /// The legend of one model. Texts of inputs that are none of the model's own are added as they are
 /// read.
@@ -17,45 +15,29 @@ use crate::files;
 pub struct Legend(Mutex<Meanings>);
 
 impl Legend {
-    /// That of a model in a file; what is wrong with it is said where it is imported.
-    pub fn of(model: &Path) -> Result<Self, Failure> {
-        let meanings = Graph::meanings(files::read(model)?).unwrap_or_default();
-        Ok(Self(Mutex::new(meanings)))
+    /// That of a model; what is wrong with it is said where it is imported.
+    pub fn of(model: Bytes) -> Self {
+        Self(Mutex::new(Graph::meanings(model).unwrap_or_default()))
     }
 
     /// The tensor of a NumPy file, texts as their numbers.
-    pub fn read_npy(&self, path: &Path) -> Result<Tensor, Failure> {
-        let file = files::read(path)?;
-        let unreadable = |error: npy::NpyError| {
-            let cause = format!("{}: {error}", path.display());
-            Failure::new(Kind::Input, cause, "write it again with numpy.save")
-        };
-        let Some(given) = npy::read_texts(&file).map_err(unreadable)? else {
-            return npy::read(&file).map_err(unreadable);
+    pub fn tensor(&self, file: &Bytes) -> Result<Tensor, NpyError> {
+        let Some(given) = npy::read_texts(file)? else {
+            return npy::read(file);
         };
         let mut meanings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let words = &mut meanings.texts.words;
         let numbers: Vec<i64> = given.texts.iter().map(|text| words.number(text)).collect();
-        let tensor = Tensor::from_vec(given.dims, numbers);
-        tensor.map_err(|error| unreadable(error.into()))
+        Ok(Tensor::from_vec(given.dims, numbers)?)
     }
 
-    /// Writes beside outputs what their numbers stand for: texts as lists, maps as lists of
-    /// objects.
-    pub fn write(
-        &self,
-        folder: &Path,
-        outputs: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<PathBuf>, Failure> {
-        let mut written = Vec::new();
-        for (name, tensor) in outputs {
-            if let Some(value) = self.meaning(name, tensor) {
-                let path = folder.join(format!("{}.json", files::file_name(name)));
-                files::write(&path, value.to_string().as_bytes())?;
-                written.push(path);
-            }
-        }
-        Ok(written)
+    /// What the numbers of outputs stand for: texts as lists, maps as lists of objects.
+    pub fn meanings(&self, outputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Value> {
+        let meaning = |(name, tensor): (&String, &Tensor)| {
+            let value = self.meaning(name, tensor)?;
+            Some((name.clone(), value))
+        };
+        outputs.iter().filter_map(meaning).collect()
     }
 
     /// What an output stands for, if not for itself.

@@ -12,9 +12,8 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use rten::ThreadPool;
 use souk_memory::{DType, Tensor};
-use souk_onnx::NodeProto;
-use souk_onnx::expansion::CLASSICAL_DOMAIN;
 use souk_onnx::types::Types;
+use souk_onnx::{CLASSICAL_DOMAIN, NodeProto};
 use souk_reference::Scope;
 use souk_reference::trees::{self, Aggregate, Branch, Child, Comparison, Ensemble};
 
@@ -26,7 +25,7 @@ const STRIP_ROWS: usize = 256;
 
 /// A node of a tree: where to go is `first`, and one further where the comparison fails.
 #[derive(Clone, Copy)]
-struct Step<T> {
+struct TreeStep<T> {
     split: T,
     feature: u32,
     first: u32,
@@ -73,7 +72,7 @@ number!(f64);
 
 /// An ensemble laid out for a walk.
 struct Forest<T> {
-    steps: Vec<Step<T>>,
+    steps: Vec<TreeStep<T>>,
     trees: Vec<Tree>,
     /// Scores of the leaves, and where those of each begin.
     scores: Vec<(u32, f64)>,
@@ -214,7 +213,7 @@ impl<T: Number> Forest<T> {
                 match *child {
                     Child::Leaf(leaf) => {
                         steps_min.get_or_insert(depth);
-                        self.steps.push(Step {
+                        self.steps.push(TreeStep {
                             split: T::NAN,
                             feature: 0,
                             first: own.wrapping_sub(1),
@@ -308,7 +307,7 @@ impl<T: Number> Forest<T> {
 }
 
 /// A branch in terms of "at most", with its children in that order.
-fn step<T: Number>(branch: &Branch, first: u32) -> Option<(Step<T>, [Child; 2])> {
+fn step<T: Number>(branch: &Branch, first: u32) -> Option<(TreeStep<T>, [Child; 2])> {
     let [yes, no] = branch.children;
     let split = T::narrowed(branch.split);
     let (split, children, swapped) = match branch.comparison {
@@ -324,7 +323,7 @@ fn step<T: Number>(branch: &Branch, first: u32) -> Option<(Step<T>, [Child; 2])>
     if !has_below || branch.split.is_nan() {
         return None;
     }
-    let step = Step {
+    let step = TreeStep {
         split,
         feature: u32::try_from(branch.feature).ok()?,
         first,
@@ -335,7 +334,7 @@ fn step<T: Number>(branch: &Branch, first: u32) -> Option<(Step<T>, [Child; 2])>
 
 /// Where each row of a block arrives in a tree.
 fn walk<T: Number, const MISSING: bool>(
-    steps: &[Step<T>],
+    steps: &[TreeStep<T>],
     steps_min: usize,
     values: &[T],
     width: usize,

@@ -7,6 +7,9 @@ use super::{
     StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
 };
 
+/// The operators of classical learning: trees, linear models, encoders.
+pub const CLASSICAL_DOMAIN: &str = "ai.onnx.ml";
+
 impl ModelProto {
     /// Version of the operator set of `domain`, `""` and `"ai.onnx"` being the same one.
     #[must_use]
@@ -31,6 +34,15 @@ impl NodeProto {
             input: inputs.iter().map(ToString::to_string).collect(),
             output: vec![output.to_owned()],
             ..Self::default()
+        }
+    }
+
+    /// A node of classical learning with one output and no attributes.
+    #[must_use]
+    pub fn classical(operator: &str, inputs: &[&str], output: &str) -> Self {
+        Self {
+            domain: Some(CLASSICAL_DOMAIN.to_owned()),
+            ..Self::of(operator, inputs, output)
         }
     }
 

@@ -12,22 +12,20 @@ mod attention;
 mod body;
 mod classical;
 mod ensemble;
+mod facts;
 mod fused;
-mod known;
 mod quantised;
+mod scores;
 mod words;
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use crate::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use body::Body;
-use known::Known;
+use facts::Facts;
 pub use words::{Texts, Words};
-
-/// The operators of classical learning: trees, linear models, encoders.
-pub const CLASSICAL_DOMAIN: &str = "ai.onnx.ml";
 
 /// What ONNX Runtime and its tools write beyond ONNX.
 const RUNTIME_DOMAIN: &str = "com.microsoft";
@@ -84,7 +82,7 @@ pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
     if let Some(graph) = &mut model.graph {
         words::number(graph, &mut meanings.texts);
-        written_out(graph, &Known::new(opset), &mut meanings)?;
+        written_out(graph, &Facts::new(opset), &mut meanings)?;
         declare_columns(graph, &meanings.columns);
     }
     Ok(meanings)
@@ -93,24 +91,24 @@ pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
 /// Writes out the nodes of a graph, within what is known around it.
 fn written_out(
     graph: &mut GraphProto,
-    around: &Known,
+    around: &Facts,
     meanings: &mut Meanings,
 ) -> Result<(), ExpansionError> {
-    let mut known = around.within(graph);
+    let mut facts = around.within(graph);
     let mut written = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
         for attribute in &mut node.attribute {
             for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                written_out(body, &known, meanings)?;
+                written_out(body, &facts, meanings)?;
             }
         }
-        let mut body = Body::new(&node, &known, meanings);
+        let mut body = Body::new(&node, &facts, meanings);
         let nodes = match expanded(&mut body) {
             Some(()) => body.written(),
             None => vec![node],
         };
         for node in &nodes {
-            known.follow(node, &mut meanings.texts)?;
+            facts.follow(node, &mut meanings.texts)?;
         }
         written.extend(nodes);
     }

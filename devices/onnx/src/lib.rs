@@ -21,6 +21,7 @@ mod tensor;
 pub mod types;
 pub mod work;
 
+pub use access::CLASSICAL_DOMAIN;
 pub use constant::constant;
 pub use decode::{DecodeError, decode, encode};
 pub use proto::*;

@@ -141,7 +141,7 @@ fn weighted(weights: &[f32], values: &[f64]) -> f64 {
 }
 
 /// Which of the kept rows are of which class.
-struct Classes<'a> {
+struct ClassMachine<'a> {
     machine: Machine<'a>,
     labels: &'a [i64],
     /// Where the rows of each class begin, and their end.
@@ -150,7 +150,7 @@ struct Classes<'a> {
     logistic: Vec<(f64, f64)>,
 }
 
-impl<'a> Classes<'a> {
+impl<'a> ClassMachine<'a> {
     fn of(node: &'a NodeProto) -> Result<Self, KernelError> {
         let machine = Machine::of(node)?;
         let labels = node.ints("classlabels_ints").unwrap_or_default();
@@ -310,7 +310,7 @@ fn first_largest<T: PartialOrd>(values: &[T]) -> usize {
 }
 
 pub(super) fn classifier(call: &Call<'_>) -> Results {
-    let classes = Classes::of(call.node)?;
+    let classes = ClassMachine::of(call.node)?;
     let (values, count, width) = rows(call)?;
     let (mut labels, mut scores) = (Vec::new(), Vec::new());
     for row in values.chunks_exact(width.max(1)) {

@@ -1,9 +1,8 @@
 //! Which kernel runs which operator, in which element types.
 
 use souk_memory::DType;
-use souk_onnx::NodeProto;
-use souk_onnx::expansion::CLASSICAL_DOMAIN;
 use souk_onnx::subgraph::UnsupportedReason;
+use souk_onnx::{CLASSICAL_DOMAIN, NodeProto};
 
 use super::call::{Call, Results};
 use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};

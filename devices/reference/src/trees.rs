@@ -3,8 +3,6 @@
 //! Both ways that ONNX writes them become one form, in which every node is reached from one root
 //! once: a walk ends, whatever the model says.
 
-use std::collections::BTreeMap;
-
 use souk_memory::{DType, Tensor};
 use souk_onnx::{NodeProto, tensor_from_proto};
 
@@ -248,8 +246,9 @@ struct Lists<'a> {
     features: Vec<usize>,
     splits: Vec<f64>,
     missing: &'a [i64],
-    /// The place of each node among the branches or among the leaves, by tree and number.
-    places: BTreeMap<(i64, i64), Child>,
+    /// The place of each node in the lists, and that among the branches or among the leaves, by
+    /// tree and number: in order, so that each is found.
+    places: Vec<((i64, i64), usize, Child)>,
     keys: Vec<(i64, i64)>,
     yes: &'a [i64],
     no: &'a [i64],
@@ -266,7 +265,7 @@ impl<'a> Lists<'a> {
             features: places(node, "nodes_featureids")?,
             splits: doubles(node, "nodes_values")?,
             missing: node.ints("nodes_missing_value_tracks_true").unwrap_or(&[]),
-            places: BTreeMap::new(),
+            places: Vec::new(),
             keys: trees.iter().copied().zip(numbers.iter().copied()).collect(),
             yes: node.ints("nodes_truenodeids").unwrap_or_default(),
             no: node.ints("nodes_falsenodeids").unwrap_or_default(),
@@ -289,35 +288,41 @@ impl<'a> Lists<'a> {
 
     fn placed(mut self) -> Result<Self, Fault> {
         let (mut branches, mut leaves) = (0, 0);
-        for (key, comparison) in self.keys.iter().zip(&self.comparisons) {
-            let next = if comparison.is_some() {
-                &mut branches
-            } else {
-                &mut leaves
+        for (at, (key, comparison)) in self.keys.iter().zip(&self.comparisons).enumerate() {
+            let child = match comparison {
+                Some(_) => Child::Branch(branches),
+                None => Child::Leaf(leaves),
             };
-            let place = match comparison {
-                Some(_) => Child::Branch(*next),
-                None => Child::Leaf(*next),
-            };
-            *next += 1;
-            if self.places.insert(*key, place).is_some() {
-                return Err("nodes_nodeids");
-            }
+            branches += usize::from(comparison.is_some());
+            leaves += usize::from(comparison.is_none());
+            self.places.push((*key, at, child));
         }
-        Ok(self)
+        self.places.sort_unstable_by_key(|place| place.0);
+        match self.places.windows(2).all(|pair| pair[0].0 != pair[1].0) {
+            true => Ok(self),
+            false => Err("nodes_nodeids"),
+        }
+    }
+
+    /// A node of a tree: its place in the lists, and that among its kind.
+    fn find(&self, key: (i64, i64)) -> Option<(usize, Child)> {
+        let found = self.places.binary_search_by_key(&key, |place| place.0);
+        let (_, at, child) = self.places[found.ok()?];
+        Some((at, child))
     }
 
     /// The branches, and the roots: nodes that none leads to.
     fn branches(&self) -> Result<(Vec<Branch>, Vec<Child>), Fault> {
         let mut branches = Vec::new();
-        let mut reached = std::collections::BTreeSet::new();
-        for (at, key) in self.keys.iter().enumerate() {
+        let mut reached = vec![false; self.keys.len()];
+        for (at, (tree, _)) in self.keys.iter().enumerate() {
             let Some(comparison) = self.comparisons[at] else {
                 continue;
             };
             let mut child = |number: i64, fault| {
-                reached.insert((key.0, number));
-                self.places.get(&(key.0, number)).copied().ok_or(fault)
+                let (place, child) = self.find((*tree, number)).ok_or(fault)?;
+                reached[place] = true;
+                Ok(child)
             };
             branches.push(Branch {
                 feature: self.features[at],
@@ -331,8 +336,9 @@ impl<'a> Lists<'a> {
                 takes_missing: self.missing.get(at).is_some_and(|it| *it != 0),
             });
         }
-        let roots = self.keys.iter().filter(|key| !reached.contains(*key));
-        Ok((branches, roots.map(|key| self.places[key]).collect()))
+        let mut roots: Vec<_> = self.places.iter().filter(|it| !reached[it.1]).collect();
+        roots.sort_unstable_by_key(|place| place.1);
+        Ok((branches, roots.into_iter().map(|place| place.2).collect()))
     }
 
     /// What each leaf adds to which targets.
@@ -353,8 +359,8 @@ impl<'a> Lists<'a> {
             .zip(numbers.iter().copied())
             .enumerate()
         {
-            match self.places.get(&key) {
-                Some(Child::Leaf(leaf)) => leaves[*leaf].push((targets[at], weights[at])),
+            match self.find(key) {
+                Some((_, Child::Leaf(leaf))) => leaves[leaf].push((targets[at], weights[at])),
                 _ => return Err("target_nodeids"),
             }
         }

@@ -1,4 +1,4 @@
-//! Arrays of texts, which are no tensors: NumPy keeps them in as many bytes each as the longest has.
+//! Arrays of texts, which are no tensors: NumPy keeps each in as many bytes as the longest has.
 
 use super::header::Fields;
 use super::{NpyError, c_order};

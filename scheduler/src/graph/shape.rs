@@ -26,8 +26,7 @@ mod work;
 
 use souk_memory::DType;
 use souk_onnx::custom::Custom;
-use souk_onnx::expansion::CLASSICAL_DOMAIN;
-use souk_onnx::{DataType, NodeProto, raw_bytes};
+use souk_onnx::{CLASSICAL_DOMAIN, DataType, NodeProto, raw_bytes};
 use thiserror::Error;
 
 use super::Weight;

@@ -108,7 +108,7 @@ impl Files {
     /// Reads every request once, before anything is paid for: all must be what the first is.
     pub fn read(args: &SubmitArgs) -> Result<Files, Failure> {
         let stream = args.stream.as_deref().map(files::requests).transpose()?;
-        let legend = Legend::of(&args.job.model)?;
+        let legend = Legend::of(files::read(&args.job.model)?);
         let common = files::read_inputs(&args.job.input, &legend)?;
         let mut files = Files {
             legend,
@@ -326,7 +326,8 @@ impl<'a> Asking<'a> {
             let name = self.files.name(place);
             let folder = self.args.out.join(name);
             let mut files = files::write_outputs(&folder, &answer.outputs, self.args.format)?;
-            files.extend(self.files.legend.write(&folder, &answer.outputs)?);
+            let meanings = self.files.legend.meanings(&answer.outputs);
+            files.extend(files::write_meanings(&folder, &meanings)?);
             let mut outputs = answer.keep();
             if self.files.stream.is_some() {
                 if self.output == Output::Text {

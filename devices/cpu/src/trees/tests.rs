@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use souk_memory::Tensor;
 use souk_onnx::NodeProto;
-use souk_onnx::expansion::CLASSICAL_DOMAIN;
 use souk_reference as reference;
 
 use super::*;
@@ -97,24 +96,21 @@ fn ensemble(draws: &[Draw], aggregate: &str) -> NodeProto {
     for (tree, draw) in draws.iter().enumerate() {
         lists.grow(tree as i64, draw, 0);
     }
-    NodeProto {
-        domain: Some(CLASSICAL_DOMAIN.to_owned()),
-        ..NodeProto::of("TreeEnsembleRegressor", &["x"], "y")
-    }
-    .with("n_targets", TARGETS)
-    .with("aggregate_function", aggregate)
-    .with("nodes_treeids", lists.trees)
-    .with("nodes_nodeids", lists.numbers)
-    .with("nodes_modes", lists.modes)
-    .with("nodes_featureids", lists.features)
-    .with("nodes_values", lists.splits)
-    .with("nodes_missing_value_tracks_true", lists.missing)
-    .with("nodes_truenodeids", lists.yes)
-    .with("nodes_falsenodeids", lists.no)
-    .with("target_treeids", lists.leaf_trees)
-    .with("target_nodeids", lists.leaf_numbers)
-    .with("target_ids", lists.leaf_targets)
-    .with("target_weights", lists.leaf_weights)
+    NodeProto::classical("TreeEnsembleRegressor", &["x"], "y")
+        .with("n_targets", TARGETS)
+        .with("aggregate_function", aggregate)
+        .with("nodes_treeids", lists.trees)
+        .with("nodes_nodeids", lists.numbers)
+        .with("nodes_modes", lists.modes)
+        .with("nodes_featureids", lists.features)
+        .with("nodes_values", lists.splits)
+        .with("nodes_missing_value_tracks_true", lists.missing)
+        .with("nodes_truenodeids", lists.yes)
+        .with("nodes_falsenodeids", lists.no)
+        .with("target_treeids", lists.leaf_trees)
+        .with("target_nodeids", lists.leaf_numbers)
+        .with("target_ids", lists.leaf_targets)
+        .with("target_weights", lists.leaf_weights)
 }
 
 fn both(node: &NodeProto, input: &Tensor) -> [Tensor; 2] {

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 
-use super::known::Known;
+use super::facts::Facts;
 use super::{Columns, Meanings};
 use crate::{NodeProto, TensorProto, tensor_to_proto};
 
 /// A node being written out.
 pub(super) struct Body<'a> {
     call: &'a NodeProto,
-    known: &'a Known,
+    facts: &'a Facts,
     meanings: &'a mut Meanings,
     nodes: Vec<NodeProto>,
     /// Values that are outputs of the node, with the names these have outside.
@@ -20,10 +20,10 @@ pub(super) struct Body<'a> {
 }
 
 impl<'a> Body<'a> {
-    pub fn new(call: &'a NodeProto, known: &'a Known, meanings: &'a mut Meanings) -> Self {
+    pub fn new(call: &'a NodeProto, facts: &'a Facts, meanings: &'a mut Meanings) -> Self {
         Self {
             call,
-            known,
+            facts,
             meanings,
             nodes: Vec::new(),
             given: Vec::new(),
@@ -37,7 +37,7 @@ impl<'a> Body<'a> {
 
     /// Version of the standard operator set.
     pub fn opset(&self) -> i64 {
-        self.known.opset
+        self.facts.opset
     }
 
     /// Input `index`, if it is there.
@@ -54,28 +54,28 @@ impl<'a> Body<'a> {
     /// How many dimensions a value has, if known.
     pub fn rank(&self, value: &str) -> Option<usize> {
         let own = self.nodes.iter().any(|node| node.output[0] == value);
-        if own { None } else { self.known.rank(value) }
+        if own { None } else { self.facts.rank(value) }
     }
 
     /// The type of input `index`, if known.
     pub fn dtype(&self, index: usize) -> Option<DType> {
-        self.known.dtype(self.input(index)?)
+        self.facts.dtype(self.input(index)?)
     }
 
     /// The sizes of input `index`, if all are known.
     pub fn dims(&self, index: usize) -> Option<Vec<i64>> {
-        let dims = self.known.dims(self.input(index)?)?;
+        let dims = self.facts.dims(self.input(index)?)?;
         dims.iter().copied().collect()
     }
 
     /// The last size of input `index`, if known.
     pub fn width(&self, index: usize) -> Option<i64> {
-        *self.known.dims(self.input(index)?)?.last()?
+        *self.facts.dims(self.input(index)?)?.last()?
     }
 
     /// The bytes of a constant input as elements of another type and shape.
     pub fn packed(&mut self, index: usize, dtype: DType, dims: &[i64]) -> Option<String> {
-        let held = self.known.constant(self.input(index)?)?;
+        let held = self.facts.constant(self.input(index)?)?;
         let tensor = TensorProto {
             name: None,
             dims: dims.to_vec(),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::body::Body;
-use super::classical::{self, Scores, best, choose, labels, native, tensor, transformed};
-use crate::{AttributeProto, NodeProto};
+use super::scores::{Scores, best, choose, labels, named, transformed};
+use crate::{AttributeProto, NodeProto, tensor_from_proto};
 
 /// Transforms as version 5 numbers them.
 const TRANSFORMS: [&str; 5] = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"];
@@ -13,7 +13,8 @@ const TRANSFORMS: [&str; 5] = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "P
 /// transform, one target for each class. Leaves are named by `kind`.
 fn sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
     let call = body.call();
-    let mut node = native("TreeEnsembleRegressor", &[body.input(0)?]).with("n_targets", targets);
+    let mut node = NodeProto::classical("TreeEnsembleRegressor", &[body.input(0)?], "")
+        .with("n_targets", targets);
     for attribute in &call.attribute {
         let name = attribute.name();
         let renamed = match name.strip_prefix(kind) {
@@ -44,7 +45,8 @@ fn listed(node: &NodeProto, name: &str) -> Vec<f32> {
     if let Some(floats) = node.floats(name).filter(|it| !it.is_empty()) {
         return floats.to_vec();
     }
-    let tensor = tensor(node, &format!("{name}_as_tensor"));
+    let tensor = node.tensor(&format!("{name}_as_tensor"));
+    let tensor = tensor.and_then(|tensor| tensor_from_proto(tensor).ok());
     let doubles = tensor.and_then(|tensor| tensor.to_f64s().ok());
     let doubles = doubles.unwrap_or_default().into_iter();
     doubles.map(|value| value as f32).collect()
@@ -148,12 +150,12 @@ pub(super) fn of_version_5(body: &mut Body<'_>) -> Option<()> {
     if number == 0 {
         return None;
     }
-    let mut node = native("TreeEnsemble", &[body.input(0)?]);
+    let mut node = NodeProto::classical("TreeEnsemble", &[body.input(0)?], "");
     let others = call.attribute.iter();
     let others = others.filter(|attribute| attribute.name() != "post_transform");
     node.attribute.extend(others.cloned());
     let sums = body.add(node);
-    let scores = classical::named(body, &sums, TRANSFORMS.get(number)?)?;
+    let scores = named(body, &sums, TRANSFORMS.get(number)?)?;
     body.give(0, &scores);
     Some(())
 }

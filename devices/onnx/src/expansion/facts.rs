@@ -36,7 +36,7 @@ const MOVES: &[&str] = &[
 
 /// What is known of a graph's values.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct Facts {
     pub opset: i64,
     ranks: Ranks,
     types: BTreeMap<String, DType>,
@@ -46,7 +46,7 @@ pub(super) struct Known {
     dims: BTreeMap<String, Vec<Option<i64>>>,
 }
 
-impl Known {
+impl Facts {
     /// Nothing, in a version of the standard operator set.
     pub fn new(opset: i64) -> Self {
         Self {
@@ -101,7 +101,7 @@ impl Known {
     pub fn follow(&mut self, node: &NodeProto, texts: &mut Texts) -> Result<(), ExpansionError> {
         let reads_text = node.input.iter().any(|name| texts.has(name));
         let plain = node.operator_domain().is_empty() && MOVES.contains(&node.op_type());
-        let encodes = node.operator_domain() == super::CLASSICAL_DOMAIN;
+        let encodes = node.operator_domain() == crate::CLASSICAL_DOMAIN;
         let texts_made = words::is_text_cast(node) && node.op_type() == "Cast";
         if (reads_text && !plain && !encodes) || texts_made {
             return Err(text_error(node));
