@@ -319,7 +319,7 @@ impl<'a> Lists<'a> {
             let Some(comparison) = self.comparisons[at] else {
                 continue;
             };
-            let mut child = |number: i64, fault| {
+            let mut child = |number: i64, fault: Fault| -> Result<Child, Fault> {
                 let (place, child) = self.find((*tree, number)).ok_or(fault)?;
                 reached[place] = true;
                 Ok(child)
