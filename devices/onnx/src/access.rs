@@ -135,7 +135,7 @@ pub enum AttributeValue {
     /// A text.
     Text(String),
     /// A tensor.
-    Tensor(TensorProto),
+    Tensor(Box<TensorProto>),
     /// Floats.
     Floats(Vec<f32>),
     /// Integers.
@@ -164,7 +164,7 @@ impl From<&str> for AttributeValue {
 
 impl From<TensorProto> for AttributeValue {
     fn from(value: TensorProto) -> Self {
-        Self::Tensor(value)
+        Self::Tensor(Box::new(value))
     }
 }
 
@@ -208,7 +208,7 @@ impl AttributeProto {
                 AttributeType::String
             }
             AttributeValue::Tensor(value) => {
-                attribute.t = Some(value);
+                attribute.t = Some(*value);
                 AttributeType::Tensor
             }
             AttributeValue::Floats(values) => {

@@ -13,7 +13,7 @@ use super::value::{from_bytes, item};
 pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     let missing = |name: &&str| node.tensor(name).is_none();
     let attributes = ["keys_tensor", "values_tensor", "default_tensor"];
-    match attributes.into_iter().find(|name| missing(&name)) {
+    match attributes.into_iter().find(missing) {
         Some(name) => Err(UnsupportedReason::Attribute(name)),
         None => Ok(()),
     }

@@ -107,10 +107,10 @@ fn softmax_zero(body: &mut Body<'_>, sums: &str) -> String {
     body.op("Div", &[&powers, &sum])
 }
 
-/// The probit function by Winitzki's approximation, with the constants that ONNX Runtime takes.
+/// The probit function by Winitzki's approximation, as ONNX Runtime has it.
 fn probit(body: &mut Body<'_>, sums: &str) -> String {
     const A: f32 = 0.147;
-    const TWO_BY_PI_A: f32 = 2.0 / (3.141_59 * A);
+    const TWO_BY_PI_A: f32 = 2.0 / (std::f32::consts::PI * A);
     let [one, two, half] = [1.0, 2.0, 0.5].map(|value| body.float(value));
     let doubled = body.op("Mul", &[sums, &two]);
     let x = body.op("Sub", &[&doubled, &one]);
