@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use serde_json::Value;
 use souk_node::market::Receipt;
 use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
 use crate::args::{Format, SubmitArgs};
 use crate::failure::{Failure, Kind};
+use crate::legend::Legend;
 
 /// Reads a whole file.
 pub fn read(path: &Path) -> Result<Bytes, Failure> {
@@ -20,11 +22,11 @@ pub fn read(path: &Path) -> Result<Bytes, Failure> {
 }
 
 /// Reads the inputs that `-i` names: NAME=FILE.npy, or FILE.safetensors with all its tensors.
-pub fn read_inputs(given: &[String]) -> Result<BTreeMap<String, Tensor>, Failure> {
+pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String, Tensor>, Failure> {
     let mut inputs = BTreeMap::new();
     for text in given {
         let tensors = match text.split_once('=') {
-            Some((name, file)) => read_named(name, Path::new(file))?,
+            Some((name, file)) => read_named(name, Path::new(file), legend)?,
             None => read_all(Path::new(text))?,
         };
         for (name, tensor) in tensors {
@@ -99,9 +101,10 @@ impl Request {
     pub fn read(
         &self,
         common: &BTreeMap<String, Tensor>,
+        legend: &Legend,
     ) -> Result<BTreeMap<String, Tensor>, Failure> {
         let mut inputs = match &self.name {
-            Some(name) => read_named(name, &self.path)?,
+            Some(name) => read_named(name, &self.path, legend)?,
             None => read_all(&self.path)?,
         };
         for (name, tensor) in common {
@@ -137,6 +140,20 @@ pub fn write_outputs(
             .map(|(name, tensor)| write_npy(folder, name, tensor))
             .collect(),
     }
+}
+
+/// Writes what outputs mean into `folder`, where that is not what they are.
+pub fn write_meanings(
+    folder: &Path,
+    meanings: &BTreeMap<String, Value>,
+) -> Result<Vec<PathBuf>, Failure> {
+    let mut written = Vec::new();
+    for (name, meaning) in meanings {
+        let path = folder.join(format!("{}.json", file_name(name)));
+        write(&path, meaning.to_string().as_bytes())?;
+        written.push(path);
+    }
+    Ok(written)
 }
 
 /// The files that [`write_outputs`] makes in `folder` and what they hold, if that is the outputs of
@@ -229,7 +246,11 @@ fn unwritable(path: &Path, error: &impl std::fmt::Display) -> Failure {
     Failure::new(Kind::Input, cause, "try the other --format")
 }
 
-fn read_named(name: &str, path: &Path) -> Result<BTreeMap<String, Tensor>, Failure> {
+fn read_named(
+    name: &str,
+    path: &Path,
+    legend: &Legend,
+) -> Result<BTreeMap<String, Tensor>, Failure> {
     if is_safetensors(path) {
         let mut all = read_all(path)?;
         let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
@@ -239,7 +260,7 @@ fn read_named(name: &str, path: &Path) -> Result<BTreeMap<String, Tensor>, Failu
         })?;
         return Ok(BTreeMap::from([(name.to_owned(), tensor)]));
     }
-    let tensor = npy::read(&read(path)?).map_err(|error| {
+    let tensor = legend.tensor(&read(path)?).map_err(|error| {
         let cause = format!("{}: {error}", path.display());
         Failure::new(Kind::Input, cause, "write it again with numpy.save")
     })?;
@@ -307,7 +328,7 @@ mod tests {
         let tensor = Tensor::from_vec([1], vec![1.0_f32]).unwrap();
         write(&path, &npy::write(&tensor).unwrap()).unwrap();
         let given = format!("x={}", path.display());
-        let refused = read_inputs(&[given.clone(), given]).unwrap_err();
+        let refused = read_inputs(&[given.clone(), given], &Legend::default()).unwrap_err();
         assert_eq!(refused.kind, Kind::Input);
         assert!(refused.cause.contains("twice"));
     }

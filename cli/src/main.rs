@@ -7,6 +7,7 @@ mod commands;
 mod failure;
 mod files;
 mod folder;
+mod legend;
 mod paste;
 mod rules;
 mod show;

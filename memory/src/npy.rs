@@ -5,12 +5,14 @@
 //! NumPy lacks (`bf16`, 8-bit and packed ones) cannot be written; `.safetensors` has some of them.
 
 mod header;
+mod texts;
 
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
 use crate::{DType, Shape, Tensor, TensorError};
 use header::Header;
+pub use texts::{Texts, read_texts};
 
 /// Why a file is no tensor, or a tensor no file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -39,6 +41,12 @@ pub enum NpyError {
     Header {
         /// What is wrong.
         reason: &'static str,
+    },
+    /// A text that is none.
+    #[error("element {element} of the .npy file is no text")]
+    Text {
+        /// Its place in the order of the file.
+        element: usize,
     },
     /// An element type that is not supported.
     #[error("the .npy element type {descr:?} is not supported")]

@@ -30,6 +30,7 @@ pub use extents::extents;
 pub(crate) use external::CONTENT_SCHEME;
 pub use order::topological;
 use shape::Fact;
+pub use souk_onnx::expansion::{Label, Meanings, Texts};
 pub use wish::Wish;
 
 /// A node by its place in [`Graph::nodes`]: topological, so a node's inputs come from lower ids.

@@ -23,6 +23,7 @@ use super::providers;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, join_within};
+use crate::legend::Legend;
 use crate::show::balance::Balances;
 use crate::show::times::{Times, Watch};
 use crate::{files, show};
@@ -42,7 +43,8 @@ pub use souk_node::buyer::journal::JOBS_FOLDER;
 
 /// Shows a plan and what else there is to choose from.
 pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
-    let mut job = read(args, files::read_inputs(&args.input)?)?;
+    let legend = Legend::of(files::read(&args.model)?);
+    let mut job = read(args, files::read_inputs(&args.input, &legend)?)?;
     let buyer = join(folder).await?;
     job.limits.excluded = excluded(&buyer, args).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;

@@ -43,6 +43,7 @@ mod segments;
 mod sequences;
 mod sizes;
 mod tiled;
+mod trees;
 #[cfg(feature = "wasm")]
 mod wasm_nodes;
 #[cfg(not(feature = "wasm"))]

@@ -25,6 +25,7 @@ use super::rten_engine::caught;
 use super::rten_fit::Fit;
 use super::rten_part::RtenPart;
 use super::sequences::{self, SequenceModel};
+use super::trees::TreeNodes;
 use super::wasm_nodes::WasmNodes;
 use super::{passes, sizes};
 
@@ -50,6 +51,7 @@ enum Fast {
     Images(Box<ImageModel>),
     Sequences(Box<SequenceModel>),
     Rten(Box<RtenPart>),
+    Trees(TreeNodes),
     Wasm(WasmNodes),
     None,
 }
@@ -68,6 +70,7 @@ pub(super) enum Keep {
 struct Engines {
     rten: bool,
     reference: bool,
+    trees: bool,
     wasm: bool,
 }
 
@@ -164,6 +167,11 @@ impl Segment {
                 Err(error) if !self.has_reference || is_final(&error) => return Err(error),
                 Ok(_) | Err(_) => {}
             },
+            Fast::Trees(trees) => {
+                if own(scope, "trees", |scope| trees.run(scope, weights))? {
+                    return Ok(());
+                }
+            }
             Fast::Wasm(kernels) => return kernels.run(scope, weights),
             Fast::None => {}
         }
@@ -285,6 +293,7 @@ fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
             return Ok(Engines {
                 rten: false,
                 reference: false,
+                trees: false,
                 wasm,
             });
         }
@@ -294,6 +303,7 @@ fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
             checked => Ok(Engines {
                 rten,
                 reference: checked.is_ok(),
+                trees: TreeNodes::takes(node),
                 wasm,
             }),
         }
@@ -334,7 +344,8 @@ fn between(
     let mut start = range.start;
     while start < range.end {
         let first = engines[start];
-        let same = |it: &&Engines| (it.rten, it.wasm) == (first.rten, first.wasm);
+        let same =
+            |it: &&Engines| (it.rten, it.trees, it.wasm) == (first.rten, first.trees, first.wasm);
         let end = start + engines[start..range.end].iter().take_while(same).count();
         let engines = Engines {
             reference: engines[start..end].iter().all(|it| it.reference),
@@ -364,9 +375,12 @@ fn segment(
         });
     }
     if !engines.rten {
+        let trees = engines
+            .trees
+            .then(|| TreeNodes::compile(&nodes, &graph.dtypes, threads));
         return Ok(Segment {
             nodes,
-            fast: Fast::None,
+            fast: trees.flatten().map_or(Fast::None, Fast::Trees),
             has_reference,
         });
     }

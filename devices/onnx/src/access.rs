@@ -1,9 +1,14 @@
 //! Accessors over the messages: names without options, attributes by name.
 
+use bytes::Bytes;
+
 use super::{
-    AttributeProto, Dimension, DimensionValue, GraphProto, ModelProto, NodeProto,
+    AttributeProto, AttributeType, Dimension, DimensionValue, GraphProto, ModelProto, NodeProto,
     StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
 };
+
+/// The operators of classical learning: trees, linear models, encoders.
+pub const CLASSICAL_DOMAIN: &str = "ai.onnx.ml";
 
 impl ModelProto {
     /// Version of the operator set of `domain`, `""` and `"ai.onnx"` being the same one.
@@ -30,6 +35,22 @@ impl NodeProto {
             output: vec![output.to_owned()],
             ..Self::default()
         }
+    }
+
+    /// A node of classical learning with one output and no attributes.
+    #[must_use]
+    pub fn classical(operator: &str, inputs: &[&str], output: &str) -> Self {
+        Self {
+            domain: Some(CLASSICAL_DOMAIN.to_owned()),
+            ..Self::of(operator, inputs, output)
+        }
+    }
+
+    /// The node with one more attribute.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<AttributeValue>) -> Self {
+        self.attribute.push(AttributeProto::of(name, value));
+        self
     }
 
     /// Domain of the operator, empty for the standard one however it was spelt.
@@ -85,6 +106,13 @@ impl NodeProto {
             .map(|attribute| attribute.floats.as_slice())
     }
 
+    /// An attribute that is a list of strings.
+    #[must_use]
+    pub fn strings(&self, name: &str) -> Option<&[Bytes]> {
+        self.attribute(name)
+            .map(|attribute| attribute.strings.as_slice())
+    }
+
     /// A tensor attribute.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorProto> {
@@ -95,6 +123,109 @@ impl NodeProto {
     pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
         let attributes = self.attribute.iter();
         attributes.flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
+    }
+}
+
+/// What an attribute holds.
+pub enum AttributeValue {
+    /// A float.
+    Float(f32),
+    /// An integer.
+    Int(i64),
+    /// A text.
+    Text(String),
+    /// A tensor.
+    Tensor(Box<TensorProto>),
+    /// Floats.
+    Floats(Vec<f32>),
+    /// Integers.
+    Ints(Vec<i64>),
+    /// Texts.
+    Texts(Vec<Bytes>),
+}
+
+impl From<f32> for AttributeValue {
+    fn from(value: f32) -> Self {
+        Self::Float(value)
+    }
+}
+
+impl From<i64> for AttributeValue {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+
+impl From<&str> for AttributeValue {
+    fn from(value: &str) -> Self {
+        Self::Text(value.to_owned())
+    }
+}
+
+impl From<TensorProto> for AttributeValue {
+    fn from(value: TensorProto) -> Self {
+        Self::Tensor(Box::new(value))
+    }
+}
+
+impl From<Vec<f32>> for AttributeValue {
+    fn from(values: Vec<f32>) -> Self {
+        Self::Floats(values)
+    }
+}
+
+impl From<Vec<i64>> for AttributeValue {
+    fn from(values: Vec<i64>) -> Self {
+        Self::Ints(values)
+    }
+}
+
+impl From<Vec<Bytes>> for AttributeValue {
+    fn from(values: Vec<Bytes>) -> Self {
+        Self::Texts(values)
+    }
+}
+
+impl AttributeProto {
+    /// An attribute.
+    #[must_use]
+    pub fn of(name: &str, value: impl Into<AttributeValue>) -> Self {
+        let mut attribute = Self {
+            name: Some(name.to_owned()),
+            ..Self::default()
+        };
+        let kind = match value.into() {
+            AttributeValue::Float(value) => {
+                attribute.f = Some(value);
+                AttributeType::Float
+            }
+            AttributeValue::Int(value) => {
+                attribute.i = Some(value);
+                AttributeType::Int
+            }
+            AttributeValue::Text(value) => {
+                attribute.s = Some(Bytes::from(value));
+                AttributeType::String
+            }
+            AttributeValue::Tensor(value) => {
+                attribute.t = Some(*value);
+                AttributeType::Tensor
+            }
+            AttributeValue::Floats(values) => {
+                attribute.floats = values;
+                AttributeType::Floats
+            }
+            AttributeValue::Ints(values) => {
+                attribute.ints = values;
+                AttributeType::Ints
+            }
+            AttributeValue::Texts(values) => {
+                attribute.strings = values;
+                AttributeType::Strings
+            }
+        };
+        attribute.r#type = Some(kind as i32);
+        attribute
     }
 }
 

@@ -176,7 +176,8 @@ fn port(value: &ValueInfoProto) -> Result<Port, CompileError> {
 fn dims(value: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
     let shape = value.tensor_type()?.shape.as_ref()?;
     let size = |dim: &onnx::Dimension| match &dim.value {
-        Some(DimensionValue::DimValue(size)) => usize::try_from(*size).ok(),
+        // Exporters write 0 for a size that is left open, as they do -1.
+        Some(DimensionValue::DimValue(size)) => usize::try_from(*size).ok().filter(|&it| it > 0),
         _ => None,
     };
     Some(shape.dim.iter().map(size).collect())

@@ -20,6 +20,7 @@ mod access;
 mod constant;
 pub mod custom;
 mod decode;
+pub mod expansion;
 pub mod graph;
 mod placement;
 mod proto;
@@ -32,6 +33,7 @@ mod tensor;
 pub mod types;
 pub mod work;
 
+pub use access::CLASSICAL_DOMAIN;
 pub use constant::constant;
 pub use decode::{DecodeError, decode, encode};
 pub use proto::*;

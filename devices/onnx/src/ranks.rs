@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::graph::Graph;
 use super::schema::{Extents, OperatorSchema};
-use crate::NodeProto;
+use crate::{GraphProto, NodeProto};
 
 /// Numbers of dimensions of the values for which they are known.
 #[derive(Clone, Debug, Default)]
@@ -19,27 +19,32 @@ impl Ranks {
     pub fn infer(graph: &Graph) -> Self {
         let mut ranks = Self::default();
         for (name, weight) in &graph.weights {
-            ranks.note(name, weight.dims().len());
-            if let [length] = weight.dims() {
-                ranks.lengths.insert(name.clone(), *length);
-            }
+            ranks.hold(name, weight.dims());
         }
-        let proto = graph.graph();
-        for value in proto
-            .input
-            .iter()
-            .chain(&proto.value_info)
-            .chain(&proto.output)
-        {
-            let shape = value.tensor_type().and_then(|tensor| tensor.shape.as_ref());
-            if let Some(shape) = shape {
-                ranks.note(value.name(), shape.dim.len());
-            }
-        }
+        ranks.declare(graph.graph());
         for node in graph.nodes() {
             ranks.follow(node);
         }
         ranks
+    }
+
+    /// Notes a constant of these sizes.
+    pub(crate) fn hold(&mut self, name: &str, dims: &[usize]) {
+        self.note(name, dims.len());
+        if let [length] = dims {
+            self.lengths.insert(name.to_owned(), *length);
+        }
+    }
+
+    /// Notes what a graph declares of its values.
+    pub(crate) fn declare(&mut self, proto: &GraphProto) {
+        let inner = proto.input.iter().chain(&proto.value_info);
+        for value in inner.chain(&proto.output) {
+            let shape = value.tensor_type().and_then(|tensor| tensor.shape.as_ref());
+            if let Some(shape) = shape {
+                self.note(value.name(), shape.dim.len());
+            }
+        }
     }
 
     /// Whether both operands of a product are known to be matrices, or batches of them.
@@ -66,7 +71,8 @@ impl Ranks {
         self.lengths.get(node.input_name(index)?).copied()
     }
 
-    fn follow(&mut self, node: &NodeProto) {
+    /// Notes what a node makes.
+    pub(crate) fn follow(&mut self, node: &NodeProto) {
         if let Some(rank) = self.result(node) {
             // Of several outputs only those of a split are alike.
             let alike = match node.op_type() {

@@ -13,7 +13,7 @@ use OperatorClass::{
     Attention, Convolution, Elementwise, Matmul, Movement, Normalisation, Other, Recurrent,
     Reduction, View,
 };
-use ResultType::{Fixed, Input, Quantised, Stated, StatedOrInput, Value};
+use ResultType::{Fixed, Held, Input, Quantised, Stated, StatedOrInput, Value};
 use RtenClass::{Compare, Convert, Float, Move};
 
 /// The sizes of an operator's first output.
@@ -44,6 +44,8 @@ pub enum ResultType {
     Quantised,
     /// That of a value among the attributes.
     Value,
+    /// That of a tensor in an attribute.
+    Held(&'static str),
 }
 
 /// What kind of work an operation is: devices reach different shares of their peak on each.
@@ -143,6 +145,7 @@ impl ResultType {
                 stated("output_dtype").or_else(given)
             }
             Value => known(value_code(node)?),
+            Held(name) => known(node.tensor(name)?.data_type()),
         }
     }
 }
@@ -201,7 +204,6 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "AveragePool" => RankOfFirst, Input(0), Reduction, Some(Float);
     "BatchNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
     "Bernoulli" => OfFirst, StatedOrInput("dtype", 0), Elementwise, None;
-    "BiasGelu" => Repeated, Input(0), Elementwise, None;
     "BitCast" => OfFirst, Stated("to", None), Elementwise, None;
     "BitShift" => Repeated, Input(0), Elementwise, None;
     "BitwiseAnd" => Repeated, Input(0), Elementwise, None;
@@ -239,10 +241,8 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Exp" => OfFirst, Input(0), Elementwise, Some(Float);
     "Expand" => Own, Input(0), Movement, Some(Move);
     "EyeLike" => OfFirst, StatedOrInput("dtype", 0), Movement, None;
-    "FastGelu" => OfFirst, Input(0), Elementwise, None;
     "Flatten" => Own, Input(0), View, Some(Move);
     "Floor" => OfFirst, Input(0), Elementwise, Some(Float);
-    "FusedMatMul" => Own, Input(0), Matmul, None;
     "GRU" => Own, Input(0), Recurrent, None;
     "Gather" => Own, Input(0), Movement, Some(Move);
     "GatherElements" => Own, Input(0), Movement, None;
@@ -255,7 +255,6 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Greater" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
     "GreaterOrEqual" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
     "GroupNormalization" => OfFirst, Input(0), Normalisation, None;
-    "GroupQueryAttention" => Own, Input(0), Attention, None;
     "HammingWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
     "HannWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
     "HardSigmoid" => OfFirst, Input(0), Elementwise, Some(Float);
@@ -269,6 +268,7 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "IsNaN" => OfFirst, Fixed(Bool), Elementwise, None;
     "LRN" => OfFirst, Input(0), Normalisation, None;
     "LSTM" => Own, Input(0), Recurrent, None;
+    "LabelEncoder" => OfFirst, Held("values_tensor"), Movement, None;
     "LayerNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
     "LeakyRelu" => OfFirst, Input(0), Elementwise, Some(Float);
     "Less" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
@@ -280,7 +280,6 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "LpPool" => Own, Input(0), Reduction, None;
     "MatMul" => Own, Input(0), Matmul, Some(Float);
     "MatMulInteger" => Own, Fixed(I32), Matmul, None;
-    "MatMulNBits" => Own, Input(0), Matmul, None;
     "Max" => Repeated, Input(0), Elementwise, Some(Float);
     "MaxPool" => RankOfFirst, Input(0), Reduction, Some(Float);
     "Mean" => Repeated, Input(0), Elementwise, Some(Float);
@@ -290,7 +289,6 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Mish" => OfFirst, Input(0), Elementwise, None;
     "Mod" => Repeated, Input(0), Elementwise, None;
     "Mul" => Repeated, Input(0), Elementwise, Some(Float);
-    "MultiHeadAttention" => Own, Input(0), Attention, None;
     "Multinomial" => Own, Stated("dtype", Some(I32)), Elementwise, None;
     "Neg" => OfFirst, Input(0), Elementwise, Some(Float);
     "NonMaxSuppression" => Own, Fixed(I64), Elementwise, None;
@@ -304,7 +302,6 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "QLinearConv" => Own, Input(7), Convolution, None;
     "QLinearMatMul" => Own, Input(7), Matmul, None;
     "QuantizeLinear" => OfFirst, Quantised, Elementwise, None;
-    "QuickGelu" => OfFirst, Input(0), Elementwise, None;
     "RMSNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
     "RNN" => Own, Input(0), Recurrent, None;
     "RandomNormal" => Own, Stated("dtype", Some(F32)), Elementwise, None;
@@ -329,6 +326,8 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "ReverseSequence" => OfFirst, Input(0), Movement, None;
     "RotaryEmbedding" => OfFirst, Input(0), Elementwise, None;
     "Round" => OfFirst, Input(0), Elementwise, Some(Float);
+    "SVMClassifier" => Own, Fixed(I64), Other, None;
+    "SVMRegressor" => Own, Fixed(F32), Other, None;
     "Scan" => Own, Input(0), Other, None;
     "Scatter" => OfFirst, Input(0), Movement, None;
     "ScatterElements" => OfFirst, Input(0), Movement, None;
@@ -338,12 +337,9 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Shrink" => OfFirst, Input(0), Elementwise, None;
     "Sigmoid" => OfFirst, Input(0), Elementwise, Some(Float);
     "Sign" => OfFirst, Input(0), Elementwise, None;
-    "SimplifiedLayerNormalization" => OfFirst, Input(0), Normalisation, None;
     "Sin" => OfFirst, Input(0), Elementwise, Some(Float);
     "Sinh" => OfFirst, Input(0), Elementwise, Some(Float);
     "Size" => Own, Fixed(I64), View, Some(Move);
-    "SkipLayerNormalization" => OfFirst, Input(0), Normalisation, None;
-    "SkipSimplifiedLayerNormalization" => OfFirst, Input(0), Elementwise, None;
     "Slice" => RankOfFirst, Input(0), Movement, Some(Move);
     "Softmax" => OfFirst, Input(0), Normalisation, Some(Float);
     "Softplus" => OfFirst, Input(0), Elementwise, Some(Float);
@@ -362,6 +358,8 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Tile" => RankOfFirst, Input(0), Movement, Some(Move);
     "TopK" => Own, Input(0), Reduction, None;
     "Transpose" => RankOfFirst, Input(0), Movement, Some(Move);
+    "TreeEnsemble" => Own, Input(0), Other, None;
+    "TreeEnsembleRegressor" => Own, Fixed(F32), Other, None;
     "Trilu" => OfFirst, Input(0), Movement, None;
     "Unsqueeze" => Own, Input(0), View, Some(Move);
     "Where" => Repeated, Input(1), Elementwise, Some(Move);

@@ -60,7 +60,7 @@ fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileEr
 }
 
 /// Type of the first output.
-fn first_type(node: &NodeProto, types: &Types) -> Option<DType> {
+pub(crate) fn first_type(node: &NodeProto, types: &Types) -> Option<DType> {
     let input = |index| types.get(node.input_name(index)?).copied();
     let known = |code| DType::from_onnx_code(code).ok();
     let result = OperatorSchema::of(node.op_type()).result;
@@ -78,6 +78,7 @@ fn other_type(node: &NodeProto, types: &Types, first: DType) -> [DType; 4] {
         "TopK" | "MaxPool" | "Unique" => [first, DType::I64, DType::I64, DType::I64],
         "Dropout" => [first, DType::Bool, DType::Bool, DType::Bool],
         "DynamicQuantizeLinear" => [first, DType::F32, DType::U8, DType::U8],
+        "SVMClassifier" => [first, DType::F32, DType::F32, DType::F32],
         "LayerNormalization" => [first, DType::F32, DType::F32, DType::F32],
         "BatchNormalization" => {
             let statistics = input(3).unwrap_or(first);

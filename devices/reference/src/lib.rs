@@ -28,6 +28,7 @@ pub mod call;
 pub mod control;
 pub mod conv;
 mod elementwise;
+mod encoder;
 mod error;
 pub mod extents;
 mod functions;
@@ -47,7 +48,9 @@ mod resize;
 pub mod shape;
 mod signal;
 mod sort;
+mod svm;
 mod table;
+pub mod trees;
 mod value;
 mod vision;
 
@@ -61,18 +64,25 @@ use souk_vocabulary::processor::RunError;
 use call::{Call, Results};
 use table::entry;
 
+/// Elements of a tensor as 64-bit floats.
+///
+/// # Errors
+/// [`call::KernelError`]: elements that are no numbers.
+pub fn floats(tensor: &Tensor) -> Result<Vec<f64>, call::KernelError> {
+    value::floats(tensor)
+}
+
 /// Values in scope, by name.
 pub type Scope = BTreeMap<String, Tensor>;
 
 /// Whether there are kernels for an operator of this name.
 pub fn is_known(node: &NodeProto) -> bool {
-    node.operator_domain().is_empty() && entry(node.op_type()).is_some()
+    entry(node).is_some()
 }
 
 /// Whether a node can be run, its inputs and outputs being of these types.
 fn check(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), UnsupportedReason> {
-    let found = entry(node.op_type()).filter(|_| node.operator_domain().is_empty());
-    let entry = found.ok_or(UnsupportedReason::Operator)?;
+    let entry = entry(node).ok_or(UnsupportedReason::Operator)?;
     let names = node
         .input
         .iter()
@@ -118,7 +128,7 @@ fn run_node(node: &NodeProto, scope: &Scope, opset: i64) -> Result<Vec<Tensor>, 
         node: node_name(node),
         reason,
     };
-    let entry = entry(node.op_type()).ok_or_else(|| failed("no such kernel".to_owned()))?;
+    let entry = entry(node).ok_or_else(|| failed("no such kernel".to_owned()))?;
     let inputs = node
         .input
         .iter()

@@ -1,14 +1,14 @@
 //! Which kernel runs which operator, in which element types.
 
 use souk_memory::DType;
-use souk_onnx::NodeProto;
 use souk_onnx::subgraph::UnsupportedReason;
+use souk_onnx::{CLASSICAL_DOMAIN, NodeProto};
 
 use super::call::{Call, Results};
 use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};
 use super::{
-    attention, control, conv, elementwise, gather, generate, layout, linear, loss, norm, pool,
-    quantize, recurrent, reduce, resize, signal, sort, vision,
+    attention, control, conv, elementwise, encoder, gather, generate, layout, linear, loss, norm,
+    pool, quantize, recurrent, reduce, resize, signal, sort, svm, trees, vision,
 };
 
 /// Runs a node.
@@ -58,8 +58,37 @@ fn every(_: &NodeProto) -> Result<(), UnsupportedReason> {
     Ok(())
 }
 
+/// The kernel of a node's operator.
+pub(super) fn entry(node: &NodeProto) -> Option<Entry> {
+    match node.operator_domain() {
+        "" => standard(node.op_type()),
+        CLASSICAL_DOMAIN => classical(node.op_type()),
+        _ => None,
+    }
+}
+
+/// Classical learning; what has no kernel here is written out as a model comes in.
+fn classical(operator: &str) -> Option<Entry> {
+    let trees_check: Check = |node| {
+        let fault = |name| Err(UnsupportedReason::Attribute(name));
+        trees::Ensemble::of(node).map_or_else(fault, |_| Ok(()))
+    };
+    let (run, check): (Kernel, Check) = match operator {
+        "LabelEncoder" => (encoder::run, encoder::check),
+        "SVMClassifier" => (svm::classifier, svm::check),
+        "SVMRegressor" => (svm::regressor, svm::check),
+        "TreeEnsemble" | "TreeEnsembleRegressor" => (trees::run, trees_check),
+        _ => return None,
+    };
+    Some(Entry {
+        run,
+        classes: NUMBER,
+        check,
+    })
+}
+
 /// The kernel of an operator of the standard set.
-pub(super) fn entry(operator: &str) -> Option<Entry> {
+fn standard(operator: &str) -> Option<Entry> {
     let (run, classes) = functions(operator)
         .or_else(|| activations(operator))
         .or_else(|| pairs(operator))

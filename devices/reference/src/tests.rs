@@ -6,7 +6,7 @@ use super::*;
 fn run(node: NodeProto, inputs: &[Tensor], opset: i64) -> Result<Vec<Tensor>, KernelError> {
     let scope = Scope::new();
     let inputs = inputs.iter().cloned().map(Some).collect();
-    let entry = entry(node.op_type()).unwrap();
+    let entry = entry(&node).unwrap();
     (entry.run)(&Call {
         node: &node,
         inputs,
@@ -60,4 +60,36 @@ fn a_huge_result_is_refused_before_it_is_made() {
     let dims = Tensor::from_vec([3], vec![1i64 << 20; 3]).unwrap();
     let refused = run(node("ConstantOfShape"), &[dims], 21);
     assert_eq!(refused, Err(KernelError::TooLarge(1 << 60)));
+}
+
+/// A tree of one branch whose children are these nodes, and a leaf.
+fn tree(yes: i64, no: i64) -> NodeProto {
+    NodeProto::classical("TreeEnsembleRegressor", &["x"], "y")
+        .with("nodes_treeids", vec![0i64; 2])
+        .with("nodes_nodeids", vec![0i64, 1])
+        .with(
+            "nodes_modes",
+            ["BRANCH_LEQ", "LEAF"].map(bytes::Bytes::from).to_vec(),
+        )
+        .with("nodes_featureids", vec![0i64; 2])
+        .with("nodes_values", vec![0.5f32, 0.0])
+        .with("nodes_truenodeids", vec![yes, 0])
+        .with("nodes_falsenodeids", vec![no, 0])
+        .with("target_treeids", vec![0i64])
+        .with("target_nodeids", vec![1i64])
+        .with("target_ids", vec![0i64])
+        .with("target_weights", vec![2.0f32])
+}
+
+#[test]
+fn a_tree_that_leads_in_a_circle_is_never_walked() {
+    let one = Tensor::from_vec([1, 1], vec![0f32]).unwrap();
+    let found = run(tree(1, 1), &[one], 21).unwrap();
+    assert_eq!(found[0].to_vec::<f32>().unwrap(), [2.0]);
+    for circle in [tree(0, 1), tree(1, 0), tree(0, 0)] {
+        // Nothing begins where it is led to, so that it is never walked.
+        let roots = trees::Ensemble::of(&circle).unwrap().roots;
+        assert!(roots.iter().all(|it| matches!(it, trees::Child::Leaf(_))));
+    }
+    assert_eq!(trees::Ensemble::of(&tree(7, 1)), Err("nodes_truenodeids"));
 }

@@ -39,9 +39,17 @@ pub(super) struct Header {
     pub dims: Vec<usize>,
 }
 
-impl Header {
-    /// The header of a file and where its elements begin.
-    pub fn read(file: &[u8]) -> Result<(Self, usize), NpyError> {
+/// What the dictionary of a header says.
+pub(super) struct Fields<'a> {
+    /// NumPy's name of the element type.
+    pub descr: &'a str,
+    pub fortran: bool,
+    pub dims: Vec<usize>,
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of a file's header and where its elements begin.
+    pub fn read(file: &'a [u8]) -> Result<(Self, usize), NpyError> {
         if !file.starts_with(MAGIC) {
             return Err(NpyError::Magic);
         }
@@ -83,6 +91,33 @@ impl Header {
         Ok((Self::parse(text)?, end))
     }
 
+    fn parse(text: &'a str) -> Result<Self, NpyError> {
+        let descr = quoted(value_of(text, "descr")?)?;
+        let fortran = match value_of(text, "fortran_order")? {
+            value if value.starts_with("True") => true,
+            value if value.starts_with("False") => false,
+            _ => {
+                return Err(NpyError::Header {
+                    reason: "'fortran_order' is no truth value",
+                });
+            }
+        };
+        let dims = tuple(value_of(text, "shape")?)?;
+        Ok(Self {
+            descr,
+            fortran,
+            dims,
+        })
+    }
+}
+
+impl Header {
+    /// The header of a file and where its elements begin.
+    pub fn read(file: &[u8]) -> Result<(Self, usize), NpyError> {
+        let (fields, start) = Fields::read(file)?;
+        Ok((Self::of(fields)?, start))
+    }
+
     /// Bytes of one element.
     pub fn element_bytes(&self) -> usize {
         self.dtype.bytes().expect("no type of NumPy's is packed")
@@ -110,18 +145,12 @@ impl Header {
         Ok(header)
     }
 
-    fn parse(text: &str) -> Result<Self, NpyError> {
-        let descr = quoted(value_of(text, "descr")?)?;
-        let fortran = match value_of(text, "fortran_order")? {
-            value if value.starts_with("True") => true,
-            value if value.starts_with("False") => false,
-            _ => {
-                return Err(NpyError::Header {
-                    reason: "'fortran_order' is no truth value",
-                });
-            }
-        };
-        let dims = tuple(value_of(text, "shape")?)?;
+    fn of(fields: Fields<'_>) -> Result<Self, NpyError> {
+        let Fields {
+            descr,
+            fortran,
+            dims,
+        } = fields;
         let unknown = || NpyError::Descr {
             descr: descr.to_owned(),
         };

@@ -128,7 +128,9 @@ impl<'a> Binder<'a> {
         for (dim, &extent) in dims.iter().zip(given) {
             let extent = extent as u64;
             match &dim.value {
-                Some(DimensionValue::DimValue(fixed)) if u64::try_from(*fixed) != Ok(extent) => {
+                Some(DimensionValue::DimValue(fixed))
+                    if *fixed > 0 && u64::try_from(*fixed) != Ok(extent) =>
+                {
                     return Err(wrong());
                 }
                 Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => {
@@ -182,12 +184,13 @@ impl<'a> Binder<'a> {
 
     fn extent(&self, dim: &Dimension) -> Option<u64> {
         match &dim.value {
-            Some(DimensionValue::DimValue(extent)) => u64::try_from(*extent).ok(),
-            Some(DimensionValue::DimParam(symbol)) => {
+            Some(DimensionValue::DimValue(extent)) if *extent > 0 => u64::try_from(*extent).ok(),
+            Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => {
                 let bound = self.bound.get(symbol).map(|(extent, _)| *extent);
                 bound.or(self.bindings.assumed_extent)
             }
-            None => self.bindings.assumed_extent,
+            // Exporters write -1, 0 and an empty name for a size that is left open.
+            _ => self.bindings.assumed_extent,
         }
     }
 }
@@ -206,9 +209,39 @@ pub(super) fn describe(declared: &ValueInfoProto) -> String {
 
 fn describe_dims(dims: &[Dimension]) -> String {
     let texts = dims.iter().map(|dim| match &dim.value {
-        Some(DimensionValue::DimValue(extent)) => extent.to_string(),
+        Some(DimensionValue::DimValue(extent)) if *extent > 0 => extent.to_string(),
         Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => symbol.clone(),
         _ => "?".to_owned(),
     });
     format!("[{}]", texts.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_that_is_left_open_is_any() {
+        let open = [
+            Dimension::fixed(-1),
+            Dimension::fixed(0),
+            Dimension::symbol(""),
+            Dimension::fixed(3),
+        ];
+        let code = DType::F32.onnx_code();
+        let declared = ValueInfoProto::tensor("x", code, Some(open.to_vec()));
+        let check = |dims: &[usize]| {
+            let bindings = Bindings::new().input("x", DType::F32, dims);
+            let mut binder = Binder::new(&bindings);
+            binder
+                .check(&declared)
+                .map(|()| binder.fact(&declared).dims)
+        };
+        let dims = vec![Some(4), Some(5), Some(6), Some(3)];
+        assert_eq!(check(&[4, 5, 6, 3]), Ok(Some(dims)));
+        let error = check(&[4, 5, 6, 7]).unwrap_err();
+        assert!(error.to_string().contains("[?, ?, ?, 3]"), "{error}");
+        let open = Binder::new(&Bindings::new()).stated(&declared).dims;
+        assert_eq!(open, Some(vec![None, None, None, Some(3)]));
+    }
 }

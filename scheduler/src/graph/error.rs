@@ -1,6 +1,7 @@
 //! Why a model cannot be imported: each cause with the facts a person needs to mend it.
 
 use souk_memory::DType;
+use souk_onnx::expansion::ExpansionError;
 use souk_onnx::{DecodeError, TensorDataError};
 use thiserror::Error;
 
@@ -12,6 +13,9 @@ pub enum ImportError {
     /// The bytes are no ONNX model.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// A node computes with texts.
+    #[error(transparent)]
+    Expansion(#[from] ExpansionError),
     /// The standard operator set is older than what the operators' rules here cover.
     #[error("operator set {found} is not supported: it must be {oldest} or newer")]
     Opset {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use souk_onnx::expansion::{Meanings, expand};
 use souk_onnx::work::Work;
 use souk_onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
 
@@ -51,6 +52,16 @@ impl Graph {
         Ok(declared.collect())
     }
 
+    /// What a model's inputs and outputs mean where that is not what they are: texts, maps.
+    ///
+    /// # Errors
+    /// [`ImportError`]: what is wrong with the model.
+    pub fn meanings(model: Bytes) -> Result<Meanings, ImportError> {
+        let mut model = decode(model)?;
+        inline::functions(&mut model);
+        Ok(expand(&mut model)?)
+    }
+
     fn import_model(
         mut model: ModelProto,
         bindings: &Bindings,
@@ -61,6 +72,7 @@ impl Graph {
             return Err(ImportError::Opset { found, oldest });
         }
         inline::functions(&mut model);
+        expand(&mut model)?;
         let graph = model.graph.take().unwrap_or_default();
         let mut draft = Draft::new(graph, bindings, files)?;
         draft.order()?;

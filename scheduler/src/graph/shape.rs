@@ -8,6 +8,7 @@
 mod arithmetic;
 mod attention;
 mod bodies;
+mod classical;
 mod contents;
 mod convolution;
 mod custom;
@@ -25,7 +26,7 @@ mod work;
 
 use souk_memory::DType;
 use souk_onnx::custom::Custom;
-use souk_onnx::{DataType, NodeProto, raw_bytes};
+use souk_onnx::{CLASSICAL_DOMAIN, DataType, NodeProto, raw_bytes};
 use thiserror::Error;
 
 use super::Weight;
@@ -197,8 +198,10 @@ pub(crate) fn infer(
     let operation = Operation::new(node, opset, inputs);
     let mut facts = if let Some(facts) = bodies::infer(node, opset, inputs, outer) {
         facts
-    } else if node.operator_domain().is_empty() || node.operator_domain() == "com.microsoft" {
+    } else if node.operator_domain().is_empty() {
         table::infer(&operation)?
+    } else if node.operator_domain() == CLASSICAL_DOMAIN {
+        classical::infer(&operation)
     } else if Custom::of(node).is_some() {
         custom::infer(&operation)
     } else {

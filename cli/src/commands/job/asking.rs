@@ -18,6 +18,7 @@ use super::{PROGRESS_MAX, from_ended, left, tell, wanted, with_held, write_recei
 use crate::args::{Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files::{self, Request};
+use crate::legend::Legend;
 use crate::show::Names;
 use crate::show::balance::Balances;
 use crate::show::times::Times;
@@ -39,6 +40,8 @@ pub struct Files {
     first: BTreeMap<String, Tensor>,
     /// The inputs of all.
     given: BTreeSet<ContentId>,
+    /// What texts and maps are as numbers.
+    legend: Legend,
 }
 
 /// An answer in files.
@@ -105,8 +108,10 @@ impl Files {
     /// Reads every request once, before anything is paid for: all must be what the first is.
     pub fn read(args: &SubmitArgs) -> Result<Files, Failure> {
         let stream = args.stream.as_deref().map(files::requests).transpose()?;
-        let common = files::read_inputs(&args.job.input)?;
+        let legend = Legend::of(files::read(&args.job.model)?);
+        let common = files::read_inputs(&args.job.input, &legend)?;
         let mut files = Files {
+            legend,
             stream,
             asked: Vec::new(),
             first: common.clone(),
@@ -141,7 +146,7 @@ impl Files {
     fn inputs(&self, place: usize) -> Result<BTreeMap<String, Tensor>, Failure> {
         match &self.stream {
             None => Ok(self.common.clone()),
-            Some(requests) => requests[place].read(&self.common),
+            Some(requests) => requests[place].read(&self.common, &self.legend),
         }
     }
 
@@ -320,7 +325,9 @@ impl<'a> Asking<'a> {
             let place = self.left[answer.number as usize];
             let name = self.files.name(place);
             let folder = self.args.out.join(name);
-            let files = files::write_outputs(&folder, &answer.outputs, self.args.format)?;
+            let mut files = files::write_outputs(&folder, &answer.outputs, self.args.format)?;
+            let meanings = self.files.legend.meanings(&answer.outputs);
+            files.extend(files::write_meanings(&folder, &meanings)?);
             let mut outputs = answer.keep();
             if self.files.stream.is_some() {
                 if self.output == Output::Text {

@@ -34,6 +34,7 @@ impl<'a> Shapes<'a> {
             Self::normalised,
             Self::reduced,
             Self::generated,
+            Self::trees,
         ];
         let found = rules.iter().find_map(|rule| rule(self));
         found.unwrap_or_else(|| self.element_wise())
@@ -79,8 +80,6 @@ impl<'a> Shapes<'a> {
     fn products(&self) -> Option<u64> {
         let depth = match self.node.op_type() {
             "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.last(0, 0),
-            "FusedMatMul" => self.last(0, usize::from(self.is_set("transA"))),
-            "MatMulNBits" => self.node.int("K").unwrap_or(1).unsigned_abs(),
             "Gemm" => self
                 .last(0, usize::from(self.is_set("transA")))
                 .saturating_add(u64::from(self.count(2) > 0)),
@@ -153,8 +152,6 @@ impl<'a> Shapes<'a> {
     fn sequences(&self) -> Option<u64> {
         Some(match self.node.op_type() {
             "Attention" | "FlexAttention" => self.attention(self.past_keys(4)),
-            "GroupQueryAttention" => self.attention(self.past_keys(3)),
-            "MultiHeadAttention" => self.attention(self.past_keys(6)),
             "LinearAttention" => self.linear_attention(),
             "LSTM" | "GRU" | "RNN" => {
                 // Products with input weights and recurrent weights for each step and sample.
@@ -332,10 +329,8 @@ impl<'a> Shapes<'a> {
             | "InstanceNormalization"
             | "LayerNormalization"
             | "RMSNormalization"
-            | "SimplifiedLayerNormalization"
             | "LpNormalization"
             | "MeanVarianceNormalization" => 8,
-            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => 9,
             _ => return None,
         };
         Some(times(&[each, self.count(0)]))
@@ -361,6 +356,22 @@ impl<'a> Shapes<'a> {
         Some(times(&[each, self.count(0)]))
     }
 
+    /// Trees: a comparison and a load a level, of trees as deep as their leaves are many.
+    fn trees(&self) -> Option<u64> {
+        let length = |name: &str| self.node.ints(name).map_or(0, <[i64]>::len) as u64;
+        let (roots, leaves) = match self.node.op_type() {
+            "TreeEnsemble" => (length("tree_roots"), length("leaf_targetids")),
+            "TreeEnsembleRegressor" => {
+                let trees = self.node.ints("nodes_treeids").unwrap_or_default();
+                let changes = trees.windows(2).filter(|pair| pair[0] != pair[1]).count();
+                (changes as u64 + 1, length("target_ids"))
+            }
+            _ => return None,
+        };
+        let depth = logarithm(leaves / roots.max(1));
+        Some(times(&[2, self.last(0, 1), roots, depth]))
+    }
+
     /// What makes values of its own.
     fn generated(&self) -> Option<u64> {
         let each = match self.node.op_type() {
@@ -381,7 +392,7 @@ impl<'a> Shapes<'a> {
         let each = match name {
             name if is_move(name) => return 0,
             name if is_function(name) => FUNCTION_OPERATIONS,
-            "SwiGLU" | "BiasGelu" => FUNCTION_OPERATIONS + 2,
+            "SwiGLU" => FUNCTION_OPERATIONS + 2,
             "Sum" | "Max" | "Min" => named.saturating_sub(1).max(1),
             "Mean" => named.max(1),
             "Clip" | "DequantizeLinear" | "LeakyRelu" | "PRelu" | "Shrink" | "ThresholdedRelu" => 2,
@@ -394,34 +405,10 @@ impl<'a> Shapes<'a> {
 }
 
 fn is_function(operator: &str) -> bool {
-    const FUNCTIONS: [&str; 27] = [
-        "Acos",
-        "Acosh",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "Celu",
-        "Cos",
-        "Cosh",
-        "Elu",
-        "Erf",
-        "Exp",
-        "FastGelu",
-        "Gelu",
-        "Log",
-        "Mish",
-        "Pow",
-        "QuickGelu",
-        "Selu",
-        "Sigmoid",
-        "Sin",
-        "Sinh",
-        "Softplus",
-        "Sqrt",
-        "Swish",
-        "Tan",
-        "Tanh",
+    const FUNCTIONS: [&str; 25] = [
+        "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf",
+        "Exp", "Gelu", "Log", "Mish", "Pow", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Sqrt",
+        "Swish", "Tan", "Tanh",
     ];
     FUNCTIONS.contains(&operator)
 }

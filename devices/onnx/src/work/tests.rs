@@ -8,8 +8,6 @@ MatMul                              4x8 8x16                    4x16      1024
 MatMul                              2x3x4x8 8x16                2x3x4x16  6144
 MatMulInteger                       4x8 8x16                    4x16      1024
 QLinearMatMul                       4x8 [] [] 8x16 [] [] [] []  4x16      1024
-FusedMatMul transA=1                8x4 8x16                    4x16      1024
-MatMulNBits K=32                    2x32 16x1x16                2x16      2048
 Gemm                                4x8 8x16                    4x16      1024
 Gemm transA=1                       8x4 8x16 16                 4x16      1152
 Einsum equation=ij,jk->ik           4x8 8x16                    4x16      1024
@@ -31,7 +29,6 @@ RNN                                 5x2x3 1x4x3 1x4x4           5x1x2x4   560
 Attention                           1x2x3x4 1x2x5x4 1x2x5x4     1x2x3x4   810
 Attention q_num_heads=2             1x3x8 1x5x8 1x5x8           1x3x8     810
 Attention q_num_heads=2             1x3x8 1x5x8 1x5x8 - 1x2x4x4 1x3x8     1458
-GroupQueryAttention num_heads=2     1x3x8 1x5x8 1x5x8 1x2x4x4   1x3x8     1458
 LinearAttention q_num_heads=2 kv_num_heads=2 1x5x6 1x5x6 1x5x8  1x5x8     840
 RotaryEmbedding                     1x2x3x4 3x2 3x2             1x2x3x4   72
 MaxPool kernel_shape=3,3            1x2x8x8                     1x2x6x6   648
@@ -58,7 +55,6 @@ STFT                                1x128x1 [] 16               1x15x9x2  5040
 Softmax                             2x8                         2x8       176
 SoftmaxCrossEntropyLoss             4x8 4                       []        384
 LayerNormalization                  2x8 8 8                     2x8       128
-SkipLayerNormalization              2x8 2x8 8                   2x8       144
 MeanVarianceNormalization           1x2x4x4                     1x2x4x4   256
 BatchNormalization                  1x2x4x4 2 2 2 2             1x2x4x4   64
 Hardmax                             2x8                         2x8       32

@@ -24,7 +24,7 @@ pub(super) fn infer(operation: &Operation<'_>) -> Inference {
 fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
         "Dropout" => elementwise::dropout(operation),
-        "LayerNormalization" | "SimplifiedLayerNormalization" => elementwise::layer_norm(operation),
+        "LayerNormalization" => elementwise::layer_norm(operation),
         "BatchNormalization" => elementwise::batch_norm(operation),
         "DynamicQuantizeLinear" => elementwise::dynamic_quantize(operation),
         // A slope is repeated to the value, never the value to the slope.
@@ -121,9 +121,7 @@ fn by_product(name: &str, operation: &Operation<'_>) -> Option<Inference> {
         "QLinearMatMul" => matmul::product(operation, 0, 3),
         "Gemm" => matmul::gemm(operation),
         "Einsum" => matmul::einsum(operation),
-        "Attention" if operation.node.operator_domain().is_empty() => {
-            attention::attention(operation)
-        }
+        "Attention" => attention::attention(operation),
         "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => generate::loss(operation),
         "Det" => {
             let dims = operation

@@ -1,0 +1,107 @@
+//! What the numbers of a job stand for that people write as texts, or read as maps.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use souk_node::memory::Tensor;
+use souk_node::memory::npy::{self, NpyError};
+use souk_node::scheduler::graph::{Graph, Label, Meanings};
+
+/// The legend of one model. Texts of inputs that are none of the model's own are added as they are
+/// read.
+#[derive(Default)]
+pub struct Legend(Mutex<Meanings>);
+
+impl Legend {
+    /// That of a model; what is wrong with it is said where it is imported.
+    pub fn of(model: Bytes) -> Self {
+        Self(Mutex::new(Graph::meanings(model).unwrap_or_default()))
+    }
+
+    /// The tensor of a NumPy file, texts as their numbers.
+    pub fn tensor(&self, file: &Bytes) -> Result<Tensor, NpyError> {
+        let Some(given) = npy::read_texts(file)? else {
+            return npy::read(file);
+        };
+        let mut meanings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = &mut meanings.texts.words;
+        let numbers: Vec<i64> = given.texts.iter().map(|text| words.number(text)).collect();
+        Ok(Tensor::from_vec(given.dims, numbers)?)
+    }
+
+    /// What the numbers of outputs stand for: texts as lists, maps as lists of objects.
+    pub fn meanings(&self, outputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Value> {
+        let meaning = |(name, tensor): (&String, &Tensor)| {
+            let value = self.meaning(name, tensor)?;
+            Some((name.clone(), value))
+        };
+        outputs.iter().filter_map(meaning).collect()
+    }
+
+    /// What an output stands for, if not for itself.
+    fn meaning(&self, name: &str, tensor: &Tensor) -> Option<Value> {
+        let meanings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if meanings.texts.outputs.contains(name) {
+            let words = &meanings.texts.words;
+            let numbers = tensor.to_vec::<i64>().ok()?.into_iter();
+            let texts = numbers.map(|number| words.text(number).map_or(Value::Null, Value::from));
+            return Some(nested(&texts.collect::<Vec<_>>(), tensor.dims()));
+        }
+        let labels = meanings.columns.get(name)?;
+        let scores = tensor.to_f64s().ok()?;
+        let map = |row: &[f64]| {
+            let pairs = labels.iter().zip(row);
+            let pairs = pairs.map(|(label, score)| (key(label), Value::from(*score)));
+            Value::Object(pairs.collect::<Map<_, _>>())
+        };
+        Some(scores.chunks(labels.len().max(1)).map(map).collect())
+    }
+}
+
+fn key(label: &Label) -> String {
+    match label {
+        Label::Number(number) => number.to_string(),
+        Label::Text(text) => text.clone(),
+    }
+}
+
+/// Elements as lists of lists.
+fn nested(elements: &[Value], dims: &[usize]) -> Value {
+    let Some((_, rest)) = dims.split_first() else {
+        return elements.first().cloned().unwrap_or(Value::Null);
+    };
+    if rest.is_empty() {
+        return elements.into();
+    }
+    let size = rest.iter().product::<usize>().max(1);
+    elements
+        .chunks(size)
+        .map(|part| nested(part, rest))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn texts_and_maps_are_written_as_people_read_them() {
+        let mut meanings = Meanings::default();
+        let numbers = ["cat", "dog"].map(|text| meanings.texts.words.number(text));
+        meanings.texts.outputs.insert("label".to_owned());
+        let labels = vec![Label::Text("cat".to_owned()), Label::Number(7)];
+        meanings.columns.insert("scores".to_owned(), labels);
+        let legend = Legend(Mutex::new(meanings));
+        let label = Tensor::from_vec([2, 1], vec![numbers[1], numbers[0]]).unwrap();
+        let scores = Tensor::from_vec([2, 2], vec![0.25f32, 0.75, 1.0, 0.0]).unwrap();
+        let told = |name: &str, tensor| legend.meaning(name, tensor);
+        assert_eq!(told("label", &label), Some(json!([["dog"], ["cat"]])));
+        let maps = json!([{"cat": 0.25, "7": 0.75}, {"cat": 1.0, "7": 0.0}]);
+        assert_eq!(told("scores", &scores), Some(maps));
+        assert_eq!(told("other", &scores), None);
+    }
+}

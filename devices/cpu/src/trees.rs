@@ -1,0 +1,373 @@
+//! Ensembles of trees over many rows at once.
+//!
+//! Each tree is a run of nodes in a row, the two children of a branch beside each other, so that a
+//! comparison's outcome is added to a place. A block of rows goes down a tree together, one step
+//! each in turn: none waits for what another loads. A leaf leads to itself, so a row that has
+//! arrived goes on standing there. A tree stays in the nearest cache while a strip of rows passes
+//! through it, and threads share the strips.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use rten::ThreadPool;
+use souk_memory::{DType, Tensor};
+use souk_onnx::types::Types;
+use souk_onnx::{CLASSICAL_DOMAIN, NodeProto};
+use souk_reference::Scope;
+use souk_reference::trees::{self, Aggregate, Branch, Child, Comparison, Ensemble};
+
+/// Rows that go down a tree together: more than a load takes cycles.
+const LANES: usize = 16;
+
+/// Rows of a strip: as many as stay in a core's own caches with their scores.
+const STRIP_ROWS: usize = 256;
+
+/// A node of a tree: where to go is `first`, and one further where the comparison fails.
+#[derive(Clone, Copy)]
+struct TreeStep<T> {
+    split: T,
+    feature: u32,
+    first: u32,
+    /// Of a branch whether what is no number goes first; of a leaf its place.
+    extra: u32,
+}
+
+/// A tree: where its nodes begin, and steps after which all rows may have arrived.
+struct Tree {
+    start: usize,
+    steps_min: usize,
+}
+
+/// What an ensemble computes in.
+trait Number: Copy + PartialOrd + Send + Sync {
+    const NAN: Self;
+    fn narrowed(value: f64) -> Self;
+    fn below(self) -> Self;
+    fn is_no_number(self) -> bool;
+}
+
+macro_rules! number {
+    ($float:ty) => {
+        impl Number for $float {
+            const NAN: Self = <$float>::NAN;
+
+            fn narrowed(value: f64) -> Self {
+                value as $float
+            }
+
+            fn below(self) -> Self {
+                self.next_down()
+            }
+
+            fn is_no_number(self) -> bool {
+                self.is_nan()
+            }
+        }
+    };
+}
+
+number!(f32);
+number!(f64);
+
+/// An ensemble laid out for a walk.
+struct Forest<T> {
+    steps: Vec<TreeStep<T>>,
+    trees: Vec<Tree>,
+    /// Scores of the leaves, and where those of each begin.
+    scores: Vec<(u32, f64)>,
+    bounds: Vec<u32>,
+    targets: usize,
+    aggregate: Aggregate,
+    /// Columns that a row must have.
+    width_min: usize,
+    /// Whether what is no number ever goes where the comparison would hold.
+    takes_missing: bool,
+}
+
+/// An ensemble in the width of what it is given.
+enum Width {
+    Narrow(Forest<f32>),
+    Wide(Forest<f64>),
+}
+
+/// A node of the graph that is an ensemble.
+struct EnsembleNode {
+    node: NodeProto,
+    forest: Width,
+}
+
+/// Nodes in a row that are ensembles.
+pub(super) struct TreeNodes {
+    nodes: Vec<EnsembleNode>,
+    threads: Arc<ThreadPool>,
+}
+
+impl TreeNodes {
+    /// Whether a node is one that has a walk of its own.
+    pub(super) fn takes(node: &NodeProto) -> bool {
+        let is_named = matches!(node.op_type(), "TreeEnsemble" | "TreeEnsembleRegressor");
+        is_named && node.operator_domain() == CLASSICAL_DOMAIN
+    }
+
+    /// Lays the ensembles out; `None` if one of them compares in a way that has no such layout.
+    pub(super) fn compile(
+        nodes: &[NodeProto],
+        types: &Types,
+        threads: &Arc<ThreadPool>,
+    ) -> Option<Self> {
+        let laid_out = |node: &NodeProto| {
+            let ensemble = Ensemble::of(node).ok()?;
+            let input = types.get(node.input_name(0)?).copied();
+            let is_narrow = |it: &Branch| f64::from(it.split as f32) == it.split;
+            let narrow = input == Some(DType::F32) && ensemble.branches.iter().all(is_narrow);
+            let forest = match narrow {
+                true => Width::Narrow(Forest::new(&ensemble)?),
+                false => Width::Wide(Forest::new(&ensemble)?),
+            };
+            Some(EnsembleNode {
+                node: node.clone(),
+                forest,
+            })
+        };
+        Some(Self {
+            nodes: nodes.iter().map(laid_out).collect::<Option<_>>()?,
+            threads: threads.clone(),
+        })
+    }
+
+    /// Runs them in order and gives what they make; `None` if what they are given is not for them.
+    pub(super) fn run(&self, scope: &Scope, weights: &Scope) -> Option<Scope> {
+        let mut made: Scope = BTreeMap::new();
+        for node in &self.nodes {
+            let name = node.node.input_name(0)?;
+            let held = made.get(name).or_else(|| scope.get(name));
+            let input = held.or_else(|| weights.get(name))?;
+            let scores = self.threads.run(|| node.run(input))?;
+            made.insert(node.node.output.first()?.clone(), scores);
+        }
+        Some(made)
+    }
+}
+
+impl EnsembleNode {
+    fn run(&self, input: &Tensor) -> Option<Tensor> {
+        let (rows, width) = trees::matrix(input).ok()?;
+        let (scores, targets) = match &self.forest {
+            Width::Narrow(forest) => {
+                let values = input.elements::<f32>().ok()?;
+                (forest.scores(&values, rows, width)?, forest.targets)
+            }
+            Width::Wide(forest) => {
+                let values = souk_reference::floats(input).ok()?;
+                (forest.scores(&values, rows, width)?, forest.targets)
+            }
+        };
+        match trees::result_type(&self.node, input) {
+            DType::F32 => {
+                let scores: Vec<f32> = scores.into_iter().map(|score| score as f32).collect();
+                Tensor::from_vec([rows, targets], scores).ok()
+            }
+            DType::F64 => Tensor::from_vec([rows, targets], scores).ok(),
+            _ => None,
+        }
+    }
+}
+
+impl<T: Number> Forest<T> {
+    fn new(ensemble: &Ensemble) -> Option<Self> {
+        let mut forest = Self {
+            steps: Vec::new(),
+            trees: Vec::new(),
+            scores: Vec::new(),
+            bounds: vec![0],
+            targets: ensemble.targets,
+            aggregate: ensemble.aggregate,
+            width_min: 0,
+            takes_missing: false,
+        };
+        for leaf in &ensemble.leaves {
+            let scores = leaf.iter();
+            forest
+                .scores
+                .extend(scores.map(|(target, weight)| (*target as u32, *weight)));
+            forest.bounds.push(u32::try_from(forest.scores.len()).ok()?);
+        }
+        for root in &ensemble.roots {
+            let tree = forest.lay_out(ensemble, *root)?;
+            forest.trees.push(tree);
+        }
+        Some(forest)
+    }
+
+    /// Puts a tree's nodes in rows, one level after the other.
+    fn lay_out(&mut self, ensemble: &Ensemble, root: Child) -> Option<Tree> {
+        let start = self.steps.len();
+        let (mut level, mut depth, mut steps_min) = (vec![root], 0, None);
+        // Places count from the tree's start; the root is one alone, all others come in pairs.
+        let mut placed = 1;
+        while !level.is_empty() {
+            let mut below = Vec::new();
+            for child in &level {
+                let own = u32::try_from(self.steps.len() - start).ok()?;
+                match *child {
+                    Child::Leaf(leaf) => {
+                        steps_min.get_or_insert(depth);
+                        self.steps.push(TreeStep {
+                            split: T::NAN,
+                            feature: 0,
+                            first: own.wrapping_sub(1),
+                            extra: u32::try_from(leaf).ok()?,
+                        });
+                    }
+                    Child::Branch(branch) => {
+                        let (step, children) = step(&ensemble.branches[branch], placed)?;
+                        self.width_min = self.width_min.max(step.feature as usize + 1);
+                        self.takes_missing |= step.extra != 0;
+                        self.steps.push(step);
+                        below.extend(children);
+                        placed += 2;
+                    }
+                }
+            }
+            level = below;
+            depth += 1;
+        }
+        Some(Tree {
+            start,
+            steps_min: steps_min.unwrap_or(0),
+        })
+    }
+
+    /// The scores of each row; `None` if rows lack columns.
+    fn scores(&self, values: &[T], rows: usize, width: usize) -> Option<Vec<f64>> {
+        if width < self.width_min || (width == 0 && rows > 0) {
+            return None;
+        }
+        let mut scores = vec![0.0; rows.checked_mul(self.targets)?];
+        if self.targets == 0 || rows == 0 {
+            return Some(scores);
+        }
+        // Fewer rows to a strip where there are too few for all threads.
+        let shared = rows.div_ceil(rayon::current_num_threads()).max(LANES);
+        let strip = shared.min(STRIP_ROWS);
+        let strips = scores.par_chunks_mut(strip * self.targets);
+        strips
+            .zip(values.par_chunks(strip * width))
+            .for_each(|(scores, values)| match self.takes_missing {
+                true => self.strip::<true>(values, width, scores),
+                false => self.strip::<false>(values, width, scores),
+            });
+        Some(scores)
+    }
+
+    /// The scores of the rows of a strip.
+    fn strip<const MISSING: bool>(&self, values: &[T], width: usize, scores: &mut [f64]) {
+        let mut reached = vec![
+            false;
+            match self.aggregate {
+                Aggregate::Min | Aggregate::Max => scores.len(),
+                Aggregate::Average | Aggregate::Sum => 0,
+            }
+        ];
+        for (at, tree) in self.trees.iter().enumerate() {
+            let end = self
+                .trees
+                .get(at + 1)
+                .map_or(self.steps.len(), |next| next.start);
+            let steps = &self.steps[tree.start..end];
+            for (block, values) in values.chunks(LANES * width).enumerate() {
+                let places = walk::<T, MISSING>(steps, tree.steps_min, values, width);
+                for lane in 0..values.len() / width {
+                    let leaf = steps[places[lane] as usize].extra as usize;
+                    self.add(leaf, block * LANES + lane, scores, &mut reached);
+                }
+            }
+        }
+        if self.aggregate == Aggregate::Average {
+            let count = self.trees.len() as f64;
+            scores.iter_mut().for_each(|score| *score /= count);
+        }
+    }
+
+    /// Adds what a leaf gives to the scores of a row.
+    fn add(&self, leaf: usize, row: usize, scores: &mut [f64], reached: &mut [bool]) {
+        let own = self.bounds[leaf] as usize..self.bounds[leaf + 1] as usize;
+        for (target, weight) in &self.scores[own] {
+            let at = row * self.targets + *target as usize;
+            let score = &mut scores[at];
+            match self.aggregate {
+                Aggregate::Average | Aggregate::Sum => *score += weight,
+                _ if !std::mem::replace(&mut reached[at], true) => *score = *weight,
+                Aggregate::Min => *score = score.min(*weight),
+                Aggregate::Max => *score = score.max(*weight),
+            }
+        }
+    }
+}
+
+/// A branch in terms of "at most", with its children in that order.
+fn step<T: Number>(branch: &Branch, first: u32) -> Option<(TreeStep<T>, [Child; 2])> {
+    let [yes, no] = branch.children;
+    let split = T::narrowed(branch.split);
+    let (split, children, swapped) = match branch.comparison {
+        Comparison::AtMost => (split, [yes, no], false),
+        Comparison::Less => (split.below(), [yes, no], false),
+        Comparison::More => (split, [no, yes], true),
+        Comparison::AtLeast => (split.below(), [no, yes], true),
+        Comparison::Equal | Comparison::Unequal | Comparison::Member => return None,
+    };
+    // Below the least there is nothing, and no comparison with what is no number holds.
+    let has_below = matches!(branch.comparison, Comparison::AtMost | Comparison::More)
+        || branch.split.is_finite();
+    if !has_below || branch.split.is_nan() {
+        return None;
+    }
+    let step = TreeStep {
+        split,
+        feature: u32::try_from(branch.feature).ok()?,
+        first,
+        extra: u32::from(branch.takes_missing != swapped),
+    };
+    Some((step, children))
+}
+
+/// Where each row of a block arrives in a tree.
+fn walk<T: Number, const MISSING: bool>(
+    steps: &[TreeStep<T>],
+    steps_min: usize,
+    values: &[T],
+    width: usize,
+) -> [u32; LANES] {
+    let mut places = [0_u32; LANES];
+    let mut starts = [0_usize; LANES];
+    let rows = values.len() / width;
+    // Lanes without a row of their own go along with the last one.
+    for (lane, start) in starts.iter_mut().enumerate() {
+        *start = lane.min(rows - 1) * width;
+    }
+    let mut done = 0;
+    loop {
+        let mut moved = 0;
+        for (place, start) in places.iter_mut().zip(&starts) {
+            let step = &steps[*place as usize];
+            let value = values[start + step.feature as usize];
+            let mut holds = value <= step.split;
+            if MISSING {
+                // A leaf's split is no number, and its place says nothing of what is missing.
+                let is_branch = !step.split.is_no_number();
+                holds |= value.is_no_number() & is_branch & (step.extra != 0);
+            }
+            let next = step.first.wrapping_add(u32::from(!holds));
+            moved |= next ^ *place;
+            *place = next;
+        }
+        done += 1;
+        if done > steps_min && moved == 0 {
+            return places;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

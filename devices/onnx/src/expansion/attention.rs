@@ -1,0 +1,293 @@
+//! Attention as the optimiser and the exporters of ONNX Runtime write it, in terms of the standard
+//! operator, which takes heads in three dimensions or four.
+
+use souk_memory::DType;
+
+use super::body::Body;
+use crate::NodeProto;
+
+/// Writes a node out; `None` if it is none of these, or in a form that is not known.
+pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+    match body.call().op_type() {
+        "Attention" => packed(body),
+        "MultiHeadAttention" => multi_head(body),
+        "GroupQueryAttention" => grouped(body),
+        "RotaryEmbedding" => rotary(body),
+        _ => None,
+    }
+}
+
+/// The parts of one attention.
+#[derive(Default)]
+struct Parts {
+    query: String,
+    key: String,
+    value: String,
+    mask: String,
+    past_key: String,
+    past_value: String,
+}
+
+/// The standard operator; its output, present keys and present values.
+fn attention(body: &mut Body<'_>, parts: &Parts, heads: [i64; 2], causal: i64) -> Vec<String> {
+    let inputs = [
+        &parts.query,
+        &parts.key,
+        &parts.value,
+        &parts.mask,
+        &parts.past_key,
+        &parts.past_value,
+    ];
+    let used = inputs
+        .iter()
+        .rposition(|name| !name.is_empty())
+        .unwrap_or(0);
+    let inputs: Vec<&str> = inputs.iter().map(|name| name.as_str()).collect();
+    let mut node = NodeProto::of("Attention", &inputs[..=used], "")
+        .with("q_num_heads", heads[0])
+        .with("kv_num_heads", heads[1]);
+    if causal != 0 {
+        node = node.with("is_causal", 1i64);
+    }
+    let scale = body.call().float("scale").filter(|scale| *scale != 0.0);
+    if let Some(scale) = scale {
+        node = node.with("scale", scale);
+    }
+    let softcap = body.call().float("softcap").filter(|cap| *cap > 0.0);
+    if let Some(softcap) = softcap {
+        node = node.with("softcap", softcap);
+    }
+    body.add_many(node, 3)
+}
+
+/// A mask of words that count, as truths that stand for all heads and queries.
+fn mask_of_words(body: &mut Body<'_>, index: usize) -> Option<String> {
+    let mask = body.input(index)?;
+    let truths = body.cast(mask, DType::Bool);
+    Some(match body.rank(mask)? {
+        2 => {
+            let by_query = body.unsqueeze(&truths, 1);
+            body.unsqueeze(&by_query, 1)
+        }
+        3 => body.unsqueeze(&truths, 1),
+        4 => truths,
+        _ => return None,
+    })
+}
+
+/// A mask from the number of words that count in each text; the words are as many as those of the
+/// first input.
+fn mask_of_lengths(body: &mut Body<'_>, index: usize) -> Option<String> {
+    let lengths = body.input(index)?;
+    let shape = body.op("Shape", &[body.input(0)?]);
+    let one = body.int(1);
+    let words = body.op("Gather", &[&shape, &one]);
+    let (zero, lengths) = (body.int(0), body.cast(lengths, DType::I64));
+    let places = body.op("Range", &[&zero, &words, &one]);
+    let lengths = body.reshape(&lengths, &[-1, 1, 1, 1]);
+    Some(body.op("Less", &[&places, &lengths]))
+}
+
+/// Queries, keys and values from one product.
+fn packed(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let (heads, past) = (call.int("num_heads")?, body.input(4));
+    let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
+    if is_set("do_rotary") || is_set("past_present_share_buffer") || body.input(6).is_some() {
+        return None;
+    }
+    let mut product = body.op("MatMul", &[body.input(0)?, body.input(1)?]);
+    if let Some(bias) = body.input(2) {
+        product = body.op("Add", &[&product, bias]);
+    }
+    let sizes = match call.ints("qkv_hidden_sizes").filter(|it| it.len() == 3) {
+        Some(sizes) => sizes.to_vec(),
+        None => vec![body.dims(1)?.get(1)? / 3; 3],
+    };
+    let mut thirds = body.split(&product, &sizes).into_iter();
+    let mut parts = Parts {
+        query: thirds.next()?,
+        key: thirds.next()?,
+        value: thirds.next()?,
+        ..Parts::default()
+    };
+    if let Some(mask) = body.input(3) {
+        parts.mask = match body.rank(mask)? {
+            1 if past.is_none() => mask_of_lengths(body, 3)?,
+            _ => mask_of_words(body, 3)?,
+        };
+    }
+    if let Some(bias) = body.input(5) {
+        parts.mask = joined(body, &parts.mask, bias);
+    }
+    if let Some(past) = past {
+        let [zero, one] = [0, 1].map(|at| body.int(at));
+        parts.past_key = body.op("Gather", &[past, &zero]);
+        parts.past_value = body.op("Gather", &[past, &one]);
+    }
+    let causal = call.int("unidirectional").unwrap_or(0);
+    let made = attention(body, &parts, [heads, heads], causal);
+    body.give(0, &made[0]);
+    if body.wants(1) {
+        let [key, value] = [&made[1], &made[2]].map(|part| body.unsqueeze(part, 0));
+        let both = NodeProto::of("Concat", &[&key, &value], "").with("axis", 0i64);
+        let present = body.add(both);
+        body.give(1, &present);
+    }
+    Some(())
+}
+
+/// What is added to the scores: a bias, and the least float where a mask does not let look.
+fn joined(body: &mut Body<'_>, mask: &str, bias: &str) -> String {
+    if mask.is_empty() {
+        return bias.to_owned();
+    }
+    let least = body.float(f32::MIN);
+    let least = body.op("CastLike", &[&least, bias]);
+    body.op("Where", &[mask, bias, &least])
+}
+
+fn multi_head(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let heads = call.int("num_heads")?;
+    let later = (8..call.input.len()).any(|index| body.input(index).is_some());
+    if later || body.wants(3) {
+        return None;
+    }
+    let mut parts = Parts {
+        query: body.input(0)?.to_owned(),
+        key: body.input(1)?.to_owned(),
+        value: body.input(2)?.to_owned(),
+        past_key: body.input(6).unwrap_or_default().to_owned(),
+        past_value: body.input(7).unwrap_or_default().to_owned(),
+        ..Parts::default()
+    };
+    // Keys that were projected before have four dimensions, and so must the queries.
+    if body.rank(body.input(0)?)? != 3 || body.rank(body.input(1)?)? != 3 {
+        return None;
+    }
+    if let Some(bias) = body.input(3) {
+        let width = body.dims(3)?.first()? / 3;
+        let biases = body.split(bias, &[width; 3]);
+        let own = [&mut parts.query, &mut parts.key, &mut parts.value];
+        for (part, bias) in own.into_iter().zip(&biases) {
+            *part = body.op("Add", &[part, bias]);
+        }
+    }
+    if let Some(mask) = body.input(4) {
+        parts.mask = match body.rank(mask)? {
+            1 if body.input(6).is_none() => mask_of_lengths(body, 4)?,
+            _ => mask_of_words(body, 4)?,
+        };
+    }
+    if let Some(bias) = body.input(5) {
+        parts.mask = joined(body, &parts.mask, bias);
+    }
+    let causal = call.int("unidirectional").unwrap_or(0);
+    let made = attention(body, &parts, [heads, heads], causal);
+    made.iter()
+        .enumerate()
+        .for_each(|(index, value)| body.give(index, value));
+    Some(())
+}
+
+/// Attention in which several heads share keys, with what was there before. All texts of a batch
+/// are as long.
+fn grouped(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let heads = [call.int("num_heads")?, call.int("kv_num_heads")?];
+    let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
+    let window = call.int("local_window_size").unwrap_or(-1);
+    let later = (9..call.input.len()).any(|index| body.input(index).is_some());
+    if window >= 0 || is_set("smooth_softmax") || later {
+        return None;
+    }
+    let mut parts = Parts {
+        query: body.input(0)?.to_owned(),
+        past_key: body.input(3).unwrap_or_default().to_owned(),
+        past_value: body.input(4).unwrap_or_default().to_owned(),
+        ..Parts::default()
+    };
+    match (body.input(1), body.input(2)) {
+        (Some(key), Some(value)) => {
+            parts.key = key.to_owned();
+            parts.value = value.to_owned();
+        }
+        _ => {
+            let width = body.width(0)? / (heads[0] + 2 * heads[1]);
+            let sizes = [heads[0], heads[1], heads[1]].map(|heads| heads * width);
+            let mut thirds = body.split(&parts.query, &sizes).into_iter();
+            parts.query = thirds.next()?;
+            parts.key = thirds.next()?;
+            parts.value = thirds.next()?;
+        }
+    }
+    if is_set("do_rotary") {
+        let places = places_of_words(body)?;
+        parts.query = turned(body, &parts.query, heads[0], &places)?;
+        parts.key = turned(body, &parts.key, heads[1], &places)?;
+    }
+    let made = attention(body, &parts, heads, 1);
+    made.iter()
+        .enumerate()
+        .for_each(|(index, value)| body.give(index, value));
+    Some(())
+}
+
+/// Where the words of the first input stand: after those that were there before.
+fn places_of_words(body: &mut Body<'_>) -> Option<String> {
+    let shape = body.op("Shape", &[body.input(0)?]);
+    let [zero, one, two] = [0, 1, 2].map(|at| body.int(at));
+    let words = body.op("Gather", &[&shape, &one]);
+    let start = match body.input(3) {
+        Some(past) => {
+            let shape = body.op("Shape", &[past]);
+            body.op("Gather", &[&shape, &two])
+        }
+        None => zero,
+    };
+    let end = body.op("Add", &[&start, &words]);
+    let places = body.op("Range", &[&start, &end, &one]);
+    let places = body.unsqueeze(&places, 0);
+    let [first, second] = [0, 1].map(|at| body.ints(vec![at]));
+    let texts = body.op("Slice", &[&shape, &first, &second]);
+    let once = body.ints(vec![1]);
+    let sizes = NodeProto::of("Concat", &[&texts, &once], "").with("axis", 0i64);
+    let sizes = body.add(sizes);
+    Some(body.op("Expand", &[&places, &sizes]))
+}
+
+/// Heads turned by the angles of their places.
+fn turned(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> Option<String> {
+    let inputs = [value, body.input(7)?, body.input(8)?, places];
+    let interleaved = body.call().int("rotary_interleaved").unwrap_or(0);
+    let node = NodeProto::of("RotaryEmbedding", &inputs, "");
+    Some(
+        body.add(
+            node.with("num_heads", heads)
+                .with("interleaved", interleaved),
+        ),
+    )
+}
+
+/// The inputs in another order; places come as one for each word.
+fn rotary(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let (value, places) = (body.input(0)?, body.input(1)?);
+    let heads = call.int("num_heads").unwrap_or(0);
+    let is_scaled = call.float("scale").is_some_and(|scale| scale != 1.0);
+    let is_known = body.rank(places) == Some(2) && (heads > 0 || body.rank(value) == Some(4));
+    if is_scaled || !is_known {
+        return None;
+    }
+    let inputs = [value, body.input(2)?, body.input(3)?, places];
+    let mut node = NodeProto::of("RotaryEmbedding", &inputs, "");
+    for name in ["interleaved", "num_heads", "rotary_embedding_dim"] {
+        if let Some(value) = call.int(name) {
+            node = node.with(name, value);
+        }
+    }
+    let value = body.add(node);
+    body.give(0, &value);
+    Some(())
+}

@@ -1,0 +1,274 @@
+//! The nodes that stand for one: operators are added in order, each giving the name of its result.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use souk_memory::{DType, Tensor};
+
+use super::facts::Facts;
+use super::{Columns, Meanings};
+use crate::{NodeProto, TensorProto, tensor_to_proto};
+
+/// A node being written out.
+pub(super) struct Body<'a> {
+    call: &'a NodeProto,
+    facts: &'a Facts,
+    meanings: &'a mut Meanings,
+    nodes: Vec<NodeProto>,
+    /// Values that are outputs of the node, with the names these have outside.
+    given: Vec<(String, String)>,
+}
+
+impl<'a> Body<'a> {
+    pub fn new(call: &'a NodeProto, facts: &'a Facts, meanings: &'a mut Meanings) -> Self {
+        Self {
+            call,
+            facts,
+            meanings,
+            nodes: Vec::new(),
+            given: Vec::new(),
+        }
+    }
+
+    /// The node.
+    pub fn call(&self) -> &'a NodeProto {
+        self.call
+    }
+
+    /// Version of the standard operator set.
+    pub fn opset(&self) -> i64 {
+        self.facts.opset
+    }
+
+    /// Input `index`, if it is there.
+    pub fn input(&self, index: usize) -> Option<&'a str> {
+        self.call.input_name(index)
+    }
+
+    /// Whether output `index` is wanted.
+    pub fn wants(&self, index: usize) -> bool {
+        let output = self.call.output.get(index);
+        output.is_some_and(|name| !name.is_empty())
+    }
+
+    /// How many dimensions a value has, if known.
+    pub fn rank(&self, value: &str) -> Option<usize> {
+        let own = self.nodes.iter().any(|node| node.output[0] == value);
+        if own { None } else { self.facts.rank(value) }
+    }
+
+    /// The type of input `index`, if known.
+    pub fn dtype(&self, index: usize) -> Option<DType> {
+        self.facts.dtype(self.input(index)?)
+    }
+
+    /// The sizes of input `index`, if all are known.
+    pub fn dims(&self, index: usize) -> Option<Vec<i64>> {
+        let dims = self.facts.dims(self.input(index)?)?;
+        dims.iter().copied().collect()
+    }
+
+    /// The last size of input `index`, if known.
+    pub fn width(&self, index: usize) -> Option<i64> {
+        *self.facts.dims(self.input(index)?)?.last()?
+    }
+
+    /// The bytes of a constant input as elements of another type and shape.
+    pub fn packed(&mut self, index: usize, dtype: DType, dims: &[i64]) -> Option<String> {
+        let held = self.facts.constant(self.input(index)?)?;
+        let tensor = TensorProto {
+            name: None,
+            dims: dims.to_vec(),
+            data_type: Some(dtype.onnx_code()),
+            ..held.clone()
+        };
+        Some(self.add(NodeProto::of("Constant", &[], "").with("value", tensor)))
+    }
+
+    /// Whether input `index` is text.
+    pub fn is_text(&self, index: usize) -> bool {
+        let texts = &self.meanings.texts;
+        self.input(index).is_some_and(|name| texts.has(name))
+    }
+
+    /// Notes that output `index` is text.
+    pub fn note_text(&mut self, index: usize) {
+        if let Some(name) = self.call.output.get(index) {
+            self.meanings.texts.note(name);
+        }
+    }
+
+    /// The numbers of texts.
+    pub fn numbers(&mut self, texts: &[Bytes]) -> Vec<i64> {
+        let words = &mut self.meanings.texts.words;
+        let number = |text: &Bytes| words.number(&String::from_utf8_lossy(text));
+        texts.iter().map(number).collect()
+    }
+
+    /// A tensor of texts as one of their numbers; any other as it is.
+    pub fn numbered(&mut self, tensor: &TensorProto) -> TensorProto {
+        let words = &mut self.meanings.texts.words;
+        super::words::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
+    }
+
+    /// Outputs that stand for maps.
+    pub fn columns(&mut self) -> &mut Columns {
+        &mut self.meanings.columns
+    }
+
+    /// The result of an operator.
+    pub fn op(&mut self, operator: &str, inputs: &[&str]) -> String {
+        self.add(NodeProto::of(operator, inputs, ""))
+    }
+
+    /// The result of a node, which gets a name and an output of its own.
+    pub fn add(&mut self, mut node: NodeProto) -> String {
+        let made = self.value(node.op_type());
+        node.name = Some(made.clone());
+        node.output = vec![made.clone()];
+        self.nodes.push(node);
+        made
+    }
+
+    /// A node with several results.
+    pub fn add_many(&mut self, mut node: NodeProto, count: usize) -> Vec<String> {
+        let first = self.value(node.op_type());
+        let named = (0..count).map(|index| match index {
+            0 => first.clone(),
+            _ => format!("{first}.{index}"),
+        });
+        let made: Vec<String> = named.collect();
+        node.name = Some(first);
+        node.output.clone_from(&made);
+        self.nodes.push(node);
+        made
+    }
+
+    /// A name for what an operator makes.
+    fn value(&self, operator: &str) -> String {
+        let outputs = &self.call.output;
+        let prefix = outputs.iter().find(|name| !name.is_empty());
+        let prefix = prefix.map_or("", String::as_str);
+        format!("{prefix}/{operator}.{}", self.nodes.len())
+    }
+
+    /// A constant.
+    pub fn constant(&mut self, tensor: &Tensor) -> String {
+        let tensor = tensor_to_proto("", tensor);
+        self.add(NodeProto::of("Constant", &[], "").with("value", tensor))
+    }
+
+    /// A constant of floats.
+    pub fn floats(&mut self, dims: &[usize], values: Vec<f32>) -> Option<String> {
+        let tensor = Tensor::from_vec(dims, values).ok()?;
+        Some(self.constant(&tensor))
+    }
+
+    /// A constant vector of integers.
+    pub fn ints(&mut self, values: Vec<i64>) -> String {
+        let tensor = super::words::vector("", values);
+        self.add(NodeProto::of("Constant", &[], "").with("value", tensor))
+    }
+
+    /// One float.
+    pub fn float(&mut self, value: f32) -> String {
+        self.constant(&Tensor::scalar(value))
+    }
+
+    /// One integer.
+    pub fn int(&mut self, value: i64) -> String {
+        self.constant(&Tensor::scalar(value))
+    }
+
+    /// A value in another type.
+    pub fn cast(&mut self, value: &str, dtype: DType) -> String {
+        let to = i64::from(dtype.onnx_code());
+        self.add(NodeProto::of("Cast", &[value], "").with("to", to))
+    }
+
+    /// Input `index` as 32-bit floats.
+    pub fn as_floats(&mut self, index: usize) -> Option<String> {
+        let input = self.input(index)?;
+        Some(match self.dtype(index) {
+            Some(DType::F32) => input.to_owned(),
+            _ => self.cast(input, DType::F32),
+        })
+    }
+
+    /// A value in another shape.
+    pub fn reshape(&mut self, value: &str, sizes: &[i64]) -> String {
+        let sizes = self.ints(sizes.to_vec());
+        self.op("Reshape", &[value, &sizes])
+    }
+
+    /// A value with its axes in another order.
+    pub fn transpose(&mut self, value: &str, axes: &[i64]) -> String {
+        self.add(NodeProto::of("Transpose", &[value], "").with("perm", axes.to_vec()))
+    }
+
+    /// A value with a new axis.
+    pub fn unsqueeze(&mut self, value: &str, axis: i64) -> String {
+        if self.opset() < 13 {
+            let node = NodeProto::of("Unsqueeze", &[value], "");
+            return self.add(node.with("axes", vec![axis]));
+        }
+        let axes = self.ints(vec![axis]);
+        self.op("Unsqueeze", &[value, &axes])
+    }
+
+    /// A reduction along an axis. Which are kept is stated as every version reads it.
+    pub fn reduce(&mut self, operator: &str, value: &str, axis: i64, keep: i64) -> String {
+        let by_input = self.opset() >= if operator == "ReduceSum" { 13 } else { 18 };
+        let node = if by_input {
+            let axes = self.ints(vec![axis]);
+            NodeProto::of(operator, &[value, &axes], "")
+        } else {
+            NodeProto::of(operator, &[value], "").with("axes", vec![axis])
+        };
+        self.add(node.with("keepdims", keep))
+    }
+
+    /// Parts of a value along its last axis, of these sizes.
+    pub fn split(&mut self, value: &str, sizes: &[i64]) -> Vec<String> {
+        let node = if self.opset() >= 13 {
+            let list = self.ints(sizes.to_vec());
+            NodeProto::of("Split", &[value, &list], "")
+        } else {
+            NodeProto::of("Split", &[value], "").with("split", sizes.to_vec())
+        };
+        self.add_many(node.with("axis", -1i64), sizes.len())
+    }
+
+    /// Says that a value is output `index` of the node.
+    pub fn give(&mut self, index: usize, value: &str) {
+        let Some(output) = self.call.output.get(index).filter(|it| !it.is_empty()) else {
+            return;
+        };
+        self.given.push((value.to_owned(), output.clone()));
+    }
+
+    /// The nodes, their results called as those of the node.
+    pub fn written(self) -> Vec<NodeProto> {
+        let mut nodes = self.nodes;
+        let mut called: BTreeMap<String, String> = BTreeMap::new();
+        for (value, output) in self.given {
+            let is_made = nodes.iter().any(|node| node.output.contains(&value));
+            if !is_made {
+                let source = called.get(&value).unwrap_or(&value);
+                nodes.push(NodeProto {
+                    name: Some(output.clone()),
+                    ..NodeProto::of("Identity", &[source], &output)
+                });
+                continue;
+            }
+            for node in &mut nodes {
+                let names = node.input.iter_mut().chain(&mut node.output);
+                names
+                    .filter(|name| **name == value)
+                    .for_each(|name| name.clone_from(&output));
+            }
+            called.insert(value, output);
+        }
+        nodes
+    }
+}

@@ -1,0 +1,341 @@
+//! The operators of classical learning but for trees: scalers, encoders, linear models.
+
+use bytes::Bytes;
+use souk_memory::{DType, Tensor};
+
+use super::body::Body;
+use super::scores::{Scores, best, choose, labels, transformed};
+use super::{Label, ensemble};
+use crate::{NodeProto, TensorProto, tensor_to_proto};
+
+/// What a text is encoded as that an encoder doesn't know, where its node does not say.
+const DEFAULT_TEXT: &str = "_Unused";
+
+/// Writes a node out; `None` if it has a kernel of its own, or is not known.
+pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+    match body.call().op_type() {
+        "ArrayFeatureExtractor" => array_feature_extractor(body),
+        "Binarizer" => binarizer(body),
+        "CategoryMapper" => category_mapper(body),
+        "FeatureVectorizer" => feature_vectorizer(body),
+        "Imputer" => imputer(body),
+        "LabelEncoder" => label_encoder(body),
+        "LinearClassifier" => linear_classifier(body),
+        "LinearRegressor" => linear_regressor(body),
+        "Normalizer" => normalizer(body),
+        "OneHotEncoder" => one_hot_encoder(body),
+        "SVMClassifier" => support_vector_classifier(body),
+        "Scaler" => scaler(body),
+        "TreeEnsembleClassifier" => ensemble::classifier(body),
+        "TreeEnsembleRegressor" => ensemble::regressor(body),
+        "TreeEnsemble" => ensemble::of_version_5(body),
+        "ZipMap" => zip_map(body),
+        _ => None,
+    }
+}
+
+/// A list of floats that an attribute holds, if it holds some.
+fn list(body: &Body<'_>, name: &str) -> Option<Vec<f32>> {
+    let list = body.call().floats(name)?;
+    (!list.is_empty()).then(|| list.to_vec())
+}
+
+fn scaler(body: &mut Body<'_>) -> Option<()> {
+    let mut value = body.as_floats(0)?;
+    for (operator, name) in [("Sub", "offset"), ("Mul", "scale")] {
+        if let Some(list) = list(body, name) {
+            let operand = body.floats(&[list.len()], list)?;
+            value = body.op(operator, &[&value, &operand]);
+        }
+    }
+    body.give(0, &value);
+    Some(())
+}
+
+fn normalizer(body: &mut Body<'_>) -> Option<()> {
+    let value = body.as_floats(0)?;
+    let operator = match body.call().string("norm").unwrap_or("MAX") {
+        "MAX" => "ReduceMax",
+        "L1" => "ReduceL1",
+        "L2" => "ReduceL2",
+        _ => return None,
+    };
+    let norm = body.reduce(operator, &value, -1, 1);
+    let zero = body.float(0.0);
+    let one = body.float(1.0);
+    // A row of zeros stays one.
+    let is_zero = body.op("Equal", &[&norm, &zero]);
+    let divisor = body.op("Where", &[&is_zero, &one, &norm]);
+    let scaled = body.op("Div", &[&value, &divisor]);
+    body.give(0, &scaled);
+    Some(())
+}
+
+fn binarizer(body: &mut Body<'_>) -> Option<()> {
+    let input = body.input(0)?;
+    let threshold = body.call().float("threshold").unwrap_or(0.0);
+    let dtype = body.dtype(0)?;
+    let bound = body.float(threshold);
+    let bound = match dtype {
+        DType::F32 => bound,
+        _ => body.cast(&bound, dtype),
+    };
+    let above = body.op("Greater", &[input, &bound]);
+    let value = body.cast(&above, dtype);
+    body.give(0, &value);
+    Some(())
+}
+
+fn imputer(body: &mut Body<'_>) -> Option<()> {
+    let input = body.input(0)?;
+    let (imputed, is_missing) = match list(body, "imputed_value_floats") {
+        Some(list) => {
+            let replaced = body.call().float("replaced_value_float").unwrap_or(0.0);
+            let imputed = body.floats(&[list.len()], list)?;
+            let is_missing = if replaced.is_nan() {
+                body.op("IsNaN", &[input])
+            } else {
+                let replaced = body.float(replaced);
+                body.op("Equal", &[input, &replaced])
+            };
+            (imputed, is_missing)
+        }
+        None => {
+            let list = body.call().ints("imputed_value_int64s")?.to_vec();
+            let imputed = body.ints(list);
+            let replaced = body.call().int("replaced_value_int64").unwrap_or(0);
+            let replaced = body.int(replaced);
+            (imputed, body.op("Equal", &[input, &replaced]))
+        }
+    };
+    let value = body.op("Where", &[&is_missing, &imputed, input]);
+    body.give(0, &value);
+    Some(())
+}
+
+fn feature_vectorizer(body: &mut Body<'_>) -> Option<()> {
+    let mut columns = Vec::new();
+    for index in 0..body.call().input.len() {
+        let column = body.as_floats(index)?;
+        columns.push(body.reshape(&column, &[0, -1]));
+    }
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let joined = body.add(NodeProto::of("Concat", &columns, "").with("axis", 1i64));
+    body.give(0, &joined);
+    Some(())
+}
+
+fn array_feature_extractor(body: &mut Body<'_>) -> Option<()> {
+    let (input, places) = (body.input(0)?, body.input(1)?);
+    let places = body.reshape(places, &[-1]);
+    let gather = NodeProto::of("Gather", &[input, &places], "").with("axis", -1i64);
+    let mut taken = body.add(gather);
+    if body.rank(input) == Some(1) {
+        taken = body.unsqueeze(&taken, 0);
+    }
+    if body.is_text(0) {
+        body.note_text(0);
+    }
+    body.give(0, &taken);
+    Some(())
+}
+
+fn one_hot_encoder(body: &mut Body<'_>) -> Option<()> {
+    let input = body.input(0)?;
+    let call = body.call();
+    let texts = call.strings("cats_strings").unwrap_or_default();
+    let categories = match body.is_text(0) {
+        true => body.numbers(texts),
+        false => call.ints("cats_int64s")?.to_vec(),
+    };
+    let value = match body.dtype(0) {
+        Some(DType::I64) => input.to_owned(),
+        _ => body.cast(input, DType::I64),
+    };
+    let value = body.unsqueeze(&value, -1);
+    let categories = body.ints(categories);
+    let equal = body.op("Equal", &[&value, &categories]);
+    let encoded = body.cast(&equal, DType::F32);
+    body.give(0, &encoded);
+    Some(())
+}
+
+fn zip_map(body: &mut Body<'_>) -> Option<()> {
+    let input = body.input(0)?;
+    let call = body.call();
+    let texts = call.strings("classlabels_strings").unwrap_or_default();
+    let text = |text: &Bytes| Label::Text(String::from_utf8_lossy(text).into_owned());
+    let labels = match call.ints("classlabels_int64s").filter(|it| !it.is_empty()) {
+        Some(labels) => labels.iter().copied().map(Label::Number).collect(),
+        None => texts.iter().map(text).collect(),
+    };
+    let output = call.output.first()?.clone();
+    body.columns().insert(output, labels);
+    body.give(0, input);
+    Some(())
+}
+
+/// An encoder from keys to values, both as tensors.
+fn encoder(body: &mut Body<'_>, keys: TensorProto, values: TensorProto, default: TensorProto) {
+    let input = body.input(0).unwrap_or_default();
+    let node = NodeProto::classical("LabelEncoder", &[input], "")
+        .with("keys_tensor", keys)
+        .with("values_tensor", values)
+        .with("default_tensor", default);
+    let encoded = body.add(node);
+    body.give(0, &encoded);
+}
+
+fn scalar<T: souk_memory::Element>(value: T) -> TensorProto {
+    tensor_to_proto("", &Tensor::scalar(value))
+}
+
+fn floats(values: &[f32]) -> Option<TensorProto> {
+    let tensor = Tensor::from_vec([values.len()], values.to_vec()).ok()?;
+    Some(tensor_to_proto("", &tensor))
+}
+
+fn label_encoder(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    if let Some(classes) = call.strings("classes_strings").filter(|it| !it.is_empty()) {
+        return places_of_classes(body, classes);
+    }
+    let (keys, _) = table(body, "keys")?;
+    let (values, is_text) = table(body, "values")?;
+    let default = match call.tensor("default_tensor") {
+        Some(tensor) => body.numbered(tensor),
+        None if is_text => {
+            let text = call.string("default_string").unwrap_or(DEFAULT_TEXT);
+            let text = Bytes::from(text.to_owned());
+            scalar(body.numbers(&[text])[0])
+        }
+        None if call.floats("values_floats").is_some() => {
+            scalar(call.float("default_float").unwrap_or(-0.0))
+        }
+        None => scalar(call.int("default_int64").unwrap_or(-1)),
+    };
+    if is_text {
+        body.note_text(0);
+    }
+    encoder(body, keys, values, default);
+    Some(())
+}
+
+/// The first version: a text becomes its place among the classes, a place the text.
+fn places_of_classes(body: &mut Body<'_>, classes: &[Bytes]) -> Option<()> {
+    let texts = super::words::vector("", body.numbers(classes));
+    let places = super::words::vector("", (0..classes.len() as i64).collect());
+    if body.is_text(0) {
+        let default = body.call().int("default_int64").unwrap_or(-1);
+        encoder(body, texts, places, scalar(default));
+        return Some(());
+    }
+    let default = body.call().string("default_string").unwrap_or(DEFAULT_TEXT);
+    let default = Bytes::from(default.to_owned());
+    let default = scalar(body.numbers(&[default])[0]);
+    body.note_text(0);
+    encoder(body, places, texts, default);
+    Some(())
+}
+
+fn category_mapper(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let texts = body.numbers(call.strings("cats_strings")?);
+    let texts = super::words::vector("", texts);
+    let numbers = super::words::vector("", call.ints("cats_int64s")?.to_vec());
+    if body.is_text(0) {
+        let default = call.int("default_int64").unwrap_or(-1);
+        encoder(body, texts, numbers, scalar(default));
+        return Some(());
+    }
+    let default = call.string("default_string").unwrap_or(DEFAULT_TEXT);
+    let default = Bytes::from(default.to_owned());
+    let default = scalar(body.numbers(&[default])[0]);
+    body.note_text(0);
+    encoder(body, numbers, texts, default);
+    Some(())
+}
+
+/// Keys or values of an encoder, and whether they are texts.
+fn table(body: &mut Body<'_>, kind: &str) -> Option<(TensorProto, bool)> {
+    let call = body.call();
+    if let Some(tensor) = call.tensor(&format!("{kind}_tensor")) {
+        let is_text = tensor.data_type() == crate::DataType::String as i32;
+        return Some((body.numbered(tensor), is_text));
+    }
+    let texts = call.strings(&format!("{kind}_strings"));
+    if let Some(texts) = texts.filter(|it| !it.is_empty()) {
+        let numbers = body.numbers(texts);
+        return Some((super::words::vector("", numbers), true));
+    }
+    let ints = call.ints(&format!("{kind}_int64s"));
+    if let Some(ints) = ints.filter(|it| !it.is_empty()) {
+        return Some((super::words::vector("", ints.to_vec()), false));
+    }
+    let list = list(body, &format!("{kind}_floats"))?;
+    Some((floats(&list)?, false))
+}
+
+/// The product of the first input with a row of coefficients for each of `count` sums, and what is
+/// added to it.
+fn linear(body: &mut Body<'_>, count: usize) -> Option<String> {
+    let mut value = body.as_floats(0)?;
+    if body.rank(body.input(0)?) == Some(1) {
+        value = body.reshape(&value, &[1, -1]);
+    }
+    let rows = list(body, "coefficients")?;
+    let width = rows.len().checked_div(count)?;
+    let rows = body.floats(&[count, width], rows)?;
+    let added = list(body, "intercepts").unwrap_or_else(|| vec![0.0; count]);
+    let added = body.floats(&[added.len()], added)?;
+    let product = NodeProto::of("Gemm", &[&value, &rows, &added], "");
+    Some(body.add(product.with("transB", 1i64)))
+}
+
+fn linear_regressor(body: &mut Body<'_>) -> Option<()> {
+    let targets = body.call().int("targets").unwrap_or(1);
+    let sums = linear(body, usize::try_from(targets).ok()?)?;
+    let scores = transformed(body, &sums, Scores::Many)?;
+    body.give(0, &scores);
+    Some(())
+}
+
+fn linear_classifier(body: &mut Body<'_>) -> Option<()> {
+    let classes = labels(body, "classlabels_ints")?;
+    let count = list(body, "intercepts")?.len();
+    let sums = linear(body, count)?;
+    let zero = body.float(0.0);
+    if count == 1 && classes.len() == 2 {
+        let above = body.op("Greater", &[&sums, &zero]);
+        choose(body, &above, &classes);
+        let scores = transformed(body, &sums, Scores::One)?;
+        body.give(1, &scores);
+        return Some(());
+    }
+    best(body, &sums, &classes);
+    let scores = transformed(body, &sums, Scores::Many)?;
+    body.give(1, &scores);
+    Some(())
+}
+
+/// Texts of classes become numbers, and a transform of the scores nodes after it.
+fn support_vector_classifier(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let transform = call.string("post_transform").unwrap_or("NONE");
+    let is_written = call.strings("classlabels_strings").is_none() && transform == "NONE";
+    if is_written || transform == "PROBIT" {
+        return None;
+    }
+    let classes = labels(body, "classlabels_ints")?;
+    let input = body.input(0)?;
+    let mut node =
+        NodeProto::classical("SVMClassifier", &[input], "").with("classlabels_ints", classes);
+    let kept = |name: &str| !name.starts_with("classlabels") && name != "post_transform";
+    let attributes = call.attribute.iter().filter(|it| kept(it.name()));
+    node.attribute.extend(attributes.cloned());
+    let made = body.add_many(node, 2);
+    body.give(0, &made[0]);
+    let scores = transformed(body, &made[1], Scores::Many)?;
+    body.give(1, &scores);
+    Some(())
+}

@@ -1,0 +1,161 @@
+//! Ensembles of trees: what trees sum up has a kernel, what is made of the sums does not need one.
+
+use std::collections::BTreeSet;
+
+use super::body::Body;
+use super::scores::{Scores, best, choose, labels, named, transformed};
+use crate::{AttributeProto, NodeProto, tensor_from_proto};
+
+/// Transforms as version 5 numbers them.
+const TRANSFORMS: [&str; 5] = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"];
+
+/// A node that gives the sums of each row alone: `TreeEnsembleRegressor` with neither a base nor a
+/// transform, one target for each class. Leaves are named by `kind`.
+fn sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
+    let call = body.call();
+    let mut node = NodeProto::classical("TreeEnsembleRegressor", &[body.input(0)?], "")
+        .with("n_targets", targets);
+    for attribute in &call.attribute {
+        let name = attribute.name();
+        let renamed = match name.strip_prefix(kind) {
+            Some(rest) => format!("target{rest}"),
+            None if name.starts_with("nodes_") || name == "aggregate_function" => name.to_owned(),
+            None => continue,
+        };
+        node.attribute.push(AttributeProto {
+            name: Some(renamed),
+            ..attribute.clone()
+        });
+    }
+    if targets == 1 {
+        let ids = node.attribute.iter_mut();
+        let ids = ids.filter(|attribute| attribute.name() == "target_ids");
+        ids.for_each(|attribute| attribute.ints.fill(0));
+    }
+    Some(body.add(node))
+}
+
+/// What is added to the sums, if anything.
+fn base(node: &NodeProto) -> Vec<f32> {
+    listed(node, "base_values")
+}
+
+/// Floats that an attribute lists, or a tensor in one of that name with a suffix.
+fn listed(node: &NodeProto, name: &str) -> Vec<f32> {
+    if let Some(floats) = node.floats(name).filter(|it| !it.is_empty()) {
+        return floats.to_vec();
+    }
+    let tensor = node.tensor(&format!("{name}_as_tensor"));
+    let tensor = tensor.and_then(|tensor| tensor_from_proto(tensor).ok());
+    let doubles = tensor.and_then(|tensor| tensor.to_f64s().ok());
+    let doubles = doubles.unwrap_or_default().into_iter();
+    doubles.map(|value| value as f32).collect()
+}
+
+fn raised(body: &mut Body<'_>, sums: String, base: Vec<f32>) -> Option<String> {
+    if base.iter().all(|value| *value == 0.0) {
+        return Some(sums);
+    }
+    let base = body.floats(&[base.len()], base)?;
+    Some(body.op("Add", &[&sums, &base]))
+}
+
+pub(super) fn regressor(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let targets = call.int("n_targets").unwrap_or(1);
+    let base = base(call);
+    let transform = call.string("post_transform").unwrap_or("NONE");
+    if base.is_empty() && transform == "NONE" {
+        return None;
+    }
+    let sums = sums(body, "target", targets)?;
+    let sums = raised(body, sums, base)?;
+    // ONNX Runtime transforms a single target by the probit function alone.
+    let scores = match (targets, transform) {
+        (1, "NONE" | "LOGISTIC" | "SOFTMAX" | "SOFTMAX_ZERO") => sums,
+        _ => transformed(body, &sums, Scores::Many)?,
+    };
+    body.give(0, &scores);
+    Some(())
+}
+
+pub(super) fn classifier(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let ids: BTreeSet<i64> = call.ints("class_ids")?.iter().copied().collect();
+    let base = base(call);
+    let classes = labels(body, "classlabels_int64s")?;
+    let last = *ids.last()?;
+    if classes.len() == 2 {
+        return match (last, ids.len(), base.len()) {
+            (0, 1, 0 | 1) => one_of_two(body, &classes, base),
+            (1, _, 0) => both_of_two(body, &classes, ids.len() == 1),
+            _ => None,
+        };
+    }
+    let count = i64::try_from(classes.len()).ok()?;
+    if count < 2 || last >= count {
+        return None;
+    }
+    let sums = sums(body, "class", count)?;
+    let sums = raised(body, sums, base)?;
+    best(body, &sums, &classes);
+    let scores = transformed(body, &sums, Scores::Many)?;
+    body.give(1, &scores);
+    Some(())
+}
+
+/// Two classes of which the leaves name one: what they sum up is the score of the second.
+fn one_of_two(body: &mut Body<'_>, classes: &[i64], base: Vec<f32>) -> Option<()> {
+    let weights = listed(body.call(), "class_weights");
+    let is_positive = weights.iter().all(|weight| *weight >= 0.0);
+    let sums = sums(body, "class", 1)?;
+    let sums = raised(body, sums, base)?;
+    let (bound, kind) = match is_positive {
+        true => (0.5, Scores::One),
+        false => (0.0, Scores::Signed),
+    };
+    let bound = body.float(bound);
+    let above = body.op("Greater", &[&sums, &bound]);
+    choose(body, &above, classes);
+    let scores = transformed(body, &sums, kind)?;
+    body.give(1, &scores);
+    Some(())
+}
+
+/// Two classes of which the leaves name both, or the second alone: that one's score decides, by
+/// the bounds that ONNX Runtime has.
+fn both_of_two(body: &mut Body<'_>, classes: &[i64], second_alone: bool) -> Option<()> {
+    let weights = listed(body.call(), "class_weights");
+    let is_positive = weights.iter().all(|weight| *weight >= 0.0);
+    let sums = sums(body, "class", 2)?;
+    let one = body.int(1);
+    let gather = NodeProto::of("Gather", &[&sums, &one], "").with("axis", 1i64);
+    let second = body.add(gather);
+    let bound = body.float(if second_alone && is_positive {
+        0.5
+    } else {
+        0.0
+    });
+    let above = body.op("Greater", &[&second, &bound]);
+    choose(body, &above, classes);
+    let scores = transformed(body, &sums, Scores::Many)?;
+    body.give(1, &scores);
+    Some(())
+}
+
+/// Version 5: transforms are numbers, and there is no base.
+pub(super) fn of_version_5(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let number = usize::try_from(call.int("post_transform").unwrap_or(0)).ok()?;
+    if number == 0 {
+        return None;
+    }
+    let mut node = NodeProto::classical("TreeEnsemble", &[body.input(0)?], "");
+    let others = call.attribute.iter();
+    let others = others.filter(|attribute| attribute.name() != "post_transform");
+    node.attribute.extend(others.cloned());
+    let sums = body.add(node);
+    let scores = named(body, &sums, TRANSFORMS.get(number)?)?;
+    body.give(0, &scores);
+    Some(())
+}

@@ -1,0 +1,183 @@
+//! What ONNX Runtime's optimiser and quantiser make of products and convolutions.
+
+use souk_memory::{DType, Tensor};
+
+use super::body::Body;
+use crate::{AttributeProto, NodeProto};
+
+/// Writes a node out; `None` if it is none of these.
+pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+    match body.call().op_type() {
+        "FusedConv" => convolution(body),
+        "FusedGemm" => gemm(body),
+        "FusedMatMul" | "TransposeMatMul" => product(body),
+        "MatMulNBits" => narrow_product(body),
+        "NhwcConv" => channels_last(body),
+        _ => None,
+    }
+}
+
+/// Attributes of the node that the standard operator has too.
+fn kept(body: &Body<'_>, names: &[&str]) -> Vec<AttributeProto> {
+    let attributes = body.call().attribute.iter();
+    let attributes = attributes.filter(|it| names.contains(&it.name()));
+    attributes.cloned().collect()
+}
+
+const WINDOW: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
+
+fn convolution(body: &mut Body<'_>) -> Option<()> {
+    let inputs: Vec<&str> = (0..3).filter_map(|index| body.input(index)).collect();
+    let mut node = NodeProto::of("Conv", &inputs, "");
+    node.attribute = kept(body, WINDOW);
+    let mut value = body.add(node);
+    if let Some(summand) = body.input(3) {
+        value = body.op("Add", &[&value, summand]);
+    }
+    let parameters = body.call().floats("activation_params").unwrap_or_default();
+    let value = activated(body, &value, parameters)?;
+    body.give(0, &value);
+    Some(())
+}
+
+fn gemm(body: &mut Body<'_>) -> Option<()> {
+    let inputs: Vec<&str> = (0..3).filter_map(|index| body.input(index)).collect();
+    let mut node = NodeProto::of("Gemm", &inputs, "");
+    node.attribute = kept(body, &["alpha", "beta", "transA", "transB"]);
+    let value = body.add(node);
+    let call = body.call();
+    let stated = ["activation_alpha", "activation_beta"].map(|name| call.float(name));
+    let parameters: Vec<f32> = stated.into_iter().flatten().collect();
+    let value = activated(body, &value, &parameters)?;
+    body.give(0, &value);
+    Some(())
+}
+
+/// A value after the activation that the node names.
+fn activated(body: &mut Body<'_>, value: &str, parameters: &[f32]) -> Option<String> {
+    let activation = body.call().string("activation").unwrap_or("");
+    let names: &[&str] = match activation {
+        "" => return Some(value.to_owned()),
+        "Relu" | "Sigmoid" | "Tanh" | "Softplus" | "Softsign" => &[],
+        "Elu" | "LeakyRelu" | "ThresholdedRelu" => &["alpha"],
+        "HardSigmoid" => &["alpha", "beta"],
+        "Clip" => {
+            let [least, largest] = parameters.try_into().ok()?;
+            let [least, largest] = [least, largest].map(|bound: f32| body.float(bound));
+            let raised = body.op("Max", &[value, &least]);
+            return Some(body.op("Min", &[&raised, &largest]));
+        }
+        _ => return None,
+    };
+    let mut node = NodeProto::of(activation, &[value], "");
+    for (name, parameter) in names.iter().zip(parameters) {
+        node = node.with(name, *parameter);
+    }
+    Some(body.add(node))
+}
+
+/// A convolution of an image whose channels lie last.
+fn channels_last(body: &mut Body<'_>) -> Option<()> {
+    let turned = body.transpose(body.input(0)?, &[0, 3, 1, 2]);
+    let weights = body.transpose(body.input(1)?, &[0, 3, 1, 2]);
+    let mut inputs = vec![turned.as_str(), weights.as_str()];
+    inputs.extend(body.input(2));
+    let mut node = NodeProto::of("Conv", &inputs, "");
+    node.attribute = kept(body, WINDOW);
+    let value = body.add(node);
+    let value = body.transpose(&value, &[0, 2, 3, 1]);
+    body.give(0, &value);
+    Some(())
+}
+
+/// A product with either operand transposed, and a factor.
+fn product(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
+    if is_set("transBatchA") || is_set("transBatchB") {
+        return None;
+    }
+    let mut operands = Vec::new();
+    for (index, name) in [(0, "transA"), (1, "transB")] {
+        let operand = body.input(index)?;
+        // A vector is transposed to itself.
+        let is_vector = body.rank(operand) == Some(1);
+        operands.push(match is_set(name) && !is_vector {
+            true => turned(body, operand)?,
+            false => operand.to_owned(),
+        });
+    }
+    let mut value = body.op("MatMul", &[&operands[0], &operands[1]]);
+    let alpha = call.float("alpha").unwrap_or(1.0);
+    if alpha != 1.0 {
+        let factor = body.float(alpha);
+        let factor = match body.dtype(0) {
+            Some(DType::F32) => factor,
+            _ => body.op("CastLike", &[&factor, &value]),
+        };
+        value = body.op("Mul", &[&value, &factor]);
+    }
+    body.give(0, &value);
+    Some(())
+}
+
+/// A value with its last two axes changed for each other.
+fn turned(body: &mut Body<'_>, value: &str) -> Option<String> {
+    let Some(rank) = body.rank(value) else {
+        let einsum = NodeProto::of("Einsum", &[value], "");
+        return Some(body.add(einsum.with("equation", "...ij->...ji")));
+    };
+    let mut axes: Vec<i64> = (0..i64::try_from(rank).ok()?).collect();
+    axes.swap(rank.checked_sub(2)?, rank - 1);
+    Some(body.transpose(value, &axes))
+}
+
+/// A product with weights of few bits, which have a scale for each block of a column.
+fn narrow_product(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let size = |name: &str| call.int(name).filter(|it| *it > 0);
+    let (depth, columns) = (size("K")?, size("N")?);
+    let (bits, block) = (size("bits").unwrap_or(4), size("block_size")?);
+    // Only whole blocks lie as ONNX has them, and only in an order of their own.
+    if depth % block != 0 || !matches!(bits, 4 | 8) || body.input(4).is_some() {
+        return None;
+    }
+    let blocks = depth / block;
+    let dtype = if bits == 4 { DType::U4 } else { DType::U8 };
+    let weights = body.packed(1, dtype, &[columns, depth])?;
+    let zeros = match body.input(3) {
+        Some(_) if bits == 4 && blocks % 2 != 0 => return None,
+        Some(_) => body.packed(3, dtype, &[columns, blocks])?,
+        None => halves(body, dtype, columns, blocks)?,
+    };
+    let scales = body.reshape(body.input(2)?, &[columns, blocks]);
+    let node = NodeProto::of("DequantizeLinear", &[&weights, &scales, &zeros], "");
+    let node = node.with("axis", 1i64).with("block_size", block);
+    let dense = body.add(node);
+    let dense = body.transpose(&dense, &[1, 0]);
+    let mut value = body.op("MatMul", &[body.input(0)?, &dense]);
+    if let Some(bias) = body.input(5) {
+        value = body.op("Add", &[&value, bias]);
+    }
+    body.give(0, &value);
+    Some(())
+}
+
+/// Zero points in the middle of the range.
+fn halves(body: &mut Body<'_>, dtype: DType, columns: i64, blocks: i64) -> Option<String> {
+    let count = usize::try_from(columns.checked_mul(blocks)?).ok()?;
+    let (byte, length) = match dtype {
+        DType::U4 => (0x88, count.div_ceil(2)),
+        _ => (0x80, count),
+    };
+    let shape = souk_memory::Shape::new([columns as usize, blocks as usize]).ok()?;
+    let tensor = Tensor::new(dtype, shape, vec![byte; length].into()).ok()?;
+    Some(body.constant(&tensor))
+}

@@ -1,0 +1,187 @@
+//! What ONNX Runtime's quantisers write: integers with scales, computed as what they stand for and
+//! quantised again, or as integers where the sums are exact.
+
+use souk_memory::DType;
+
+use super::body::Body;
+use crate::{AttributeProto, NodeProto};
+
+/// Writes a node out; `None` if it is none of these.
+pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+    match body.call().op_type() {
+        "QLinearAdd" => pair(body, "Add"),
+        "QLinearMul" => pair(body, "Mul"),
+        "QLinearLeakyRelu" => one(body, "LeakyRelu", &["alpha"]),
+        "QLinearSigmoid" => one(body, "Sigmoid", &[]),
+        "QLinearSoftmax" => softmax(body),
+        "QLinearAveragePool" => pool(body, "AveragePool"),
+        "QLinearGlobalAveragePool" => pool(body, "GlobalAveragePool"),
+        "QLinearReduceMean" => one(body, "ReduceMean", &["axes", "keepdims"]),
+        "QLinearConcat" => concat(body),
+        "QLinearWhere" => choice(body),
+        "QGemm" => gemm(body),
+        "MatMulIntegerToFloat" => product(body),
+        "DynamicQuantizeMatMul" => dynamic_product(body),
+        _ => None,
+    }
+}
+
+/// What an input stands for, its scale and zero point being the two after it.
+fn meant(body: &mut Body<'_>, index: usize) -> Option<String> {
+    let mut inputs = vec![body.input(index)?, body.input(index + 1)?];
+    inputs.extend(body.input(index + 2));
+    Some(body.op("DequantizeLinear", &inputs))
+}
+
+/// A value by a scale and zero point that are the inputs from `index` on.
+fn quantised(body: &mut Body<'_>, value: &str, index: usize) -> Option<String> {
+    let mut inputs = vec![value, body.input(index)?];
+    inputs.extend(body.input(index + 1));
+    Some(body.op("QuantizeLinear", &inputs))
+}
+
+fn attributes(body: &Body<'_>, names: &[&str]) -> Vec<AttributeProto> {
+    let held = body.call().attribute.iter();
+    held.filter(|it| names.contains(&it.name()))
+        .cloned()
+        .collect()
+}
+
+fn pair(body: &mut Body<'_>, operator: &str) -> Option<()> {
+    let operands = [meant(body, 0)?, meant(body, 3)?];
+    let value = body.op(operator, &[&operands[0], &operands[1]]);
+    let value = quantised(body, &value, 6)?;
+    body.give(0, &value);
+    Some(())
+}
+
+fn one(body: &mut Body<'_>, operator: &str, names: &[&str]) -> Option<()> {
+    let operand = meant(body, 0)?;
+    let mut node = NodeProto::of(operator, &[&operand], "");
+    node.attribute = attributes(body, names);
+    let value = body.add(node);
+    let value = quantised(body, &value, 3)?;
+    body.give(0, &value);
+    Some(())
+}
+
+/// Before version 13 a softmax goes over all axes from its own on.
+fn softmax(body: &mut Body<'_>) -> Option<()> {
+    let is_old = body.call().int("opset").unwrap_or(13) < 13;
+    if is_old != (body.opset() < 13) {
+        return None;
+    }
+    one(body, "Softmax", &["axis"])
+}
+
+fn pool(body: &mut Body<'_>, operator: &str) -> Option<()> {
+    if body.call().int("channels_last").unwrap_or(0) != 0 {
+        return None;
+    }
+    let names = [
+        "auto_pad",
+        "ceil_mode",
+        "count_include_pad",
+        "kernel_shape",
+        "pads",
+        "strides",
+    ];
+    one(body, operator, &names)
+}
+
+/// The scale and zero point of the result come first, then three inputs for each part.
+fn concat(body: &mut Body<'_>) -> Option<()> {
+    let count = body.call().input.len().checked_sub(2)? / 3;
+    let parts: Option<Vec<String>> = (0..count).map(|at| meant(body, 2 + 3 * at)).collect();
+    let parts = parts?;
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let mut node = NodeProto::of("Concat", &parts, "");
+    node.attribute = attributes(body, &["axis"]);
+    let joined = body.add(node);
+    let value = quantised(body, &joined, 0)?;
+    body.give(0, &value);
+    Some(())
+}
+
+fn choice(body: &mut Body<'_>) -> Option<()> {
+    let operands = [meant(body, 1)?, meant(body, 4)?];
+    let value = body.op("Where", &[body.input(0)?, &operands[0], &operands[1]]);
+    let value = quantised(body, &value, 7)?;
+    body.give(0, &value);
+    Some(())
+}
+
+/// A product of integers, exact, and what it stands for by the product of the scales.
+fn scaled(
+    body: &mut Body<'_>,
+    operands: [&str; 2],
+    zeros: [Option<&str>; 2],
+    scales: [&str; 2],
+    added: Option<&str>,
+) -> String {
+    let mut inputs = operands.to_vec();
+    match zeros {
+        [None, None] => {}
+        [left, None] => inputs.extend(left),
+        [left, Some(right)] => inputs.extend([left.unwrap_or(""), right]),
+    }
+    let mut sums = body.op("MatMulInteger", &inputs);
+    if let Some(added) = added {
+        sums = body.op("Add", &[&sums, added]);
+    }
+    let sums = body.cast(&sums, DType::F32);
+    let scale = body.op("Mul", &scales);
+    body.op("Mul", &[&sums, &scale])
+}
+
+fn product(body: &mut Body<'_>) -> Option<()> {
+    let operands = [body.input(0)?, body.input(1)?];
+    let scales = [body.input(2)?, body.input(3)?];
+    let zeros = [body.input(4), body.input(5)];
+    let mut value = scaled(body, operands, zeros, scales, None);
+    if let Some(bias) = body.input(6) {
+        value = body.op("Add", &[&value, bias]);
+    }
+    body.give(0, &value);
+    Some(())
+}
+
+fn dynamic_product(body: &mut Body<'_>) -> Option<()> {
+    let node = NodeProto::of("DynamicQuantizeLinear", &[body.input(0)?], "");
+    let made = body.add_many(node, 3);
+    let operands = [made[0].as_str(), body.input(1)?];
+    let scales = [made[1].as_str(), body.input(2)?];
+    let zeros = [Some(made[2].as_str()), body.input(3)];
+    let mut value = scaled(body, operands, zeros, scales, None);
+    if let Some(bias) = body.input(4) {
+        value = body.op("Add", &[&value, bias]);
+    }
+    body.give(0, &value);
+    Some(())
+}
+
+fn gemm(body: &mut Body<'_>) -> Option<()> {
+    let call = body.call();
+    let mut operands = Vec::new();
+    for (index, name) in [(0, "transA"), (3, "transB")] {
+        let operand = body.input(index)?;
+        operands.push(match call.int(name).unwrap_or(0) {
+            0 => operand.to_owned(),
+            _ => body.transpose(operand, &[1, 0]),
+        });
+    }
+    let alpha = call.float("alpha").unwrap_or(1.0);
+    if alpha != 1.0 {
+        return None;
+    }
+    let operands = [operands[0].as_str(), operands[1].as_str()];
+    let zeros = [body.input(2), body.input(5)];
+    let scales = [body.input(1)?, body.input(4)?];
+    let value = scaled(body, operands, zeros, scales, body.input(6));
+    let value = match body.input(7) {
+        Some(_) => quantised(body, &value, 7)?,
+        None => value,
+    };
+    body.give(0, &value);
+    Some(())
+}

@@ -1,0 +1,210 @@
+//! What nodes of other operator sets are written out as.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::{AttributeProto, DataType, NodeProto, TensorProto, ValueInfoProto};
+
+fn node(domain: &str, operator: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    NodeProto {
+        domain: Some(domain.to_owned()),
+        output: outputs.iter().map(ToString::to_string).collect(),
+        ..NodeProto::of(operator, inputs, "")
+    }
+}
+
+fn value(name: &str, elem: DataType, rank: usize) -> ValueInfoProto {
+    let dims = vec![crate::Dimension::default(); rank];
+    ValueInfoProto::tensor(name, elem as i32, Some(dims))
+}
+
+fn model(
+    nodes: Vec<NodeProto>,
+    inputs: &[ValueInfoProto],
+    outputs: &[ValueInfoProto],
+) -> ModelProto {
+    ModelProto {
+        graph: Some(GraphProto {
+            node: nodes,
+            input: inputs.to_vec(),
+            output: outputs.to_vec(),
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    }
+}
+
+/// The operators of a model once written out, constants apart, and the name of the last value.
+fn written(mut model: ModelProto) -> (Vec<String>, String) {
+    expand(&mut model).unwrap();
+    let nodes = model.graph.unwrap().node;
+    let named = nodes.iter().filter(|node| node.op_type() != "Constant");
+    let operators = named.map(|node| node.op_type().to_owned()).collect();
+    (operators, nodes.last().unwrap().output[0].clone())
+}
+
+fn texts(texts: &[&str]) -> Vec<Bytes> {
+    texts
+        .iter()
+        .map(|text| Bytes::from(text.to_string()))
+        .collect()
+}
+
+#[test]
+fn a_scaler_is_a_difference_and_a_product() {
+    let scaler = node(CLASSICAL_DOMAIN, "Scaler", &["x"], &["y"])
+        .with("offset", vec![1.0f32])
+        .with("scale", vec![2.0f32]);
+    let x = value("x", DataType::Float, 2);
+    let (operators, last) = written(model(vec![scaler.clone()], &[x], &[]));
+    assert_eq!(operators, ["Sub", "Mul"]);
+    assert_eq!(last, "y");
+    let whole = value("x", DataType::Int64, 2);
+    let (operators, _) = written(model(vec![scaler], &[whole], &[]));
+    assert_eq!(operators, ["Cast", "Sub", "Mul"]);
+}
+
+#[test]
+fn what_is_not_known_stays_as_it_is() {
+    let beam = node(RUNTIME_DOMAIN, "BeamSearch", &["x"], &["y"]);
+    let x = value("x", DataType::Float, 2);
+    let mut given = model(vec![beam.clone()], &[x], &[]);
+    expand(&mut given).unwrap();
+    assert_eq!(given.graph.unwrap().node, [beam]);
+}
+
+#[test]
+fn a_model_of_other_sets_alone_gets_a_version_of_the_standard_one() {
+    let mut given = model(Vec::new(), &[], &[]);
+    expand(&mut given).unwrap();
+    assert_eq!(given.opset(""), Some(OPSET_DEFAULT));
+}
+
+#[test]
+fn a_product_is_transposed_by_its_rank() {
+    let product = node(RUNTIME_DOMAIN, "FusedMatMul", &["a", "b"], &["y"])
+        .with("transB", 1i64)
+        .with("alpha", 0.5f32);
+    let inputs = [
+        value("a", DataType::Float, 3),
+        value("b", DataType::Float, 3),
+    ];
+    let mut given = model(vec![product.clone()], &inputs, &[]);
+    expand(&mut given).unwrap();
+    let nodes = given.graph.unwrap().node;
+    assert_eq!(nodes[0].ints("perm"), Some(&[0, 2, 1][..]));
+    let open = [inputs[0].clone(), ValueInfoProto::tensor("b", 1, None)];
+    let (operators, _) = written(model(vec![product], &open, &[]));
+    assert_eq!(operators, ["Einsum", "MatMul", "Mul"]);
+}
+
+#[test]
+fn one_value_for_two_outputs_is_made_once() {
+    let skip = node(
+        RUNTIME_DOMAIN,
+        "SkipLayerNormalization",
+        &["x", "z", "g"],
+        &["y", "", "", "s"],
+    );
+    let inputs = ["x", "z", "g"].map(|name| value(name, DataType::Float, 3));
+    let mut given = model(vec![skip], &inputs, &[]);
+    expand(&mut given).unwrap();
+    let nodes = given.graph.unwrap().node;
+    assert_eq!(nodes.len(), 2);
+    assert_eq!(nodes[0].output, ["s"]);
+    assert_eq!(nodes[1].input, ["s", "g"]);
+}
+
+#[test]
+fn texts_become_numbers_and_are_told_again() {
+    let encoder = node(CLASSICAL_DOMAIN, "LabelEncoder", &["town"], &["code"])
+        .with("keys_strings", texts(&["Bonn", "Lima"]))
+        .with("values_int64s", vec![5i64, 6]);
+    let label = node(CLASSICAL_DOMAIN, "LabelEncoder", &["code"], &["label"])
+        .with("keys_int64s", vec![5i64, 6])
+        .with("values_strings", texts(&["Lima", "north"]));
+    let outputs = [value("label", DataType::String, 1)];
+    let mut given = model(
+        vec![encoder, label],
+        &[value("town", DataType::String, 1)],
+        &outputs,
+    );
+    let mut meanings = expand(&mut given).unwrap();
+    let graph = given.graph.unwrap();
+    let elem = |value: &ValueInfoProto| value.tensor_type().unwrap().elem_type();
+    assert_eq!(elem(&graph.input[0]), DataType::Int64 as i32);
+    assert_eq!(elem(&graph.output[0]), DataType::Int64 as i32);
+    assert!(meanings.texts.inputs.contains("town") && meanings.texts.outputs.contains("label"));
+    let words = &mut meanings.texts.words;
+    assert_eq!([words.number("Bonn"), words.number("Lima")], [0, 1]);
+    let told = words.number("north");
+    assert_eq!(words.text(told), Some("north"));
+    assert_eq!(words.number("Rome"), words.number("Rome"));
+    assert_eq!(words.text(99), None);
+}
+
+#[test]
+fn nothing_computes_with_texts() {
+    let tokens = NodeProto::of("StringNormalizer", &["t"], "y");
+    let moved = NodeProto::of("Identity", &["t"], "u");
+    let cast = NodeProto::of("Cast", &["u"], "y").with("to", DataType::Float as i64);
+    let written = NodeProto::of("Cast", &["n"], "y").with("to", DataType::String as i64);
+    for nodes in [vec![tokens], vec![moved, cast], vec![written]] {
+        let operator = nodes.last().unwrap().op_type().to_owned();
+        let inputs = [
+            value("t", DataType::String, 1),
+            value("n", DataType::Int64, 1),
+        ];
+        let error = expand(&mut model(nodes, &inputs, &[])).unwrap_err();
+        let node = "y".to_owned();
+        assert_eq!(error, ExpansionError::Text { node, operator });
+    }
+}
+
+#[test]
+fn maps_become_a_matrix_with_named_columns() {
+    let zip = node(CLASSICAL_DOMAIN, "ZipMap", &["p"], &["maps"])
+        .with("classlabels_strings", texts(&["cat", "dog"]));
+    let mut given = model(
+        vec![zip],
+        &[value("p", DataType::Float, 2)],
+        &[value("maps", DataType::Undefined, 0)],
+    );
+    let meanings = expand(&mut given).unwrap();
+    let labels = ["cat", "dog"].map(|text| Label::Text(text.to_owned()));
+    assert_eq!(meanings.columns["maps"], labels);
+    let shape = given.graph.unwrap().output[0]
+        .tensor_type()
+        .unwrap()
+        .shape
+        .clone();
+    assert_eq!(shape, None);
+}
+
+#[test]
+fn weights_of_four_bits_keep_their_bytes() {
+    let product = node(RUNTIME_DOMAIN, "MatMulNBits", &["x", "b", "s"], &["y"])
+        .with("K", 32i64)
+        .with("N", 2i64)
+        .with("block_size", 16i64);
+    let mut given = model(vec![product], &[value("x", DataType::Float, 2)], &[]);
+    let bytes = Bytes::from((0..32).collect::<Vec<u8>>());
+    given.graph.as_mut().unwrap().initializer = vec![TensorProto {
+        name: Some("b".to_owned()),
+        dims: vec![2, 2, 8],
+        data_type: Some(DataType::Uint8 as i32),
+        raw_data: Some(bytes.clone()),
+        ..TensorProto::default()
+    }];
+    expand(&mut given).unwrap();
+    let nodes = given.graph.unwrap().node;
+    let weights = nodes[0].tensor("value").unwrap();
+    assert_eq!(weights.dims, [2, 32]);
+    assert_eq!(weights.data_type(), DataType::Uint4 as i32);
+    assert_eq!(weights.raw_data, Some(bytes));
+    let scales: Vec<&AttributeProto> = nodes
+        .iter()
+        .filter_map(|it| it.attribute("block_size"))
+        .collect();
+    assert_eq!(scales[0].i, Some(16));
+}

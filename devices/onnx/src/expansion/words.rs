@@ -1,0 +1,175 @@
+//! Texts as numbers.
+//!
+//! A tensor of texts has no size that its shape tells, and all that trained models do with them is
+//! to move them and to tell them apart. So each text of a model has a number, and a tensor of
+//! texts is one of numbers: planned, sent and computed like any other. Which number stands for
+//! which text stays with whoever has the model. Texts that come in with an input and are none of
+//! the model's get numbers of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_memory::Tensor;
+
+use crate::{
+    DataType, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, tensor_to_proto,
+    type_proto,
+};
+
+/// The texts that are known, each with its number: its place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    texts: Vec<String>,
+    numbers: BTreeMap<String, i64>,
+}
+
+/// Which inputs and outputs are texts, and what their numbers mean.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Texts {
+    /// The words.
+    pub words: Words,
+    /// Names of inputs.
+    pub inputs: BTreeSet<String>,
+    /// Names of outputs.
+    pub outputs: BTreeSet<String>,
+    /// Every value that is text.
+    values: BTreeSet<String>,
+}
+
+impl Words {
+    /// The number of a text, a new one if it is new.
+    pub fn number(&mut self, text: &str) -> i64 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        let number = i64::try_from(self.texts.len()).expect("texts are in memory");
+        self.texts.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+
+    /// The text of a number.
+    #[must_use]
+    pub fn text(&self, number: i64) -> Option<&str> {
+        let text = self.texts.get(usize::try_from(number).ok()?)?;
+        Some(text)
+    }
+}
+
+impl Texts {
+    /// Whether a value is text.
+    #[must_use]
+    pub fn has(&self, value: &str) -> bool {
+        self.values.contains(value)
+    }
+
+    pub(super) fn note(&mut self, value: &str) {
+        self.values.insert(value.to_owned());
+    }
+}
+
+/// Turns texts that a graph holds or declares into numbers, those of bodies within it too.
+pub(super) fn number(graph: &mut GraphProto, texts: &mut Texts) {
+    texts.inputs.extend(numbered(&mut graph.input));
+    texts.outputs.extend(numbered(&mut graph.output));
+    let inner = numbered(&mut graph.value_info);
+    texts.values.extend(inner);
+    texts.values.extend(texts.inputs.iter().cloned());
+    texts.values.extend(texts.outputs.iter().cloned());
+    number_constants(graph, texts);
+}
+
+fn number_constants(graph: &mut GraphProto, texts: &mut Texts) {
+    for tensor in &mut graph.initializer {
+        if let Some(numbers) = numbers_of(tensor, &mut texts.words) {
+            texts.note(tensor.name());
+            *tensor = numbers;
+        }
+    }
+    for node in &mut graph.node {
+        if node.op_type() == "Constant" && number_constant(node, &mut texts.words) {
+            node.output.iter().for_each(|name| texts.note(name));
+        }
+        for attribute in &mut node.attribute {
+            for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                let declared = body.input.iter_mut().chain(&mut body.output);
+                let declared = declared.chain(&mut body.value_info);
+                let named: Vec<String> = declared.filter_map(numbered_value).collect();
+                texts.values.extend(named);
+                number_constants(body, texts);
+            }
+        }
+    }
+}
+
+/// Whether a constant was text, which it is no more.
+fn number_constant(node: &mut NodeProto, words: &mut Words) -> bool {
+    let Some(attribute) = node.attribute.first_mut() else {
+        return false;
+    };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let tensor = match attribute.name() {
+        "value" => match attribute.t.as_ref().and_then(|it| numbers_of(it, words)) {
+            Some(tensor) => tensor,
+            None => return false,
+        },
+        "value_string" => {
+            let number = words.number(&text(attribute.s.as_deref().unwrap_or_default()));
+            tensor_to_proto("", &Tensor::scalar(number))
+        }
+        "value_strings" => {
+            let numbers = attribute.strings.iter().map(|it| words.number(&text(it)));
+            vector("", numbers.collect())
+        }
+        _ => return false,
+    };
+    *attribute = crate::AttributeProto::of("value", tensor);
+    true
+}
+
+/// A vector of numbers, as a message.
+pub(super) fn vector(name: &str, numbers: Vec<i64>) -> TensorProto {
+    let tensor = Tensor::from_vec([numbers.len()], numbers);
+    tensor_to_proto(name, &tensor.expect("as many numbers as it says"))
+}
+
+/// The numbers of a tensor of texts; `None` if it is none.
+pub(super) fn numbers_of(tensor: &TensorProto, words: &mut Words) -> Option<TensorProto> {
+    if tensor.data_type() != DataType::String as i32 {
+        return None;
+    }
+    let texts = tensor.string_data.iter();
+    let numbers = texts.map(|text| words.number(&String::from_utf8_lossy(text)));
+    let numbers: Vec<u8> = numbers.flat_map(i64::to_le_bytes).collect();
+    Some(TensorProto {
+        dims: tensor.dims.clone(),
+        data_type: Some(DataType::Int64 as i32),
+        name: tensor.name.clone(),
+        raw_data: Some(numbers.into()),
+        ..TensorProto::default()
+    })
+}
+
+/// Names of the values that were declared as texts, and are declared as numbers now.
+fn numbered(values: &mut [ValueInfoProto]) -> Vec<String> {
+    values.iter_mut().filter_map(numbered_value).collect()
+}
+
+fn numbered_value(value: &mut ValueInfoProto) -> Option<String> {
+    let name = value.name().to_owned();
+    let declared = value.r#type.as_mut()?;
+    match declared {
+        TypeProto {
+            value: Some(type_proto::Value::TensorType(tensor)),
+            ..
+        } if tensor.elem_type() == DataType::String as i32 => {
+            tensor.elem_type = Some(DataType::Int64 as i32);
+            Some(name)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a cast is to texts.
+pub(super) fn is_text_cast(node: &NodeProto) -> bool {
+    node.int("to") == Some(i64::from(DataType::String as i32))
+}

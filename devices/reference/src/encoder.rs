@@ -1,0 +1,67 @@
+//! Values looked up in a table: labels for numbers, numbers for labels.
+
+use std::collections::BTreeMap;
+
+use souk_memory::Tensor;
+use souk_onnx::subgraph::UnsupportedReason;
+use souk_onnx::{NodeProto, tensor_from_proto};
+
+use super::call::{Call, KernelError, Results};
+use super::value::{from_bytes, item};
+
+/// Whether the table is of tensors, as every table is written out as it comes in.
+pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+    let missing = |name: &&str| node.tensor(name).is_none();
+    let attributes = ["keys_tensor", "values_tensor", "default_tensor"];
+    match attributes.into_iter().find(missing) {
+        Some(name) => Err(UnsupportedReason::Attribute(name)),
+        None => Ok(()),
+    }
+}
+
+fn tensor(call: &Call<'_>, name: &'static str) -> Result<Tensor, KernelError> {
+    let proto = call.node.tensor(name).ok_or(KernelError::Attribute(name))?;
+    tensor_from_proto(proto).map_err(|_| KernelError::Attribute(name))
+}
+
+pub(super) fn run(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let (keys, values) = (tensor(call, "keys_tensor")?, tensor(call, "values_tensor")?);
+    let default = tensor(call, "default_tensor")?;
+    let width = item(&values)?;
+    if keys.dtype() != input.dtype() {
+        return Err(KernelError::DType(input.dtype()));
+    }
+    if default.dtype() != values.dtype() || default.shape().count() != 1 {
+        return Err(KernelError::Attribute("default_tensor"));
+    }
+    let table: BTreeMap<Vec<u8>, &[u8]> = elements(&keys)?
+        .into_iter()
+        .zip(values.bytes().chunks_exact(width))
+        .rev()
+        .collect();
+    let default: &[u8] = default.bytes();
+    let found = elements(input)?;
+    let found = found
+        .iter()
+        .map(|key| table.get(key).copied().unwrap_or(default));
+    let bytes: Vec<u8> = found.flatten().copied().collect();
+    Ok(vec![from_bytes(values.dtype(), input.dims(), bytes)?])
+}
+
+/// Bytes of each element, which are alike where the elements are: zero has one sign, and whatever
+/// is no number is one.
+fn elements(tensor: &Tensor) -> Result<Vec<Vec<u8>>, KernelError> {
+    if !tensor.dtype().is_float() {
+        let elements = tensor.bytes().chunks_exact(item(tensor)?);
+        return Ok(elements.map(<[u8]>::to_vec).collect());
+    }
+    let alike = |value: f64| match value {
+        value if value.is_nan() => f64::NAN,
+        value => value + 0.0,
+    };
+    let values = super::value::floats(tensor)?.into_iter();
+    Ok(values
+        .map(|value| alike(value).to_le_bytes().to_vec())
+        .collect())
+}

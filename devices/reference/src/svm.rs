@@ -1,0 +1,327 @@
+//! Support vector machines: a row compared with those that the training kept.
+
+use souk_memory::{DType, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::UnsupportedReason;
+
+use super::call::{Call, KernelError, Results};
+use super::trees::matrix;
+use super::value::{from_floats, from_indices};
+
+/// Rounds in which probabilities of pairs become those of classes.
+const ROUNDS_MAX: usize = 100;
+
+/// How near they come, for each class.
+const ERROR_MAX: f64 = 0.005;
+
+/// The least probability of a pair, so that none rules a class out.
+const PROBABILITY_MIN: f64 = 1e-7;
+
+/// What two rows have in common.
+enum Likeness {
+    Linear,
+    Polynomial,
+    Radial,
+    Sigmoid,
+}
+
+/// The rows that were kept, and how a row is compared with them.
+struct Machine<'a> {
+    likeness: Likeness,
+    gamma: f64,
+    offset: f64,
+    degree: f64,
+    vectors: &'a [f32],
+    coefficients: &'a [f32],
+    rho: &'a [f32],
+}
+
+/// Whether the transform of the scores is none, as the kernels have it.
+pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+    let has_texts = node
+        .strings("classlabels_strings")
+        .is_some_and(|it| !it.is_empty());
+    match node.string("post_transform").unwrap_or("NONE") {
+        _ if has_texts => Err(UnsupportedReason::Attribute("classlabels_strings")),
+        "NONE" => Ok(()),
+        _ => Err(UnsupportedReason::Attribute("post_transform")),
+    }
+}
+
+impl<'a> Machine<'a> {
+    fn of(node: &'a NodeProto) -> Result<Self, KernelError> {
+        let floats = |name| node.floats(name).unwrap_or_default();
+        let parameter = |index: usize| {
+            let given = floats("kernel_params").get(index);
+            given.map_or(0.0, |value| f64::from(*value))
+        };
+        Ok(Self {
+            likeness: match node.string("kernel_type").unwrap_or("LINEAR") {
+                "LINEAR" => Likeness::Linear,
+                "POLY" => Likeness::Polynomial,
+                "RBF" => Likeness::Radial,
+                "SIGMOID" => Likeness::Sigmoid,
+                _ => return Err(KernelError::Attribute("kernel_type")),
+            },
+            gamma: parameter(0),
+            offset: parameter(1),
+            degree: parameter(2),
+            vectors: floats("support_vectors"),
+            coefficients: floats("coefficients"),
+            rho: floats("rho"),
+        })
+    }
+
+    fn likeness(&self, row: &[f64], other: &[f32]) -> f64 {
+        let pairs = row.iter().zip(other).map(|(x, y)| (*x, f64::from(*y)));
+        if matches!(self.likeness, Likeness::Radial) {
+            let distance: f64 = pairs.map(|(x, y)| (x - y) * (x - y)).sum();
+            return (-self.gamma * distance).exp();
+        }
+        let product: f64 = pairs.map(|(x, y)| x * y).sum();
+        match self.likeness {
+            Likeness::Polynomial => (self.gamma * product + self.offset).powf(self.degree),
+            Likeness::Sigmoid => (self.gamma * product + self.offset).tanh(),
+            Likeness::Linear | Likeness::Radial => product,
+        }
+    }
+
+    /// The likeness of a row with each that was kept.
+    fn likenesses(&self, row: &[f64]) -> Vec<f64> {
+        let kept = self.vectors.chunks_exact(row.len().max(1));
+        kept.map(|other| self.likeness(row, other)).collect()
+    }
+
+    /// The product of a row with each row of coefficients.
+    fn products(&self, row: &[f64]) -> Vec<f64> {
+        let first = self.rho.first().map_or(0.0, |rho| f64::from(*rho));
+        let rows = self.coefficients.chunks_exact(row.len().max(1));
+        let product = |other: &[f32]| {
+            let pairs = row.iter().zip(other);
+            pairs.map(|(x, y)| x * f64::from(*y)).sum::<f64>() + first
+        };
+        rows.map(product).collect()
+    }
+}
+
+/// The rows of the first input.
+fn rows(call: &Call<'_>) -> Result<(Vec<f64>, usize, usize), KernelError> {
+    let input = call.input(0)?;
+    let (rows, width) = matrix(input)?;
+    let narrow = super::value::floats(input)?.into_iter();
+    Ok((narrow.map(|it| f64::from(it as f32)).collect(), rows, width))
+}
+
+pub(super) fn regressor(call: &Call<'_>) -> Results {
+    let machine = Machine::of(call.node)?;
+    let (values, count, width) = rows(call)?;
+    let first = machine.rho.first().map_or(0.0, |rho| f64::from(*rho));
+    let supports = call.int("n_supports", 0) > 0;
+    let is_one_class = call.flag("one_class");
+    let score = |row: &[f64]| {
+        let sum = match supports {
+            true => weighted(machine.coefficients, &machine.likenesses(row)) + first,
+            false => machine.products(row).first().copied().unwrap_or(first),
+        };
+        match is_one_class {
+            true if sum > 0.0 => 1.0,
+            true => -1.0,
+            false => sum,
+        }
+    };
+    let scores = values.chunks_exact(width.max(1)).map(score).collect();
+    Ok(vec![from_floats(DType::F32, &[count, 1], scores)?])
+}
+
+fn weighted(weights: &[f32], values: &[f64]) -> f64 {
+    let pairs = weights.iter().zip(values);
+    pairs
+        .map(|(weight, value)| f64::from(*weight) * value)
+        .sum()
+}
+
+/// Which of the kept rows are of which class.
+struct ClassMachine<'a> {
+    machine: Machine<'a>,
+    labels: &'a [i64],
+    /// Where the rows of each class begin, and their end.
+    bounds: Vec<usize>,
+    /// Scale and offset of the logistic function of each pair of classes.
+    logistic: Vec<(f64, f64)>,
+}
+
+impl<'a> ClassMachine<'a> {
+    fn of(node: &'a NodeProto) -> Result<Self, KernelError> {
+        let machine = Machine::of(node)?;
+        let labels = node.ints("classlabels_ints").unwrap_or_default();
+        let mut bounds = vec![0];
+        for count in node.ints("vectors_per_class").unwrap_or_default() {
+            let count = usize::try_from(*count);
+            let count = count.map_err(|_| KernelError::Attribute("vectors_per_class"))?;
+            bounds.push(bounds[bounds.len() - 1] + count);
+        }
+        let floats = |name| node.floats(name).unwrap_or_default().iter();
+        let wide = |(a, b): (&f32, &f32)| (f64::from(*a), f64::from(*b));
+        let logistic: Vec<(f64, f64)> = floats("prob_a").zip(floats("prob_b")).map(wide).collect();
+        let classes = Self {
+            machine,
+            labels,
+            bounds,
+            logistic,
+        };
+        classes.checked()
+    }
+
+    fn checked(self) -> Result<Self, KernelError> {
+        let count = self.labels.len();
+        let (pairs, kept) = (count * count.saturating_sub(1) / 2, self.kept());
+        let coefficients = self.machine.coefficients.len();
+        let is_whole = !self.has_vectors()
+            || (self.bounds.len() == count + 1
+                && coefficients >= (count - 1) * kept
+                && self.machine.rho.len() >= pairs);
+        match is_whole && count > 0 && (self.logistic.is_empty() || self.logistic.len() >= pairs) {
+            true => Ok(self),
+            false => Err(KernelError::Attribute("vectors_per_class")),
+        }
+    }
+
+    /// Rows that were kept.
+    fn kept(&self) -> usize {
+        self.bounds.last().copied().unwrap_or(0)
+    }
+
+    fn has_vectors(&self) -> bool {
+        self.kept() > 0
+    }
+
+    /// Who wins each pair of classes, by how much.
+    fn duels(&self, row: &[f64]) -> Result<Vec<f64>, KernelError> {
+        let likenesses = self.machine.likenesses(row);
+        if likenesses.len() != self.kept() {
+            return Err(KernelError::Attribute("support_vectors"));
+        }
+        let part = |coefficients: usize, class: usize| {
+            let own = self.bounds[class]..self.bounds[class + 1];
+            let weights = &self.machine.coefficients[coefficients * self.kept()..];
+            weighted(&weights[own.clone()], &likenesses[own])
+        };
+        let rho = self.machine.rho.iter();
+        let duels = pairs(self.labels.len()).zip(rho);
+        let duels = duels
+            .map(|((one, other), rho)| part(other - 1, one) + part(one, other) + f64::from(*rho));
+        Ok(duels.collect())
+    }
+
+    /// The place of the class and the scores of a row.
+    fn judge(&self, row: &[f64]) -> Result<(usize, Vec<f64>), KernelError> {
+        if !self.has_vectors() {
+            let scores = self.machine.products(row);
+            return Ok((self.linear_choice(&scores), scores));
+        }
+        let duels = self.duels(row)?;
+        let mut votes = vec![0; self.labels.len()];
+        for ((one, other), duel) in pairs(self.labels.len()).zip(&duels) {
+            votes[if *duel > 0.0 { one } else { other }] += 1;
+        }
+        let best = first_largest(&votes);
+        if !self.logistic.is_empty() {
+            return Ok((best, self.probabilities(&duels)));
+        }
+        let scores = match duels.as_slice() {
+            [duel] => vec![-duel, *duel],
+            _ => duels,
+        };
+        Ok((best, scores))
+    }
+
+    /// The class of the largest score; of two classes with mixed coefficients the second, if any is
+    /// above zero, as ONNX Runtime has it.
+    fn linear_choice(&self, scores: &[f64]) -> usize {
+        let best = first_largest(scores);
+        let is_mixed = self.machine.coefficients.iter().any(|it| *it < 0.0);
+        let is_above = scores.get(best).is_some_and(|score| *score > 0.0);
+        match self.labels.len() {
+            2 if is_mixed && is_above => 1,
+            _ => best,
+        }
+    }
+
+    /// Probabilities of classes from those of pairs, by the second method of Wu, Lin and Weng
+    /// (2004): those that contradict the pairs least.
+    fn probabilities(&self, duels: &[f64]) -> Vec<f64> {
+        let count = self.labels.len();
+        let mut wins = vec![vec![0.0; count]; count];
+        for (((one, other), duel), (scale, offset)) in pairs(count).zip(duels).zip(&self.logistic) {
+            let chance = 1.0 / (1.0 + (duel * scale + offset).exp());
+            let chance = chance.clamp(PROBABILITY_MIN, 1.0 - PROBABILITY_MIN);
+            wins[one][other] = chance;
+            wins[other][one] = 1.0 - chance;
+        }
+        let entry = |row: usize, column: usize| match row == column {
+            true => (0..count).map(|it| wins[it][row] * wins[it][row]).sum(),
+            false => -wins[column][row] * wins[row][column],
+        };
+        let row = |row: usize| (0..count).map(|column| entry(row, column)).collect();
+        let matrix: Vec<Vec<f64>> = (0..count).map(row).collect();
+        settled(&matrix)
+    }
+}
+
+/// The probabilities for which the form of a matrix is least.
+fn settled(matrix: &[Vec<f64>]) -> Vec<f64> {
+    let count = matrix.len();
+    let mut chances = vec![1.0 / count as f64; count];
+    for _ in 0..ROUNDS_MAX {
+        let of = |row: &Vec<f64>| row.iter().zip(&chances).map(|(a, p)| a * p).sum::<f64>();
+        let mut slopes: Vec<f64> = matrix.iter().map(of).collect();
+        let mut form: f64 = slopes.iter().zip(&chances).map(|(a, p)| a * p).sum();
+        let errors = slopes.iter().map(|slope| (slope - form).abs());
+        if errors.fold(0.0, f64::max) < ERROR_MAX / count as f64 {
+            break;
+        }
+        for at in 0..count {
+            let step = (form - slopes[at]) / matrix[at][at];
+            chances[at] += step;
+            let shrunk = 1.0 + step;
+            form = (form + step * (step * matrix[at][at] + 2.0 * slopes[at])) / shrunk / shrunk;
+            for (slope, own) in slopes.iter_mut().zip(&matrix[at]) {
+                *slope = (*slope + step * own) / shrunk;
+            }
+            chances.iter_mut().for_each(|chance| *chance /= shrunk);
+        }
+    }
+    chances
+}
+
+/// Each pair of so many classes, in order.
+fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).flat_map(move |one| (one + 1..count).map(move |other| (one, other)))
+}
+
+fn first_largest<T: PartialOrd>(values: &[T]) -> usize {
+    let mut best = 0;
+    for at in 1..values.len() {
+        if values[at] > values[best] {
+            best = at;
+        }
+    }
+    best
+}
+
+pub(super) fn classifier(call: &Call<'_>) -> Results {
+    let classes = ClassMachine::of(call.node)?;
+    let (values, count, width) = rows(call)?;
+    let (mut labels, mut scores) = (Vec::new(), Vec::new());
+    for row in values.chunks_exact(width.max(1)) {
+        let (place, own) = classes.judge(row)?;
+        labels.push(classes.labels[place]);
+        scores.extend(own);
+    }
+    let columns = scores.len().checked_div(count).unwrap_or(0);
+    let labels: Tensor = from_indices(&[count], labels)?;
+    Ok(vec![
+        labels,
+        from_floats(DType::F32, &[count, columns], scores)?,
+    ])
+}

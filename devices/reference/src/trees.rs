@@ -1,0 +1,488 @@
+//! Ensembles of trees: what their attributes say, and the plain way through them.
+//!
+//! Both ways that ONNX writes them become one form, in which every node is reached from one root
+//! once: a walk ends, whatever the model says.
+
+use souk_memory::{DType, Tensor};
+use souk_onnx::{NodeProto, tensor_from_proto};
+
+use super::call::{Call, KernelError, Results};
+use super::value::from_floats;
+
+/// How a value is compared with that of a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// At most.
+    AtMost,
+    /// Less.
+    Less,
+    /// At least.
+    AtLeast,
+    /// More.
+    More,
+    /// Equal.
+    Equal,
+    /// Not equal.
+    Unequal,
+    /// One of several.
+    Member,
+}
+
+/// Where a branch leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Child {
+    /// Another branch, by its place.
+    Branch(usize),
+    /// A leaf, by its place.
+    Leaf(usize),
+}
+
+/// A node that compares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Branch {
+    /// Which column of a row.
+    pub feature: usize,
+    /// How it is compared.
+    pub comparison: Comparison,
+    /// With what.
+    pub split: f64,
+    /// With which, for [`Comparison::Member`].
+    pub members: Vec<f64>,
+    /// Where to go if the comparison holds, and where else.
+    pub children: [Child; 2],
+    /// Whether what is no number goes where the comparison holds.
+    pub takes_missing: bool,
+}
+
+/// How the leaves of all trees become one score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregate {
+    /// Their mean over all trees.
+    Average,
+    /// Their sum.
+    Sum,
+    /// The least.
+    Min,
+    /// The largest.
+    Max,
+}
+
+/// An ensemble.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ensemble {
+    /// Branches of all trees.
+    pub branches: Vec<Branch>,
+    /// Leaves of all trees: targets with what is added to each.
+    pub leaves: Vec<Vec<(usize, f64)>>,
+    /// Where each tree begins.
+    pub roots: Vec<Child>,
+    /// Scores of a row.
+    pub targets: usize,
+    /// How they are made.
+    pub aggregate: Aggregate,
+}
+
+/// An attribute of an ensemble that is missing, malformed or leads in a circle.
+type Fault = &'static str;
+
+impl Branch {
+    /// Which child a value leads to.
+    fn next(&self, value: f64) -> Child {
+        let holds = match self.comparison {
+            _ if value.is_nan() => self.takes_missing,
+            Comparison::AtMost => value <= self.split,
+            Comparison::Less => value < self.split,
+            Comparison::AtLeast => value >= self.split,
+            Comparison::More => value > self.split,
+            Comparison::Equal => value == self.split,
+            Comparison::Unequal => value != self.split,
+            Comparison::Member => self.members.contains(&value),
+        };
+        self.children[usize::from(!holds)]
+    }
+}
+
+impl Ensemble {
+    /// What a node says.
+    ///
+    /// # Errors
+    /// The name of the attribute that is missing or malformed.
+    pub fn of(node: &NodeProto) -> Result<Self, &'static str> {
+        let ensemble = match node.op_type() {
+            "TreeEnsemble" => Self::of_version_5(node)?,
+            _ => Self::of_lists(node)?,
+        };
+        ensemble.check()?;
+        Ok(ensemble)
+    }
+
+    /// Whether every branch is reached once, and each leaf is one of the targets'.
+    fn check(&self) -> Result<(), Fault> {
+        let mut seen = vec![false; self.branches.len()];
+        let mut ahead = self.roots.clone();
+        while let Some(child) = ahead.pop() {
+            match child {
+                Child::Leaf(leaf) if leaf < self.leaves.len() => {}
+                Child::Branch(branch) if branch < seen.len() && !seen[branch] => {
+                    seen[branch] = true;
+                    ahead.extend(self.branches[branch].children);
+                }
+                Child::Leaf(_) | Child::Branch(_) => return Err("nodes_truenodeids"),
+            }
+        }
+        let mut scores = self.leaves.iter().flatten();
+        match scores.all(|(target, _)| *target < self.targets) {
+            true => Ok(()),
+            false => Err("n_targets"),
+        }
+    }
+
+    /// Versions 1 and 3: lists of nodes, each with the tree it is in.
+    fn of_lists(node: &NodeProto) -> Result<Self, Fault> {
+        let lists = Lists::of(node)?;
+        let targets = node.int("n_targets").unwrap_or(1);
+        let aggregate = match node.string("aggregate_function").unwrap_or("SUM") {
+            "AVERAGE" => Aggregate::Average,
+            "SUM" => Aggregate::Sum,
+            "MIN" => Aggregate::Min,
+            "MAX" => Aggregate::Max,
+            _ => return Err("aggregate_function"),
+        };
+        let (branches, roots) = lists.branches()?;
+        Ok(Self {
+            branches,
+            leaves: lists.leaves(node)?,
+            roots,
+            targets: usize::try_from(targets).map_err(|_| "n_targets")?,
+            aggregate,
+        })
+    }
+
+    fn of_version_5(node: &NodeProto) -> Result<Self, Fault> {
+        let aggregate = match node.int("aggregate_function").unwrap_or(1) {
+            0 => Aggregate::Average,
+            1 => Aggregate::Sum,
+            2 => Aggregate::Min,
+            3 => Aggregate::Max,
+            _ => return Err("aggregate_function"),
+        };
+        let weights = doubles(node, "leaf_weights")?;
+        let owners = places(node, "leaf_targetids")?;
+        if weights.len() != owners.len() {
+            return Err("leaf_targetids");
+        }
+        let splits = doubles(node, "nodes_splits")?;
+        let yes = children(node, "nodes_truenodeids", "nodes_trueleafs")?;
+        let no = children(node, "nodes_falsenodeids", "nodes_falseleafs")?;
+        let comparisons = comparisons(node)?;
+        let features = places(node, "nodes_featureids")?;
+        let missing = node.ints("nodes_missing_value_tracks_true");
+        let mut members = Members::of(node)?;
+        let count = splits.len();
+        let lengths = [yes.len(), no.len(), comparisons.len(), features.len()];
+        if lengths.iter().any(|length| *length != count) {
+            return Err("nodes_splits");
+        }
+        let mut branch = |at: usize| Branch {
+            feature: features[at],
+            comparison: comparisons[at],
+            split: splits[at],
+            members: match comparisons[at] {
+                Comparison::Member => members.next(),
+                _ => Vec::new(),
+            },
+            children: [yes[at], no[at]],
+            takes_missing: missing.and_then(|it| it.get(at)).is_some_and(|it| *it != 0),
+        };
+        let branches: Vec<Branch> = (0..count).map(&mut branch).collect();
+        let roots = places(node, "tree_roots")?.into_iter();
+        let targets = node.int("n_targets").unwrap_or(1);
+        let leaves = owners.into_iter().zip(weights).map(|score| vec![score]);
+        // A tree of one leaf is written as a branch whose children are that leaf.
+        Ok(Self {
+            roots: roots.map(Child::Branch).collect(),
+            branches,
+            leaves: leaves.collect(),
+            targets: usize::try_from(targets).map_err(|_| "n_targets")?,
+            aggregate,
+        })
+    }
+
+    /// The scores of each row of `values`.
+    fn scores(&self, values: &[f64], width: usize) -> Option<Vec<f64>> {
+        let rows = values.chunks_exact(width.max(1));
+        let mut scores = Vec::with_capacity(rows.len().checked_mul(self.targets)?);
+        for row in rows {
+            let mut own: Vec<Option<f64>> = vec![None; self.targets];
+            for root in &self.roots {
+                let mut child = *root;
+                while let Child::Branch(branch) = child {
+                    let branch = &self.branches[branch];
+                    child = branch.next(*row.get(branch.feature)?);
+                }
+                let Child::Leaf(leaf) = child else { continue };
+                for (target, weight) in &self.leaves[leaf] {
+                    own[*target] = Some(match (self.aggregate, own[*target]) {
+                        (_, None) => *weight,
+                        (Aggregate::Min, Some(held)) => held.min(*weight),
+                        (Aggregate::Max, Some(held)) => held.max(*weight),
+                        (_, Some(held)) => held + weight,
+                    });
+                }
+            }
+            let count = match self.aggregate {
+                Aggregate::Average => self.roots.len() as f64,
+                _ => 1.0,
+            };
+            scores.extend(own.into_iter().map(|it| it.unwrap_or(0.0) / count));
+        }
+        Some(scores)
+    }
+}
+
+/// Nodes as versions 1 and 3 list them.
+struct Lists<'a> {
+    comparisons: Vec<Option<Comparison>>,
+    features: Vec<usize>,
+    splits: Vec<f64>,
+    missing: &'a [i64],
+    /// The place of each node in the lists, and that among the branches or among the leaves, by
+    /// tree and number: in order, so that each is found.
+    places: Vec<((i64, i64), usize, Child)>,
+    keys: Vec<(i64, i64)>,
+    yes: &'a [i64],
+    no: &'a [i64],
+}
+
+impl<'a> Lists<'a> {
+    fn of(node: &'a NodeProto) -> Result<Self, Fault> {
+        let trees = node.ints("nodes_treeids").unwrap_or_default();
+        let numbers = node.ints("nodes_nodeids").unwrap_or_default();
+        let modes = node.strings("nodes_modes").unwrap_or_default();
+        let comparisons: Vec<Option<Comparison>> =
+            modes.iter().map(|it| named(it)).collect::<Result<_, _>>()?;
+        let lists = Self {
+            features: places(node, "nodes_featureids")?,
+            splits: doubles(node, "nodes_values")?,
+            missing: node.ints("nodes_missing_value_tracks_true").unwrap_or(&[]),
+            places: Vec::new(),
+            keys: trees.iter().copied().zip(numbers.iter().copied()).collect(),
+            yes: node.ints("nodes_truenodeids").unwrap_or_default(),
+            no: node.ints("nodes_falsenodeids").unwrap_or_default(),
+            comparisons,
+        };
+        let count = trees.len();
+        let lengths = [
+            numbers.len(),
+            lists.comparisons.len(),
+            lists.features.len(),
+            lists.splits.len(),
+            lists.yes.len(),
+            lists.no.len(),
+        ];
+        match lengths.iter().all(|length| *length == count) {
+            true => lists.placed(),
+            false => Err("nodes_treeids"),
+        }
+    }
+
+    fn placed(mut self) -> Result<Self, Fault> {
+        let (mut branches, mut leaves) = (0, 0);
+        for (at, (key, comparison)) in self.keys.iter().zip(&self.comparisons).enumerate() {
+            let child = match comparison {
+                Some(_) => Child::Branch(branches),
+                None => Child::Leaf(leaves),
+            };
+            branches += usize::from(comparison.is_some());
+            leaves += usize::from(comparison.is_none());
+            self.places.push((*key, at, child));
+        }
+        self.places.sort_unstable_by_key(|place| place.0);
+        match self.places.windows(2).all(|pair| pair[0].0 != pair[1].0) {
+            true => Ok(self),
+            false => Err("nodes_nodeids"),
+        }
+    }
+
+    /// A node of a tree: its place in the lists, and that among its kind.
+    fn find(&self, key: (i64, i64)) -> Option<(usize, Child)> {
+        let found = self.places.binary_search_by_key(&key, |place| place.0);
+        let (_, at, child) = self.places[found.ok()?];
+        Some((at, child))
+    }
+
+    /// The branches, and the roots: nodes that none leads to.
+    fn branches(&self) -> Result<(Vec<Branch>, Vec<Child>), Fault> {
+        let mut branches = Vec::new();
+        let mut reached = vec![false; self.keys.len()];
+        for (at, (tree, _)) in self.keys.iter().enumerate() {
+            let Some(comparison) = self.comparisons[at] else {
+                continue;
+            };
+            let mut child = |number: i64, fault: Fault| -> Result<Child, Fault> {
+                let (place, child) = self.find((*tree, number)).ok_or(fault)?;
+                reached[place] = true;
+                Ok(child)
+            };
+            branches.push(Branch {
+                feature: self.features[at],
+                comparison,
+                split: self.splits[at],
+                members: Vec::new(),
+                children: [
+                    child(self.yes[at], "nodes_truenodeids")?,
+                    child(self.no[at], "nodes_falsenodeids")?,
+                ],
+                takes_missing: self.missing.get(at).is_some_and(|it| *it != 0),
+            });
+        }
+        let mut roots: Vec<_> = self.places.iter().filter(|it| !reached[it.1]).collect();
+        roots.sort_unstable_by_key(|place| place.1);
+        Ok((branches, roots.into_iter().map(|place| place.2).collect()))
+    }
+
+    /// What each leaf adds to which targets.
+    fn leaves(&self, node: &NodeProto) -> Result<Vec<Vec<(usize, f64)>>, Fault> {
+        let count = self.comparisons.iter().filter(|it| it.is_none()).count();
+        let mut leaves = vec![Vec::new(); count];
+        let trees = node.ints("target_treeids").unwrap_or_default();
+        let numbers = node.ints("target_nodeids").unwrap_or_default();
+        let targets = places(node, "target_ids")?;
+        let weights = doubles(node, "target_weights")?;
+        let lengths = [numbers.len(), targets.len(), weights.len()];
+        if lengths.iter().any(|length| *length != trees.len()) {
+            return Err("target_treeids");
+        }
+        for (at, key) in trees
+            .iter()
+            .copied()
+            .zip(numbers.iter().copied())
+            .enumerate()
+        {
+            match self.find(key) {
+                Some((_, Child::Leaf(leaf))) => leaves[leaf].push((targets[at], weights[at])),
+                _ => return Err("target_nodeids"),
+            }
+        }
+        Ok(leaves)
+    }
+}
+
+/// The comparison of a name; none for a leaf.
+fn named(mode: &[u8]) -> Result<Option<Comparison>, Fault> {
+    Ok(Some(match mode {
+        b"LEAF" => return Ok(None),
+        b"BRANCH_LEQ" => Comparison::AtMost,
+        b"BRANCH_LT" => Comparison::Less,
+        b"BRANCH_GTE" => Comparison::AtLeast,
+        b"BRANCH_GT" => Comparison::More,
+        b"BRANCH_EQ" => Comparison::Equal,
+        b"BRANCH_NEQ" => Comparison::Unequal,
+        _ => return Err("nodes_modes"),
+    }))
+}
+
+/// The comparisons of version 5, which are numbers.
+fn comparisons(node: &NodeProto) -> Result<Vec<Comparison>, Fault> {
+    let numbers = doubles(node, "nodes_modes")?.into_iter();
+    let known = numbers.map(|number| match number as i64 {
+        0 => Ok(Comparison::AtMost),
+        1 => Ok(Comparison::Less),
+        2 => Ok(Comparison::AtLeast),
+        3 => Ok(Comparison::More),
+        4 => Ok(Comparison::Equal),
+        5 => Ok(Comparison::Unequal),
+        6 => Ok(Comparison::Member),
+        _ => Err("nodes_modes"),
+    });
+    known.collect()
+}
+
+/// Children of version 5: places, and whether each is that of a leaf.
+fn children(
+    node: &NodeProto,
+    ids: &'static str,
+    leaves: &'static str,
+) -> Result<Vec<Child>, Fault> {
+    let flags = node.ints(leaves).unwrap_or_default();
+    let child = |(at, place): (usize, usize)| match flags.get(at) {
+        Some(0) => Child::Branch(place),
+        _ => Child::Leaf(place),
+    };
+    Ok(places(node, ids)?
+        .into_iter()
+        .enumerate()
+        .map(child)
+        .collect())
+}
+
+/// The sets of version 5: one after the other, each ended by what is no number.
+struct Members(std::vec::IntoIter<f64>);
+
+impl Members {
+    fn of(node: &NodeProto) -> Result<Self, Fault> {
+        let values = match node.attribute("membership_values") {
+            Some(_) => doubles(node, "membership_values")?,
+            None => Vec::new(),
+        };
+        Ok(Self(values.into_iter()))
+    }
+
+    fn next(&mut self) -> Vec<f64> {
+        self.0
+            .by_ref()
+            .take_while(|value| !value.is_nan())
+            .collect()
+    }
+}
+
+fn places(node: &NodeProto, name: &'static str) -> Result<Vec<usize>, Fault> {
+    let ints = node.ints(name).unwrap_or_default().iter();
+    ints.map(|&it| usize::try_from(it).map_err(|_| name))
+        .collect()
+}
+
+/// Numbers: a list of floats, a tensor, or a tensor in an attribute of that name with a suffix.
+fn doubles(node: &NodeProto, name: &'static str) -> Result<Vec<f64>, Fault> {
+    if let Some(floats) = node.floats(name).filter(|it| !it.is_empty()) {
+        return Ok(floats.iter().copied().map(f64::from).collect());
+    }
+    let held = node.tensor(name);
+    let Some(proto) = held.or_else(|| node.tensor(&format!("{name}_as_tensor"))) else {
+        return Ok(Vec::new());
+    };
+    let tensor = tensor_from_proto(proto).map_err(|_| name)?;
+    super::value::floats(&tensor).map_err(|_| name)
+}
+
+pub(super) fn run(call: &Call<'_>) -> Results {
+    let ensemble = Ensemble::of(call.node).map_err(KernelError::Attribute)?;
+    let input = call.input(0)?;
+    let (rows, width) = matrix(input)?;
+    let values = call.floats(0)?;
+    let scores = ensemble.scores(&values, width);
+    let scores = scores.ok_or(KernelError::Range(0))?;
+    let dims = [rows, ensemble.targets];
+    Ok(vec![from_floats(
+        result_type(call.node, input),
+        &dims,
+        scores,
+    )?])
+}
+
+/// The type of the scores: version 5 keeps that of its input.
+pub fn result_type(node: &NodeProto, input: &Tensor) -> DType {
+    match node.op_type() {
+        "TreeEnsemble" => input.dtype(),
+        _ => DType::F32,
+    }
+}
+
+/// Rows and columns of what is given: one row, or several.
+pub fn matrix(input: &Tensor) -> Result<(usize, usize), KernelError> {
+    match *input.dims() {
+        [width] => Ok((1, width)),
+        [rows, width] => Ok((rows, width)),
+        _ => Err(KernelError::Range(0)),
+    }
+}

@@ -1,0 +1,55 @@
+//! Classical learning: what is left of it once a model is written out.
+
+use souk_onnx::DataType;
+
+use super::{Dims, Fact, Operation};
+
+/// Facts of the outputs.
+pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
+    let elem = operation.result_elem();
+    let columns = |count: Option<u64>| rows(operation).map(|rows| vec![rows, count]);
+    let fact = |elem, dims: Option<Dims>| Fact {
+        elem,
+        dims,
+        ..Fact::default()
+    };
+    match operation.node.op_type() {
+        "LabelEncoder" => vec![fact(elem, operation.dims(0).cloned())],
+        "TreeEnsemble" | "TreeEnsembleRegressor" => {
+            let targets = operation.int_or("n_targets", 1);
+            vec![fact(elem, columns(u64::try_from(targets).ok()))]
+        }
+        "SVMRegressor" => vec![fact(elem, columns(Some(1)))],
+        "SVMClassifier" => vec![
+            fact(elem, rows(operation).map(|rows| vec![rows])),
+            fact(Some(DataType::Float), columns(Some(scores(operation)))),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// How many rows the first input has: a vector is one.
+fn rows(operation: &Operation<'_>) -> Option<Option<u64>> {
+    match operation.dims(0)?.as_slice() {
+        [_] => Some(Some(1)),
+        [rows, _] => Some(*rows),
+        _ => None,
+    }
+}
+
+/// Scores of a row: one for each class, or for each pair of them.
+fn scores(operation: &Operation<'_>) -> u64 {
+    let length = |name: &str| operation.node.ints(name).map_or(0, <[i64]>::len) as u64;
+    let classes = length("classlabels_ints");
+    let kept = operation.node.ints("vectors_per_class").unwrap_or_default();
+    let is_linear = kept.iter().all(|count| *count == 0);
+    let is_likely = operation
+        .node
+        .floats("prob_a")
+        .is_some_and(|it| !it.is_empty());
+    match classes {
+        _ if is_linear || is_likely => classes,
+        0..=2 => 2,
+        _ => classes * (classes - 1) / 2,
+    }
+}

@@ -1,0 +1,247 @@
+//! Operators of classical learning and of ONNX Runtime on the CPU, as `exports.txt` has them.
+//!
+//! A case is the operator with its attributes, its inputs (`-` where one is left out, `=` before a
+//! weight), and after `>` the outputs that ONNX Runtime 1.32 gave.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use souk_cpu::Cpu;
+use souk_memory::{DType, Tensor};
+use souk_onnx::{
+    AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    ValueInfoProto, encode, subgraph, tensor_to_proto,
+};
+use souk_scheduler::graph::{Bindings, Graph, cut};
+use souk_vocabulary::catalogue;
+use souk_vocabulary::processor::Processor;
+
+/// How far a float may be off, in parts of the largest of its output.
+const TOLERANCE: f64 = 1e-5;
+
+/// A value with its name.
+struct Value {
+    name: String,
+    is_weight: bool,
+    tensor: Tensor,
+}
+
+struct Case {
+    node: NodeProto,
+    inputs: Vec<Value>,
+    outputs: Vec<Value>,
+}
+
+fn tensor(text: &str) -> Tensor {
+    let (head, values) = text.split_once(':').unwrap();
+    let [dtype, dims] = head
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap();
+    let dims: Vec<usize> = match dims {
+        "-" => Vec::new(),
+        dims => dims.split(',').map(|it| it.parse().unwrap()).collect(),
+    };
+    let values: Vec<f64> = values
+        .split_whitespace()
+        .map(|it| it.parse().unwrap())
+        .collect();
+    let made = match dtype.parse().unwrap() {
+        DType::F32 => {
+            Tensor::from_vec(dims, values.iter().map(|&it| it as f32).collect::<Vec<_>>())
+        }
+        DType::I64 => {
+            Tensor::from_vec(dims, values.iter().map(|&it| it as i64).collect::<Vec<_>>())
+        }
+        DType::I32 => {
+            Tensor::from_vec(dims, values.iter().map(|&it| it as i32).collect::<Vec<_>>())
+        }
+        DType::U8 => Tensor::from_vec(dims, values.iter().map(|&it| it as u8).collect::<Vec<_>>()),
+        dtype => panic!("no case has {dtype}"),
+    };
+    made.unwrap()
+}
+
+fn value(line: &str) -> Option<Value> {
+    let (is_weight, line) = match line.strip_prefix("= ") {
+        Some(line) => (true, line),
+        None => (false, line),
+    };
+    let (name, rest) = line.split_once(' ')?;
+    Some(Value {
+        name: name.to_owned(),
+        is_weight,
+        tensor: tensor(rest),
+    })
+}
+
+fn attribute(text: &str) -> AttributeProto {
+    let (name, value) = text.split_once('=').unwrap();
+    let (kind, value) = value.split_once(':').unwrap();
+    let list = || value.split(',');
+    match kind {
+        "i" => AttributeProto::of(name, value.parse::<i64>().unwrap()),
+        "f" => AttributeProto::of(name, value.parse::<f32>().unwrap()),
+        "s" => AttributeProto::of(name, value),
+        "is" => AttributeProto::of(
+            name,
+            list().map(|it| it.parse().unwrap()).collect::<Vec<i64>>(),
+        ),
+        "fs" => AttributeProto::of(
+            name,
+            list().map(|it| it.parse().unwrap()).collect::<Vec<f32>>(),
+        ),
+        _ => {
+            let texts = list().map(|it| it.to_owned().into());
+            AttributeProto::of(name, texts.collect::<Vec<bytes::Bytes>>())
+        }
+    }
+}
+
+fn case(text: &str) -> Case {
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    let mut words = lines.next().unwrap().split(' ');
+    let operator = words.next().unwrap();
+    let (domain, operator) = operator.rsplit_once('.').unwrap_or(("", operator));
+    let mut node = NodeProto {
+        domain: Some(domain.to_owned()),
+        attribute: words.map(attribute).collect(),
+        ..NodeProto::of(operator, &[], "")
+    };
+    node.output.clear();
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    for line in lines {
+        let (values, names, line) = match line.strip_prefix("> ") {
+            Some(line) => (&mut outputs, &mut node.output, line),
+            None => (&mut inputs, &mut node.input, line),
+        };
+        let value = value(line);
+        names.push(
+            value
+                .as_ref()
+                .map_or_else(String::new, |it| it.name.clone()),
+        );
+        values.extend(value);
+    }
+    Case {
+        node,
+        inputs,
+        outputs,
+    }
+}
+
+impl Case {
+    fn model(&self) -> ModelProto {
+        let declared = |it: &Value, rank: usize| {
+            let dims = vec![Dimension::fixed(-1); rank];
+            ValueInfoProto::tensor(it.name.as_str(), it.tensor.dtype().onnx_code(), Some(dims))
+        };
+        let given = self.inputs.iter().filter(|it| !it.is_weight);
+        let weights = self.inputs.iter().filter(|it| it.is_weight);
+        ModelProto {
+            ir_version: Some(10),
+            opset_import: vec![OperatorSetIdProto {
+                domain: None,
+                version: Some(21),
+            }],
+            graph: Some(GraphProto {
+                node: vec![self.node.clone()],
+                input: given
+                    .map(|it| declared(it, it.tensor.dims().len()))
+                    .collect(),
+                output: self
+                    .outputs
+                    .iter()
+                    .map(|it| declared(it, it.tensor.dims().len()))
+                    .collect(),
+                initializer: weights
+                    .map(|it| tensor_to_proto(it.name.as_str(), &it.tensor))
+                    .collect(),
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        }
+    }
+
+    /// What it gives, cut into so many parts.
+    fn run(&self, parts: usize) -> BTreeMap<String, Tensor> {
+        let given = || self.inputs.iter().filter(|it| !it.is_weight);
+        let bindings = given().fold(Bindings::new(), |bindings, it| {
+            bindings.input(it.name.as_str(), it.tensor.dtype(), it.tensor.dims())
+        });
+        let graph = Graph::import(encode(&self.model()), &bindings).unwrap();
+        let count = graph.nodes().len();
+        let assignment: Vec<usize> = (0..count).map(|node| node * parts / count).collect();
+        let weights: BTreeMap<_, _> = cut::weight_bytes(&graph).collect();
+        let profile = catalogue::find("amd-epyc-9654").unwrap().clone();
+        let cpu = Cpu::new(profile, NonZeroUsize::MIN);
+        let held = given().map(|it| (it.name.clone(), it.tensor.clone()));
+        let mut values: BTreeMap<String, Tensor> = held.collect();
+        for part in cut::cut(&graph, &assignment).unwrap() {
+            let program = cpu.compile(&subgraph::Subgraph {
+                model: part.model,
+                weights: weights.clone(),
+            });
+            let program =
+                program.unwrap_or_else(|error| panic!("{}: {error}", self.node.op_type()));
+            let mut inputs = values.clone();
+            inputs.retain(|name, _| program.inputs().iter().any(|port| port.name == *name));
+            values.extend(program.run(&inputs).unwrap().outputs);
+        }
+        values
+    }
+
+    fn check(&self, found: &BTreeMap<String, Tensor>) {
+        for expected in &self.outputs {
+            let found = &found[&expected.name];
+            let about = format!("{} {}", self.node.op_type(), expected.name);
+            assert_eq!(found.dtype(), expected.tensor.dtype(), "{about}");
+            assert_eq!(found.dims(), expected.tensor.dims(), "{about}");
+            let [found, expected] = [found, &expected.tensor].map(numbers);
+            let largest = expected
+                .iter()
+                .fold(1e-30, |most: f64, it| most.max(it.abs()));
+            for (found, expected) in found.iter().zip(&expected) {
+                let off = (found - expected).abs();
+                assert!(
+                    off <= TOLERANCE * largest,
+                    "{about}: {found}, not {expected}"
+                );
+            }
+        }
+    }
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    match tensor.dtype() {
+        DType::F32 => tensor.to_f64s().unwrap(),
+        DType::I64 => tensor
+            .to_vec::<i64>()
+            .unwrap()
+            .into_iter()
+            .map(|it| it as f64)
+            .collect(),
+        DType::I32 => tensor
+            .to_vec::<i32>()
+            .unwrap()
+            .into_iter()
+            .map(f64::from)
+            .collect(),
+        _ => tensor.bytes().iter().copied().map(f64::from).collect(),
+    }
+}
+
+#[test]
+fn operators_of_others_give_what_onnx_runtime_gives_whole_and_cut() {
+    let cases: Vec<Case> = include_str!("exports.txt")
+        .trim()
+        .split("\n\n")
+        .map(case)
+        .collect();
+    assert!(cases.len() >= 40, "{} cases", cases.len());
+    for case in &cases {
+        case.check(&case.run(1));
+        case.check(&case.run(2));
+    }
+}
