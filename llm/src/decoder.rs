@@ -68,7 +68,7 @@ impl Decoder {
         room: usize,
     ) -> Result<Self, WeightError> {
         let mut nodes = Nodes::new(weights);
-        let mut body = Body {
+        let mut body = DecoderGraph {
             config,
             nodes: &mut nodes,
             states: Vec::new(),
@@ -84,7 +84,6 @@ impl Decoder {
                 version: Some(OPSET),
             }],
             graph: Some(graph),
-            metadata_props: states.iter().map(StatePort::entry).collect(),
             ..ModelProto::default()
         };
         Ok(Self {
@@ -141,13 +140,13 @@ fn cache(config: &Config, name: &str) -> ValueInfoProto {
 }
 
 /// A graph being written.
-struct Body<'a> {
+struct DecoderGraph<'a> {
     config: &'a Config,
     nodes: &'a mut Nodes,
     states: Vec<StatePort>,
 }
 
-impl Body<'_> {
+impl DecoderGraph<'_> {
     fn write(&mut self, room: usize) -> Result<(), WeightError> {
         let Config {
             hidden,
@@ -286,9 +285,7 @@ impl Body<'_> {
     fn remembered(&mut self, name: &str, new: &str) -> String {
         let (input, output) = (format!("past_{name}"), format!("present_{name}"));
         let inputs = [&input, new, WRITE];
-        let made = self
-            .nodes
-            .add("TensorScatter", &inputs, &output, &[("axis", -2)]);
+        let made = self.nodes.kept(&inputs, &output);
         self.states.push(StatePort { input, output });
         made
     }

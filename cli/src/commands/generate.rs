@@ -18,6 +18,7 @@ use souk_llm::model::{Card, LanguageModel, ModelError};
 use souk_llm::sampling::Sampling;
 use souk_llm::stopping::{Stop, StopStrings};
 use souk_llm::tokens::{Marks, TextStream, Tokenizer};
+use souk_onnx::subgraph::Subgraph;
 use souk_registry::measure::{self, CpuMeasurement};
 use souk_vocabulary::processor::session::State;
 use souk_vocabulary::processor::{Processor, Program};
@@ -44,8 +45,9 @@ pub fn run(output: Output, args: &GenerateArgs) -> Outcome {
     let prompt = prompt(&model, args)?;
     let (card, tokenizer) = (model.card.clone(), model.tokenizer.clone());
     let room = room(&model, args.context);
-    let decoder = model.decoder(room).map_err(refused)?;
-    let program = compiled(&decoder, args.threads)?;
+    let mut decoder = model.decoder(room).map_err(refused)?;
+    let subgraph = std::mem::take(&mut decoder.subgraph);
+    let program = compiled(subgraph, args.threads)?;
     let mut sequence = sequence(&*program, &decoder, room)?;
     let text = Text::new(output, &card, &tokenizer, args);
     text.told(&mut sequence, &prompt, &sampling)
@@ -103,7 +105,7 @@ fn prompt(model: &LanguageModel, args: &GenerateArgs) -> Result<Vec<u32>, Failur
     encode(&text, Marks::Own)
 }
 
-fn compiled(decoder: &Decoder, threads: Option<u32>) -> Result<Box<dyn Program>, Failure> {
+fn compiled(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>, Failure> {
     let description = discover::cpu();
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = threads
@@ -119,7 +121,7 @@ fn compiled(decoder: &Decoder, threads: Option<u32>) -> Result<Box<dyn Program>,
     };
     let profile = measure::profile(&description, &unmeasured);
     let cpu = Cpu::new(profile, threads);
-    let program = cpu.compile(&decoder.subgraph);
+    let program = cpu.compile_owned(subgraph);
     program.map_err(|error| Failure::new(Kind::NoPlan, error, ""))
 }
 

@@ -1,9 +1,9 @@
 //! States: what a model keeps from one request to the next, such as the keys and values that a
 //! decoder has seen.
 //!
-//! A state is an output that is an input of the next request. Which are is said in the model's own
-//! metadata, so that it stays said wherever the model goes; other tools read past it. One node
-//! reads a state and makes it anew, so no cut of the graph can part the two.
+//! A state is an output that is an input of the next request, and one node reads it and makes it
+//! anew. That node says so in its own metadata, so it stays said wherever the node goes, no cut of
+//! the graph parts the two, and other tools read past it.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use thiserror::Error;
 
 use crate::{GraphProto, ModelProto, NodeProto, StringStringEntryProto};
 
-/// What the keys of the entries begin with; the input's name follows.
-const KEY: &str = "ai.souk.state:";
+/// The key of the entry; its value are the places of the input and the output in their lists.
+const KEY: &str = "ai.souk.state";
 
 /// An input, and the output that is its next value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,77 +26,86 @@ pub struct StatePort {
 /// Why what a model says of its states does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
-    /// There is no such input, or it is said twice.
-    #[error("state {input:?} is no input of the model, or stated twice")]
+    /// The entry names no input and output of its node.
+    #[error("node {node:?} says of its states {value:?}, which is not INPUT:OUTPUT of it")]
+    Entry {
+        /// The node.
+        node: String,
+        /// What it says.
+        value: String,
+    },
+    /// It is no input of the model, or another node reads it too.
+    #[error("state {input:?} is no input of the model that one node alone reads")]
     Input {
         /// The name.
         input: String,
     },
-    /// There is no such output, or it is said twice.
-    #[error("state {output:?} is no output of the model, or stated twice")]
+    /// It is no output of the model.
+    #[error("state {output:?} is no output of the model")]
     Output {
         /// The name.
         output: String,
     },
-    /// More than one node reads it, or another makes it.
-    #[error("state {input:?} is not read by one node alone that makes {output:?}")]
-    Parted {
-        /// The input.
-        input: String,
-        /// The output.
-        output: String,
-    },
 }
 
-impl StatePort {
-    /// The entry of a model's metadata that says so.
-    #[must_use]
-    pub fn entry(&self) -> StringStringEntryProto {
-        StringStringEntryProto::new(format!("{KEY}{}", self.input), self.output.clone())
-    }
+/// The entry of a node's metadata by which its output is the next value of its input.
+#[must_use]
+pub fn entry(input: usize, output: usize) -> StringStringEntryProto {
+    StringStringEntryProto::new(KEY, format!("{input}:{output}"))
 }
 
-/// The states a model says it has, in its order; none where it says nothing.
+/// The states a model has, in the order of its nodes; none where no node says so.
 ///
 /// # Errors
-/// [`StateError`]: what it says does not fit its graph.
+/// [`StateError`]: what a node says does not fit the graph.
 pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
-    let stated = model.metadata_props.iter().filter_map(|entry| {
-        Some(StatePort {
-            input: entry.key().strip_prefix(KEY)?.to_owned(),
-            output: entry.value().to_owned(),
-        })
+    let Some(graph) = &model.graph else {
+        return Ok(Vec::new());
+    };
+    let entries = graph.node.iter().flat_map(|node| {
+        let own = node
+            .metadata_props
+            .iter()
+            .filter(|entry| entry.key() == KEY);
+        own.map(move |entry| (node, entry.value()))
     });
-    let stated: Vec<StatePort> = stated.collect();
-    let none = GraphProto::default();
-    let graph = model.graph.as_ref().unwrap_or(&none);
-    let mut inputs: BTreeSet<&str> = graph.input.iter().map(|it| it.name()).collect();
-    let mut outputs: BTreeSet<&str> = graph.output.iter().map(|it| it.name()).collect();
-    for state in &stated {
-        check(state, graph, &mut inputs, &mut outputs)?;
+    let stated = entries.map(|(node, value)| stated(node, value));
+    let stated: Vec<StatePort> = stated.collect::<Result<_, _>>()?;
+    let inputs: BTreeSet<&str> = graph.input.iter().map(|it| it.name()).collect();
+    let outputs: BTreeSet<&str> = graph.output.iter().map(|it| it.name()).collect();
+    for StatePort { input, output } in &stated {
+        if !inputs.contains(input.as_str()) || reads(graph, input) != 1 {
+            let input = input.clone();
+            return Err(StateError::Input { input });
+        }
+        if !outputs.contains(output.as_str()) {
+            let output = output.clone();
+            return Err(StateError::Output { output });
+        }
     }
     Ok(stated)
 }
 
-fn check(
-    state: &StatePort,
-    graph: &GraphProto,
-    inputs: &mut BTreeSet<&str>,
-    outputs: &mut BTreeSet<&str>,
-) -> Result<(), StateError> {
-    let StatePort { input, output } = state.clone();
-    if !inputs.remove(input.as_str()) {
-        return Err(StateError::Input { input });
-    }
-    if !outputs.remove(output.as_str()) {
-        return Err(StateError::Output { output });
-    }
-    let reads = |node: &&NodeProto| crate::graph::values_read(node).contains(&input.as_str());
-    let mut readers = graph.node.iter().filter(reads);
-    match (readers.next(), readers.next()) {
-        (Some(node), None) if node.output.contains(&output) => Ok(()),
-        _ => Err(StateError::Parted { input, output }),
-    }
+fn stated(node: &NodeProto, value: &str) -> Result<StatePort, StateError> {
+    let places = value.split_once(':');
+    let places =
+        places.and_then(|(input, output)| Some((input.parse().ok()?, output.parse().ok()?)));
+    let port = places.and_then(|(input, output): (usize, usize)| {
+        Some(StatePort {
+            input: node.input_name(input)?.to_owned(),
+            output: node.output.get(output)?.clone(),
+        })
+    });
+    port.ok_or_else(|| StateError::Entry {
+        node: crate::subgraph::node_name(node),
+        value: value.to_owned(),
+    })
+}
+
+/// How often nodes read a value.
+fn reads(graph: &GraphProto, name: &str) -> usize {
+    let read = graph.node.iter().flat_map(crate::graph::values_read);
+    read.filter(|read| *read == name).count()
 }
 
 #[cfg(test)]
@@ -104,15 +113,8 @@ mod tests {
     use super::*;
     use crate::ValueInfoProto;
 
-    fn model(nodes: Vec<NodeProto>, states: &[(&str, &str)]) -> ModelProto {
+    fn model(nodes: Vec<NodeProto>) -> ModelProto {
         let value = |name: &str| ValueInfoProto::tensor(name, 1, None);
-        let entry = |(input, output): &(&str, &str)| {
-            let port = StatePort {
-                input: (*input).to_owned(),
-                output: (*output).to_owned(),
-            };
-            port.entry()
-        };
         ModelProto {
             graph: Some(GraphProto {
                 node: nodes,
@@ -120,40 +122,47 @@ mod tests {
                 output: vec![value("present"), value("y")],
                 ..GraphProto::default()
             }),
-            metadata_props: states.iter().map(entry).collect(),
             ..ModelProto::default()
         }
     }
 
-    fn joined() -> NodeProto {
-        NodeProto::of("Concat", &["past", "x"], "present")
+    fn joined(value: &str) -> NodeProto {
+        NodeProto {
+            metadata_props: vec![StringStringEntryProto::new(KEY, value)],
+            ..NodeProto::of("Concat", &["past", "x"], "present")
+        }
     }
 
     #[test]
-    fn a_state_is_read_and_made_by_one_node() {
+    fn a_state_is_read_by_the_one_node_that_makes_it() {
         let y = || NodeProto::of("Relu", &["present"], "y");
-        let whole = model(vec![joined(), y()], &[("past", "present")]);
-        assert_eq!(states(&whole).unwrap()[0].output, "present");
+        let found = states(&model(vec![joined("0:0"), y()])).unwrap();
+        let port = StatePort {
+            input: "past".to_owned(),
+            output: "present".to_owned(),
+        };
+        assert_eq!(found, [port]);
+        assert_eq!(entry(0, 0), joined("0:0").metadata_props[0]);
         let spy = NodeProto::of("Relu", &["past"], "y");
-        let parted = states(&model(vec![joined(), spy], &[("past", "present")]));
-        assert!(matches!(parted, Err(StateError::Parted { .. })));
-        let apart = states(&model(vec![joined(), y()], &[("past", "y")]));
-        assert!(matches!(apart, Err(StateError::Parted { .. })));
+        let refused = states(&model(vec![joined("0:0"), spy]));
+        assert!(
+            matches!(refused, Err(StateError::Input { .. })),
+            "{refused:?}"
+        );
     }
 
     #[test]
-    fn states_are_named_once_and_by_names_there_are() {
-        let of = |stated: &[(&str, &str)]| states(&model(vec![joined()], stated));
-        assert!(matches!(
-            of(&[("z", "present")]),
-            Err(StateError::Input { .. })
-        ));
-        assert!(matches!(
-            of(&[("past", "z")]),
-            Err(StateError::Output { .. })
-        ));
-        let twice = of(&[("past", "present"), ("x", "present")]);
-        assert!(matches!(twice, Err(StateError::Output { .. })));
-        assert_eq!(of(&[]), Ok(Vec::new()));
+    fn what_does_not_fit_the_graph_is_refused() {
+        let of = |node: NodeProto| states(&model(vec![node]));
+        for value in ["", "0", "2:0", "0:1", "a:b", "0:0:0"] {
+            let refused = of(joined(value));
+            assert!(matches!(refused, Err(StateError::Entry { .. })), "{value}");
+        }
+        let inner = NodeProto {
+            output: vec!["inner".to_owned()],
+            ..joined("0:0")
+        };
+        assert!(matches!(of(inner), Err(StateError::Output { .. })));
+        assert_eq!(of(NodeProto::of("Relu", &["x"], "y")), Ok(Vec::new()));
     }
 }

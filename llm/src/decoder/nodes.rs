@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use souk_memory::{ContentId, DType, Tensor};
+use souk_onnx::states;
 use souk_onnx::{
     AttributeProto, AttributeType, DataLocation, GraphProto, NodeProto, StringStringEntryProto,
     TensorProto, ValueInfoProto, tensor_to_proto,
@@ -76,6 +77,14 @@ impl Nodes {
             .collect();
         self.nodes.push(node);
         name.to_owned()
+    }
+
+    /// A state with rows written to it along its third axis: the output is its next value.
+    pub fn kept(&mut self, inputs: &[&str], name: &str) -> String {
+        let name = self.add("TensorScatter", inputs, name, &[("axis", -2)]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        node.metadata_props.push(states::entry(0, 0));
+        name
     }
 
     /// A root mean square norm over the last axis.

@@ -1,6 +1,7 @@
 //! Models made of a hash, written as people's files, opened, and run on this machine's processor.
 
 mod common;
+mod cuts;
 mod decoders;
 mod gguf_files;
 mod gguf_writer;

@@ -36,7 +36,7 @@ pub(super) enum Kind {
 
 /// What a matrix is made of.
 #[derive(Clone, Debug)]
-pub(super) enum Given {
+pub(super) enum MatrixSource {
     /// Floats, `[rows, depth]`.
     Floats(Tensor),
     /// Integers of that shape, and 16-bit scales for each block.
@@ -54,7 +54,7 @@ pub(super) struct Matrix {
     bytes: AlignedFloats,
 }
 
-impl Given {
+impl MatrixSource {
     pub fn kind(&self) -> Option<Kind> {
         match self {
             Self::Floats(tensor) => match tensor.dtype() {
@@ -124,7 +124,7 @@ impl Kind {
 
 impl Matrix {
     /// Packs a matrix that was checked.
-    pub fn pack(given: &Given) -> Option<Self> {
+    pub fn pack(given: &MatrixSource) -> Option<Self> {
         let ([rows, depth], kind) = (given.checked()?, given.kind()?);
         let each = kind.tile_bytes(depth);
         let tiles = rows.div_ceil(LANES);
@@ -198,7 +198,7 @@ fn four_place(at: usize, lane: usize) -> (usize, u32) {
     (block * half * LANES + byte, shift)
 }
 
-impl Given {
+impl MatrixSource {
     /// Puts a row to its place in a tile of zeros.
     fn pack_row(&self, kind: Kind, row: usize, lane: usize, depth: usize, to: &mut [u8]) {
         match self {

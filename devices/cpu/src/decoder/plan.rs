@@ -13,38 +13,38 @@ use std::ops::Range;
 use souk_onnx::graph::Graph;
 use souk_onnx::states::{StatePort, states};
 
-use super::matrix::Given;
+use super::matrix::MatrixSource;
 use nodes::Reader;
 pub(super) use slots::Place;
 
 /// A value of the plan: rows of a width.
-pub(super) type Value = usize;
+pub(super) type RowsId = usize;
 
 /// What is done, in order.
 #[derive(Debug)]
 pub(super) struct DecoderPlan {
-    pub steps: Vec<Step>,
+    pub steps: Vec<DecoderStep>,
     /// Steps that may be done at once.
     pub stages: Vec<Range<usize>>,
     /// Where each value lies.
     pub places: Vec<Place>,
     /// Floats in a row of each slot.
     pub slots: Vec<usize>,
-    pub matrices: Vec<Given>,
+    pub matrices: Vec<MatrixSource>,
     pub tables: Vec<Table>,
     pub states: Vec<State>,
     pub inputs: Inputs,
     /// The output that is no state, and its value.
-    pub result: (String, Value),
+    pub result: (String, RowsId),
 }
 
 /// A step.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct DecoderStep {
     pub action: Action,
-    pub reads: Vec<Value>,
+    pub reads: Vec<RowsId>,
     /// The value it makes; a step that keeps makes none.
-    pub makes: Option<Value>,
+    pub makes: Option<RowsId>,
     pub rows: RowCount,
 }
 
@@ -60,6 +60,8 @@ pub(super) enum RowCount {
 /// What a step does.
 #[derive(Debug)]
 pub(super) enum Action {
+    /// Rows that another part of the decoder made.
+    Enter,
     /// Rows of a matrix for tokens.
     Embed { matrix: usize },
     /// Some of the rows.
@@ -113,6 +115,8 @@ pub(super) struct Inputs {
     pub write: Option<String>,
     pub length: Option<String>,
     pub rows: Option<String>,
+    /// Rows that another part of the decoder made, and their width.
+    pub entered: Option<(String, usize)>,
 }
 
 impl DecoderPlan {
@@ -152,15 +156,15 @@ impl DecoderPlan {
 }
 
 /// Values by name, as the graph speaks of them.
-type Names = BTreeMap<String, Named>;
+type Names = BTreeMap<String, Meaning>;
 
 /// What a name of the graph stands for.
 #[derive(Clone, Copy, Debug)]
-enum Named {
+enum Meaning {
     /// Rows.
-    Rows(Value, View),
+    Rows(RowsId, View),
     /// Rows that a gate is made of.
-    Open(Value),
+    Open(RowsId),
     /// A matrix as it was given.
     Matrix(usize),
     /// The same with its axes exchanged.

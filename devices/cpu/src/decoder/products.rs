@@ -53,7 +53,7 @@ pub(super) unsafe fn product(
     results: Results,
     bias: &[f32],
 ) {
-    let job = Job {
+    let job = TileProduct {
         matrix,
         tile,
         rows,
@@ -75,7 +75,7 @@ pub(super) unsafe fn product(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
-unsafe fn product_512(job: &Job<'_>) {
+unsafe fn product_512(job: &TileProduct<'_>) {
     // SAFETY: the caller's contract, handed on.
     unsafe { job.run::<super::lanes::x86::Wide>() }
 }
@@ -83,13 +83,13 @@ unsafe fn product_512(job: &Job<'_>) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
-unsafe fn product_256(job: &Job<'_>) {
+unsafe fn product_256(job: &TileProduct<'_>) {
     // SAFETY: the caller's contract, handed on.
     unsafe { job.run::<super::lanes::x86::Half>() }
 }
 
 /// Some rows with one tile.
-struct Job<'a> {
+struct TileProduct<'a> {
     matrix: &'a Matrix,
     tile: usize,
     rows: Rows,
@@ -98,7 +98,7 @@ struct Job<'a> {
 }
 
 #[expect(unsafe_code, reason = "pointers keep the inner loops free of checks")]
-impl Job<'_> {
+impl TileProduct<'_> {
     /// # Safety
     /// As [`product`], for the instructions of `L`.
     #[inline(always)]

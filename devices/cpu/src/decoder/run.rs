@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::DecoderModel;
 use super::attention::{self, Caches};
-use super::plan::{Action, RowCount, Step, Value};
+use super::plan::{Action, DecoderStep, RowCount, RowsId};
 use super::products::{Results, Rows, product};
 use super::rows;
 use crate::tiled::worker_pool::Memory;
@@ -14,18 +14,22 @@ use crate::tiled::worker_pool::Memory;
 const TILES: usize = 4;
 
 /// What a step was given, in range.
-pub(super) struct Given {
+pub(super) struct StepInputs {
     pub tokens: Vec<usize>,
     pub positions: Vec<usize>,
     pub write: usize,
     pub length: usize,
     pub rows: Vec<usize>,
+    /// Rows that another part made, one behind the other.
+    pub entered: Vec<f32>,
+    /// Rows there are, of tokens or of what entered.
+    pub count: usize,
 }
 
-impl Given {
+impl StepInputs {
     pub fn count(&self, rows: RowCount) -> usize {
         match rows {
-            RowCount::Tokens => self.tokens.len(),
+            RowCount::Tokens => self.count,
             RowCount::Selected => self.rows.len(),
         }
     }
@@ -34,7 +38,7 @@ impl Given {
 /// One step of a session.
 pub(super) struct Run<'a> {
     pub model: &'a DecoderModel,
-    pub given: &'a Given,
+    pub given: &'a StepInputs,
     pub room: usize,
     pub buffers: &'a [Memory],
     pub caches: &'a [Memory],
@@ -51,7 +55,7 @@ impl Run<'_> {
         plan.stages.iter().map(stage).collect()
     }
 
-    fn tasks_of(&self, step: &Step) -> usize {
+    fn tasks_of(&self, step: &DecoderStep) -> usize {
         let rows = self.given.count(step.rows);
         match step.action {
             Action::Product { matrix, .. } if rows > 0 => {
@@ -64,7 +68,7 @@ impl Run<'_> {
     }
 
     /// Rows of a value.
-    pub fn row_count(&self, value: Value) -> RowCount {
+    pub fn row_count(&self, value: RowsId) -> RowCount {
         let steps = self.model.plan.steps.iter();
         let maker = steps.rev().find(|step| step.makes == Some(value));
         maker.map_or(RowCount::Tokens, |step| step.rows)
@@ -83,7 +87,7 @@ impl Run<'_> {
 
     /// A row of a value.
     #[expect(unsafe_code, reason = "buffers are shared by threads")]
-    fn row(&self, value: Value, row: usize) -> &[f32] {
+    fn row(&self, value: RowsId, row: usize) -> &[f32] {
         let place = self.model.plan.places[value];
         let start = self.buffers[place.slot]
             .start()
@@ -96,7 +100,7 @@ impl Run<'_> {
     /// The row of a value that this task makes.
     #[expect(unsafe_code, reason = "buffers are shared by threads")]
     #[expect(clippy::mut_from_ref, reason = "each task makes rows of its own")]
-    fn made(&self, value: Value, row: usize) -> &mut [f32] {
+    fn made(&self, value: RowsId, row: usize) -> &mut [f32] {
         let place = self.model.plan.places[value];
         let start = self.buffers[place.slot]
             .start()
@@ -106,7 +110,7 @@ impl Run<'_> {
         unsafe { std::slice::from_raw_parts_mut(start, place.width) }
     }
 
-    fn step(&self, step: &Step, task: usize) {
+    fn step(&self, step: &DecoderStep, task: usize) {
         let isa = self.model.isa;
         let read = |at: usize| self.row(step.reads[at], task);
         match (&step.action, step.makes) {
@@ -117,6 +121,10 @@ impl Run<'_> {
             (Action::Attend { .. }, Some(to)) => self.attend(step, to, task),
             (Action::Embed { matrix }, Some(to)) => {
                 self.model.matrices[*matrix].row(self.given.tokens[task], self.made(to, task));
+            }
+            (Action::Enter, Some(to)) => {
+                let to = self.made(to, task);
+                to.copy_from_slice(&self.given.entered[task * to.len()..][..to.len()]);
             }
             (Action::Select, Some(to)) => {
                 let from = self.row(step.reads[0], self.given.rows[task]);
@@ -139,10 +147,10 @@ impl Run<'_> {
     }
 
     #[expect(unsafe_code, reason = "tiles write columns of rows that threads share")]
-    fn product(&self, step: &Step, matrix: usize, bias: &[f32], to: Value, task: usize) {
+    fn product(&self, step: &DecoderStep, matrix: usize, bias: &[f32], to: RowsId, task: usize) {
         let plan = &self.model.plan;
         let matrix = &self.model.matrices[matrix];
-        let start = |value: Value| {
+        let start = |value: RowsId| {
             let place = plan.places[value];
             (self.buffers[place.slot].start(), place.width)
         };
@@ -191,7 +199,7 @@ impl Run<'_> {
         }
     }
 
-    fn attend(&self, step: &Step, to: Value, task: usize) {
+    fn attend(&self, step: &DecoderStep, to: RowsId, task: usize) {
         let Action::Attend {
             keys,
             values,
@@ -205,7 +213,7 @@ impl Run<'_> {
         let (row, head) = (task / state.heads, task % state.heads);
         let each = heads / state.heads * state.width;
         let queries = &self.row(step.reads[0], row)[head * each..][..each];
-        let seen = self.given.length - self.given.tokens.len() + row + 1;
+        let seen = self.given.length - self.given.count + row + 1;
         let place = head * self.room * state.width;
         let caches = Caches {
             keys: self.caches[keys].start().wrapping_add(place).cast_const(),

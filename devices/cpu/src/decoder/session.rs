@@ -8,7 +8,7 @@ use souk_vocabulary::processor::session::State;
 
 use super::DecoderModel;
 use super::plan::RowCount;
-use super::run::{Given, Run};
+use super::run::{Run, StepInputs};
 use crate::tiled::aligned::AlignedFloats;
 use crate::tiled::worker_pool;
 
@@ -139,7 +139,7 @@ impl<'a> DecoderSession<'a> {
     }
 
     /// Buffers for as many rows as a step has.
-    fn grow(&mut self, given: &Given) {
+    fn grow(&mut self, given: &StepInputs) {
         let most = given
             .count(RowCount::Tokens)
             .max(given.count(RowCount::Selected));
@@ -158,48 +158,40 @@ impl<'a> DecoderSession<'a> {
     }
 
     /// The inputs as numbers, each within its range.
-    fn given(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Given, RunError> {
-        let plan = &self.model.plan;
-        let names = &plan.inputs;
-        let named = [
-            &names.tokens,
-            &names.positions,
-            &names.write,
-            &names.length,
-            &names.rows,
-        ];
-        let known = || named.iter().filter_map(|name| (*name).clone());
-        if let Some(name) = inputs.keys().find(|name| !known().any(|it| it == **name)) {
-            let (name, known) = (name.clone(), known().collect());
-            return Err(RunError::InputUnknown { name, known });
-        }
-        let [tokens, positions, write, length, rows] = named;
-        let tokens = integers(inputs, tokens)?;
-        let count = tokens.len();
-        let vocabulary = self.model.vocabulary();
-        let tokens = within(&tokens, vocabulary, "Gather", "a token")?;
+    fn given(&self, inputs: &BTreeMap<String, Tensor>) -> Result<StepInputs, RunError> {
+        self.check_names(inputs)?;
+        let (plan, names) = (&self.model.plan, &self.model.plan.inputs);
+        let tokens = integers(inputs, &names.tokens)?;
+        let tokens = within(&tokens, self.model.vocabulary(), "Gather", "a token")?;
+        let entered = entered(inputs, &names.entered)?;
+        let rows_entered = names
+            .entered
+            .as_ref()
+            .map(|(_, width)| entered.len() / width);
+        let count = rows_entered.unwrap_or(tokens.len());
         let angles = plan
             .tables
             .iter()
             .map(|table| table.cosines.len() / table.width)
             .min();
-        let positions = integers(inputs, positions)?;
+        let positions = integers(inputs, &names.positions)?;
         let positions = within(
             &positions,
             angles.unwrap_or(0),
             "RotaryEmbedding",
             "a position",
         )?;
-        if positions.len() != count && names.positions.is_some() {
-            let reason = format!("{} positions for {count} tokens", positions.len());
+        let unlike = |name: &Option<String>, found: usize| name.is_some() && found != count;
+        if unlike(&names.positions, positions.len()) || unlike(&names.tokens, tokens.len()) {
+            let reason = format!("{} positions for {count} rows", positions.len());
             return Err(refused("RotaryEmbedding", "positions", reason));
         }
-        let write = single(inputs, write)?;
+        let write = single(inputs, &names.write)?;
         if write.checked_add(count).is_none_or(|end| end > self.room) {
             let reason = format!("{count} rows do not fit at {write} of {}", self.room);
             return Err(refused("TensorScatter", "caches", reason));
         }
-        let length = single(inputs, length)?;
+        let length = single(inputs, &names.length)?;
         if length > self.room || length < count {
             let reason = format!(
                 "{length} positions of {} count, with {count} new",
@@ -207,15 +199,65 @@ impl<'a> DecoderSession<'a> {
             );
             return Err(refused("Attention", "caches", reason));
         }
-        let rows = within(&integers(inputs, rows)?, count, "Gather", "a row")?;
-        Ok(Given {
+        let rows = within(&integers(inputs, &names.rows)?, count, "Gather", "a row")?;
+        Ok(StepInputs {
             tokens,
             positions,
             write,
             length,
             rows,
+            entered,
+            count,
         })
     }
+
+    fn check_names(&self, inputs: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+        let names = &self.model.plan.inputs;
+        let named = [
+            &names.tokens,
+            &names.positions,
+            &names.write,
+            &names.length,
+            &names.rows,
+        ];
+        let entered = names.entered.iter().map(|(name, _)| name);
+        let known: Vec<&String> = named.into_iter().flatten().chain(entered).collect();
+        match inputs.keys().find(|name| !known.contains(name)) {
+            Some(name) => Err(RunError::InputUnknown {
+                name: name.clone(),
+                known: known.into_iter().cloned().collect(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The rows that another part made.
+fn entered(
+    inputs: &BTreeMap<String, Tensor>,
+    name: &Option<(String, usize)>,
+) -> Result<Vec<f32>, RunError> {
+    let Some((name, width)) = name else {
+        return Ok(Vec::new());
+    };
+    let dtype = DType::F32;
+    let missing = || RunError::InputMissing {
+        name: name.clone(),
+        dtype,
+    };
+    let tensor = inputs.get(name).ok_or_else(missing)?;
+    if tensor.dims().len() != 3 || tensor.dims()[0] != 1 || tensor.dims()[2] != *width {
+        return Err(RunError::InputShape {
+            name: name.clone(),
+            expected: format!("[1, ?, {width}]"),
+            found: tensor.shape().clone(),
+        });
+    }
+    tensor.to_vec().map_err(|_| RunError::InputDType {
+        name: name.clone(),
+        expected: dtype,
+        found: tensor.dtype(),
+    })
 }
 
 /// The numbers of an input; none where the plan has no such input.

@@ -8,9 +8,13 @@ use super::super::ModelError;
 use super::text;
 use crate::gguf::{Gguf, Value};
 
-/// How byte-level vocabularies cut a text before they merge, by the name that files give it.
-const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// How byte-level vocabularies cut a text before they merge, but for numbers: shortened words of
+/// English, other words, what is neither, and spaces.
+const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
+const OTHERS: &str = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Numbers by three digits at most, and digit by digit.
+const LLAMA_3: &str = r"\p{N}{1,3}";
+const QWEN_2: &str = r"\p{N}";
 
 /// The space of vocabularies of whole pieces.
 const SPACE: &str = "\u{2581}";
@@ -123,7 +127,8 @@ fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
             "use_regex": with_regex})
     };
-    let split = |pattern: &str| {
+    let split = |numbers: &str| {
+        let pattern = format!("{WORDS}{numbers}{OTHERS}");
         json!({"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
                 "invert": false},
@@ -173,7 +178,10 @@ fn pieces(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
         file.metadata.get("tokenizer.ggml.add_space_prefix"),
         Some(Value::Bool(false))
     );
-    let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let replace = |from: &str, to: &str| {
+        let from = json!({"String": from});
+        json!({"type": "Replace", "pattern": from, "content": to})
+    };
     let mut normalizers = vec![replace(" ", SPACE)];
     let mut decoders = vec![
         replace(SPACE, " "),

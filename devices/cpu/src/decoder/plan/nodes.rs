@@ -6,10 +6,11 @@ use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
 use souk_onnx::graph::{Graph, values_read};
 use souk_onnx::states::StatePort;
+use souk_onnx::subgraph::Port;
 
-use super::super::matrix::{BLOCK, Given};
+use super::super::matrix::{BLOCK, MatrixSource};
 use super::super::products::bytes_width;
-use super::{Action, Inputs, Named, Names, RowCount, State, Step, Table, Value, View};
+use super::{Action, DecoderStep, Inputs, Meaning, Names, RowCount, RowsId, State, Table, View};
 
 /// What `RMSNormalization` adds where it does not say.
 const EPSILON_DEFAULT: f32 = 1e-5;
@@ -17,10 +18,10 @@ const EPSILON_DEFAULT: f32 = 1e-5;
 /// A graph being read.
 pub(super) struct Reader<'a> {
     graph: &'a Graph,
-    pub steps: Vec<Step>,
+    pub steps: Vec<DecoderStep>,
     /// Floats in a row of each value.
     pub widths: Vec<usize>,
-    pub matrices: Vec<Given>,
+    pub matrices: Vec<MatrixSource>,
     pub tables: Vec<Table>,
     pub states: Vec<State>,
     pub inputs: Inputs,
@@ -30,7 +31,7 @@ pub(super) struct Reader<'a> {
     /// Matrices by the name of their weight.
     placed: BTreeMap<String, usize>,
     /// Rows as bytes, by what they are made of.
-    quantised: BTreeMap<Value, Value>,
+    quantised: BTreeMap<RowsId, RowsId>,
     /// The step that makes each value.
     makers: Vec<usize>,
     /// Rows of each value.
@@ -54,8 +55,8 @@ impl<'a> Reader<'a> {
             *uses.entry(name).or_insert(0) += 1;
         }
         let named = states.iter().enumerate();
-        let names = named.map(|(at, state)| (state.port.input.clone(), Named::State(at)));
-        Some(Self {
+        let names = named.map(|(at, state)| (state.port.input.clone(), Meaning::State(at)));
+        let mut reader = Self {
             graph,
             steps: Vec::new(),
             widths: Vec::new(),
@@ -69,11 +70,35 @@ impl<'a> Reader<'a> {
             quantised: BTreeMap::new(),
             makers: Vec::new(),
             counts: Vec::new(),
-        })
+        };
+        reader.enter()?;
+        Some(reader)
+    }
+
+    /// Rows of floats that are an input: this is a later part of a decoder.
+    fn enter(&mut self) -> Option<()> {
+        let is_state = |name: &str| self.states.iter().any(|it| it.port.input == name);
+        let floats = |port: &&Port| port.dtype == DType::F32 && !is_state(&port.name);
+        let mut entering = self.graph.inputs.iter().filter(floats);
+        let Some(port) = entering.next() else {
+            return Some(());
+        };
+        let [Some(1), _, Some(width)] = port.dims.as_deref()? else {
+            return None;
+        };
+        let (name, width) = (port.name.clone(), *width);
+        if entering.next().is_some() {
+            return None;
+        }
+        let made = self.step(Action::Enter, Vec::new(), width, RowCount::Tokens);
+        let rows = Meaning::Rows(made, View::Flat);
+        self.names.insert(name.clone(), rows);
+        self.inputs.entered = Some((name, width));
+        Some(())
     }
 
     /// The one output that is no state.
-    pub fn result(&self) -> Option<(String, Value)> {
+    pub fn result(&self) -> Option<(String, RowsId)> {
         let is_state = |name: &str| self.states.iter().any(|it| it.port.output == name);
         let mut others = self
             .graph
@@ -84,7 +109,7 @@ impl<'a> Reader<'a> {
             return None;
         };
         match self.named(&port.name)? {
-            Named::Rows(value, View::Flat) => Some((port.name.clone(), value)),
+            Meaning::Rows(value, View::Flat) => Some((port.name.clone(), value)),
             _ => None,
         }
     }
@@ -116,18 +141,18 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    fn named(&self, name: &str) -> Option<Named> {
+    fn named(&self, name: &str) -> Option<Meaning> {
         self.names.get(name).copied()
     }
 
-    fn rows(&self, node: &NodeProto, index: usize) -> Option<(Value, View)> {
+    fn rows(&self, node: &NodeProto, index: usize) -> Option<(RowsId, View)> {
         match self.named(node.input_name(index)?)? {
-            Named::Rows(value, view) => Some((value, view)),
+            Meaning::Rows(value, view) => Some((value, view)),
             _ => None,
         }
     }
 
-    fn flat(&self, node: &NodeProto, index: usize) -> Option<Value> {
+    fn flat(&self, node: &NodeProto, index: usize) -> Option<RowsId> {
         let (value, view) = self.rows(node, index)?;
         (view == View::Flat).then_some(value)
     }
@@ -140,12 +165,12 @@ impl<'a> Reader<'a> {
         self.weight(node, index)?.to_vec().ok()
     }
 
-    fn step(&mut self, action: Action, reads: Vec<Value>, width: usize, rows: RowCount) -> Value {
+    fn step(&mut self, action: Action, reads: Vec<RowsId>, width: usize, rows: RowCount) -> RowsId {
         let made = self.widths.len();
         self.widths.push(width);
         self.makers.push(self.steps.len());
         self.counts.push(rows);
-        self.steps.push(Step {
+        self.steps.push(DecoderStep {
             action,
             reads,
             makes: Some(made),
@@ -155,7 +180,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A matrix by the name of its weight, one place for all that read it.
-    fn matrix(&mut self, name: &str, given: impl FnOnce() -> Given) -> Option<usize> {
+    fn matrix(&mut self, name: &str, given: impl FnOnce() -> MatrixSource) -> Option<usize> {
         if let Some(known) = self.placed.get(name) {
             return Some(*known);
         }
@@ -168,63 +193,63 @@ impl<'a> Reader<'a> {
     }
 
     /// A weight of 32-bit floats, or what a node made of a weight.
-    fn matrix_of(&mut self, name: &str) -> Option<Named> {
+    fn matrix_of(&mut self, name: &str) -> Option<Meaning> {
         if let Some(named) = self.named(name) {
             return Some(named);
         }
         let tensor = self.graph.weights.get(name)?;
         let is_floats = tensor.dtype() == DType::F32 && tensor.dims().len() == 2;
-        let at = self.matrix(name, || Given::Floats(tensor.clone()));
-        at.filter(|_| is_floats).map(Named::Matrix)
+        let at = self.matrix(name, || MatrixSource::Floats(tensor.clone()));
+        at.filter(|_| is_floats).map(Meaning::Matrix)
     }
 
-    fn cast(&mut self, node: &NodeProto) -> Option<Named> {
+    fn cast(&mut self, node: &NodeProto) -> Option<Meaning> {
         let name = node.input_name(0)?;
         let tensor = self.graph.weights.get(name)?;
         let is_wide = node.int("to") == Some(i64::from(DType::F32.onnx_code()));
-        let at = self.matrix(name, || Given::Floats(tensor.clone()))?;
-        is_wide.then_some(Named::Matrix(at))
+        let at = self.matrix(name, || MatrixSource::Floats(tensor.clone()))?;
+        is_wide.then_some(Meaning::Matrix(at))
     }
 
-    fn blocks(&mut self, node: &NodeProto) -> Option<Named> {
+    fn blocks(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (integers, scales) = (self.weight(node, 0)?, self.weight(node, 1)?);
         let f32 = i64::from(DType::F32.onnx_code());
         let fits = node.input_name(2).is_none()
             && matches!(node.int("axis"), None | Some(1 | -1))
             && node.int("block_size") == Some(BLOCK as i64)
             && node.int("output_dtype") == Some(f32);
-        let given = || Given::Blocks(integers.clone(), scales.clone());
+        let given = || MatrixSource::Blocks(integers.clone(), scales.clone());
         let at = self.matrix(node.input_name(0)?, given)?;
-        fits.then_some(Named::Matrix(at))
+        fits.then_some(Meaning::Matrix(at))
     }
 
-    fn transpose(&mut self, node: &NodeProto) -> Option<Named> {
+    fn transpose(&mut self, node: &NodeProto) -> Option<Meaning> {
         let axes = node.ints("perm")?;
         let name = node.input_name(0)?;
         match (self.matrix_of(name)?, axes) {
-            (Named::Matrix(at), [1, 0]) => Some(Named::Turned(at)),
-            (Named::Rows(value, View::Split { heads }), [0, 2, 1, 3]) => {
-                Some(Named::Rows(value, View::Heads { heads }))
+            (Meaning::Matrix(at), [1, 0]) => Some(Meaning::Turned(at)),
+            (Meaning::Rows(value, View::Split { heads }), [0, 2, 1, 3]) => {
+                Some(Meaning::Rows(value, View::Heads { heads }))
             }
-            (Named::Rows(value, View::Heads { heads }), [0, 2, 1, 3]) => {
-                Some(Named::Rows(value, View::Split { heads }))
+            (Meaning::Rows(value, View::Heads { heads }), [0, 2, 1, 3]) => {
+                Some(Meaning::Rows(value, View::Split { heads }))
             }
             _ => None,
         }
     }
 
-    fn gather(&mut self, node: &NodeProto) -> Option<Named> {
+    fn gather(&mut self, node: &NodeProto) -> Option<Meaning> {
         let axis = node.int("axis").unwrap_or(0);
         match self.matrix_of(node.input_name(0)?)? {
-            Named::Matrix(matrix) if axis == 0 => {
+            Meaning::Matrix(matrix) if axis == 0 => {
                 let tokens = self.input(node, 1, 2)?;
                 agree(&mut self.inputs.tokens, tokens)?;
                 let [_, width] = self.matrices[matrix].checked()?;
                 let action = Action::Embed { matrix };
                 let value = self.step(action, Vec::new(), width, RowCount::Tokens);
-                Some(Named::Rows(value, View::Flat))
+                Some(Meaning::Rows(value, View::Flat))
             }
-            Named::Rows(value, View::Flat) if axis == 1 => {
+            Meaning::Rows(value, View::Flat) if axis == 1 => {
                 let rows = self.input(node, 1, 1)?;
                 agree(&mut self.inputs.rows, rows)?;
                 if self.counts[value] != RowCount::Tokens {
@@ -232,7 +257,7 @@ impl<'a> Reader<'a> {
                 }
                 let width = self.widths[value];
                 let value = self.step(Action::Select, vec![value], width, RowCount::Selected);
-                Some(Named::Rows(value, View::Flat))
+                Some(Meaning::Rows(value, View::Flat))
             }
             _ => None,
         }
@@ -250,7 +275,7 @@ impl<'a> Reader<'a> {
         fits.then(|| name.to_owned())
     }
 
-    fn norm(&mut self, node: &NodeProto) -> Option<Named> {
+    fn norm(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (value, view) = self.rows(node, 0)?;
         let scale = self.floats(node, 1)?;
         let width = match view {
@@ -271,12 +296,12 @@ impl<'a> Reader<'a> {
             width,
             rows,
         );
-        Some(Named::Rows(made, view))
+        Some(Meaning::Rows(made, view))
     }
 
-    fn product(&mut self, node: &NodeProto) -> Option<Named> {
+    fn product(&mut self, node: &NodeProto) -> Option<Meaning> {
         let value = self.flat(node, 0)?;
-        let Named::Turned(matrix) = self.named(node.input_name(1)?)? else {
+        let Meaning::Turned(matrix) = self.named(node.input_name(1)?)? else {
             return None;
         };
         let [rows, depth] = self.matrices[matrix].checked()?;
@@ -290,11 +315,11 @@ impl<'a> Reader<'a> {
         let bias = Vec::new();
         let count = self.counts[value];
         let made = self.step(Action::Product { matrix, bias }, vec![read], rows, count);
-        Some(Named::Rows(made, View::Flat))
+        Some(Meaning::Rows(made, View::Flat))
     }
 
     /// Rows as bytes, made once for all products that take them.
-    fn bytes(&mut self, value: Value) -> Value {
+    fn bytes(&mut self, value: RowsId) -> RowsId {
         if let Some(known) = self.quantised.get(&value) {
             return *known;
         }
@@ -304,7 +329,7 @@ impl<'a> Reader<'a> {
         made
     }
 
-    fn reshape(&mut self, node: &NodeProto) -> Option<Named> {
+    fn reshape(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (value, view) = self.rows(node, 0)?;
         let sizes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
         let width = self.widths[value] as i64;
@@ -317,10 +342,10 @@ impl<'a> Reader<'a> {
             (View::Split { .. }, [0, 0, whole]) if *whole == width => View::Flat,
             _ => return None,
         };
-        keeps_zeros.then_some(Named::Rows(value, view))
+        keeps_zeros.then_some(Meaning::Rows(value, view))
     }
 
-    fn rotate(&mut self, node: &NodeProto) -> Option<Named> {
+    fn rotate(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (value, view) = self.rows(node, 0)?;
         let View::Heads { heads } = view else {
             return None;
@@ -337,7 +362,7 @@ impl<'a> Reader<'a> {
         let interleaved = node.int("interleaved") == Some(1);
         let (width, rows) = (self.widths[value], self.counts[value]);
         let action = Action::Rotate { table, interleaved };
-        Some(Named::Rows(
+        Some(Meaning::Rows(
             self.step(action, vec![value], width, rows),
             view,
         ))
@@ -364,12 +389,12 @@ impl<'a> Reader<'a> {
 
     fn state(&self, node: &NodeProto, index: usize) -> Option<usize> {
         match self.named(node.input_name(index)?)? {
-            Named::State(state) => Some(state),
+            Meaning::State(state) => Some(state),
             _ => None,
         }
     }
 
-    fn keep(&mut self, node: &NodeProto) -> Option<Named> {
+    fn keep(&mut self, node: &NodeProto) -> Option<Meaning> {
         let state = self.state(node, 0)?;
         let (value, view) = self.rows(node, 1)?;
         let write = self.input(node, 2, 1)?;
@@ -387,16 +412,16 @@ impl<'a> Reader<'a> {
         if !fits {
             return None;
         }
-        self.steps.push(Step {
+        self.steps.push(DecoderStep {
             action: Action::Keep { state },
             reads: vec![value],
             makes: None,
             rows: RowCount::Tokens,
         });
-        Some(Named::State(state))
+        Some(Meaning::State(state))
     }
 
-    fn attend(&mut self, node: &NodeProto) -> Option<Named> {
+    fn attend(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (value, view) = self.rows(node, 0)?;
         let (keys, values) = (self.state(node, 1)?, self.state(node, 2)?);
         // Written ones alone: the graph has no other order of writing and reading.
@@ -434,23 +459,23 @@ impl<'a> Reader<'a> {
         };
         let width = self.widths[value];
         let made = self.step(action, vec![value], width, RowCount::Tokens);
-        Some(Named::Rows(made, view))
+        Some(Meaning::Rows(made, view))
     }
 
-    fn open(&mut self, node: &NodeProto) -> Option<Named> {
+    fn open(&mut self, node: &NodeProto) -> Option<Meaning> {
         let value = self.flat(node, 0)?;
         let is_plain = matches!(node.float("alpha"), None | Some(1.0));
-        is_plain.then_some(Named::Open(value))
+        is_plain.then_some(Meaning::Open(value))
     }
 
-    fn gate(&mut self, node: &NodeProto) -> Option<Named> {
+    fn gate(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (left, right) = (
             self.named(node.input_name(0)?)?,
             self.named(node.input_name(1)?)?,
         );
         let (gate, up) = match (left, right) {
-            (Named::Open(gate), Named::Rows(up, View::Flat)) => (gate, up),
-            (Named::Rows(up, View::Flat), Named::Open(gate)) => (gate, up),
+            (Meaning::Open(gate), Meaning::Rows(up, View::Flat)) => (gate, up),
+            (Meaning::Rows(up, View::Flat), Meaning::Open(gate)) => (gate, up),
             _ => return None,
         };
         let alike = self.widths[gate] == self.widths[up] && self.counts[gate] == self.counts[up];
@@ -459,10 +484,10 @@ impl<'a> Reader<'a> {
         }
         let (width, rows) = (self.widths[gate], self.counts[gate]);
         let made = self.step(Action::Gate, vec![gate, up], width, rows);
-        Some(Named::Rows(made, View::Flat))
+        Some(Meaning::Rows(made, View::Flat))
     }
 
-    fn add(&mut self, node: &NodeProto) -> Option<Named> {
+    fn add(&mut self, node: &NodeProto) -> Option<Meaning> {
         let left = self.flat(node, 0)?;
         if let Some(bias) = self.floats(node, 1) {
             return self.add_bias(node, left, bias);
@@ -474,7 +499,7 @@ impl<'a> Reader<'a> {
             return None;
         }
         if self.is_read_once(node, 1)
-            && let Step {
+            && let DecoderStep {
                 action: Action::Product { .. },
                 reads,
                 ..
@@ -484,25 +509,25 @@ impl<'a> Reader<'a> {
             && left < right
         {
             reads.push(left);
-            return Some(Named::Rows(right, View::Flat));
+            return Some(Meaning::Rows(right, View::Flat));
         }
         let (width, rows) = (self.widths[left], self.counts[left]);
         let made = self.step(Action::Add, vec![left, right], width, rows);
-        Some(Named::Rows(made, View::Flat))
+        Some(Meaning::Rows(made, View::Flat))
     }
 
     /// A bias is added by the product before it.
-    fn add_bias(&mut self, node: &NodeProto, value: Value, summands: Vec<f32>) -> Option<Named> {
+    fn add_bias(&mut self, node: &NodeProto, value: RowsId, summands: Vec<f32>) -> Option<Meaning> {
         let is_one = self.weight(node, 1)?.dims() == [self.widths[value]];
         let read_once = self.is_read_once(node, 0);
         match &mut self.steps[self.makers[value]] {
-            Step {
+            DecoderStep {
                 action: Action::Product { bias, .. },
                 reads,
                 ..
             } if is_one && read_once && bias.is_empty() && reads.len() == 1 => {
                 *bias = summands;
-                Some(Named::Rows(value, View::Flat))
+                Some(Meaning::Rows(value, View::Flat))
             }
             _ => None,
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Action, Step, Value};
+use super::{Action, DecoderStep, RowsId};
 
 /// Rows in a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,9 +15,9 @@ pub(in super::super) struct Place {
 /// A place for each value, and the width of each slot: a slot is free again when nothing reads
 /// what lies there.
 pub(super) fn assigned(
-    steps: &[Step],
+    steps: &[DecoderStep],
     widths: &[usize],
-    result: Value,
+    result: RowsId,
 ) -> (Vec<Place>, Vec<usize>) {
     let mut last = vec![0; widths.len()];
     for (at, step) in steps.iter().enumerate() {
@@ -42,7 +42,7 @@ pub(super) fn assigned(
             };
             places[made] = Place { slot, width };
         }
-        let mut done: Vec<Value> = step.reads.iter().chain(&step.makes).copied().collect();
+        let mut done: Vec<RowsId> = step.reads.iter().chain(&step.makes).copied().collect();
         done.sort_unstable();
         done.dedup();
         let done = done.into_iter().filter(|value| last[*value] == at);
@@ -52,7 +52,7 @@ pub(super) fn assigned(
 }
 
 /// What a step reads and writes: slots, and states behind them.
-fn touched(step: &Step, places: &[Place], slots: usize) -> (Vec<usize>, Option<usize>) {
+fn touched(step: &DecoderStep, places: &[Place], slots: usize) -> (Vec<usize>, Option<usize>) {
     let mut reads: Vec<usize> = step.reads.iter().map(|value| places[*value].slot).collect();
     let mut writes = step.makes.map(|value| places[value].slot);
     match step.action {
@@ -65,7 +65,7 @@ fn touched(step: &Step, places: &[Place], slots: usize) -> (Vec<usize>, Option<u
 
 /// Steps in their order, drawn together while none needs what another of them makes, nor writes
 /// where another reads or writes.
-pub(super) fn stages(steps: &[Step], places: &[Place]) -> Vec<Range<usize>> {
+pub(super) fn stages(steps: &[DecoderStep], places: &[Place]) -> Vec<Range<usize>> {
     let slots = places.iter().map(|place| place.slot + 1).max().unwrap_or(0);
     let mut stages = Vec::new();
     let mut start = 0;

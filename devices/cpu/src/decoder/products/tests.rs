@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use souk_host::isa::Isa;
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 
-use super::super::matrix::Given;
+use super::super::matrix::MatrixSource;
 use super::super::rows::quantise;
 use super::*;
 
@@ -27,24 +27,24 @@ fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
     let scale = |at: usize| scales[at / depth * (depth / BLOCK) + at % depth / BLOCK].to_f32();
     let blocks = |integers: Tensor| {
         let scales = Tensor::from_vec([rows, depth / BLOCK], scales.clone()).unwrap();
-        Given::Blocks(integers, scales)
+        MatrixSource::Blocks(integers, scales)
     };
     let given = match kind {
         Kind::Floats => {
             let matrix = Tensor::from_vec([rows, depth], floats.clone()).unwrap();
-            return (Matrix::pack(&Given::Floats(matrix)).unwrap(), floats);
+            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
         }
         Kind::Halves => {
             let halves = halves(|it| F16::from_f32(it).0);
             let floats = halves.iter().map(|it| F16(*it).to_f32()).collect();
             let matrix = tensor(DType::F16, bytemuck::cast_slice(&halves).to_vec());
-            return (Matrix::pack(&Given::Floats(matrix)).unwrap(), floats);
+            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
         }
         Kind::Brains => {
             let halves = halves(|it| (it.to_bits() >> 16) as u16);
             let floats = halves.iter().map(|it| Bf16(*it).to_f32()).collect();
             let matrix = tensor(DType::Bf16, bytemuck::cast_slice(&halves).to_vec());
-            return (Matrix::pack(&Given::Floats(matrix)).unwrap(), floats);
+            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
         }
         Kind::Eights => {
             let bytes = floats.iter().map(|it| ((it * 127.0) as i8).cast_unsigned());
@@ -171,13 +171,13 @@ fn the_lowest_integer_and_scales_of_32_bits_are_left_to_others() {
         Tensor::new(dtype, Shape::new([1, 32]).unwrap(), bytes.into()).unwrap()
     };
     let scale = || Tensor::from_vec([1, 1], vec![F16::from_f32(1.0)]).unwrap();
-    let lowest = Given::Blocks(tensor(DType::I8, vec![128; 32]), scale());
+    let lowest = MatrixSource::Blocks(tensor(DType::I8, vec![128; 32]), scale());
     assert!(lowest.checked().is_none());
-    let next = Given::Blocks(tensor(DType::I8, vec![129; 32]), scale());
+    let next = MatrixSource::Blocks(tensor(DType::I8, vec![129; 32]), scale());
     assert!(next.checked().is_some());
     let wide = Tensor::from_vec([1, 1], vec![1.0f32]).unwrap();
     assert!(
-        Given::Blocks(tensor(DType::I8, vec![1; 32]), wide)
+        MatrixSource::Blocks(tensor(DType::I8, vec![1; 32]), wide)
             .checked()
             .is_none()
     );
