@@ -41,6 +41,7 @@ def metadata(hidden, layers, heads, groups, wide, vocabulary, base):
     for key, value in (("model", "gpt2"), ("pre", "smollm")):
         entries.append(text(f"tokenizer.ggml.{key}") + struct.pack("<I", 8) + text(value))
     tokens = [chr(it) for it in bytes_as_characters()]
+    tokens.append("ab")
     tokens += [f"<{it}>" for it in range(len(tokens), vocabulary)]
     listed = b"".join(text(token) for token in tokens)
     kinds = b"".join(struct.pack("<i", 1) for _ in tokens)
