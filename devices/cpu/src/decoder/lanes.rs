@@ -373,11 +373,11 @@ unsafe impl Lanes for Array {
     ) -> [i32; LANES] {
         let [low, high] = [low, high].map(|bytes| bytes.to_le_bytes().map(u8::cast_signed));
         for (lane, sum) in sum.iter_mut().enumerate() {
-            for at in 0..4 {
+            for (at, (low, high)) in low.iter().zip(&high).enumerate() {
                 // SAFETY: as the caller was told by the trait: four bytes a lane.
                 let both = unsafe { *weights.add(lane * 4 + at) };
-                *sum += i32::from(both & 15) * i32::from(low[at]);
-                *sum += i32::from(both >> 4) * i32::from(high[at]);
+                *sum += i32::from(both & 15) * i32::from(*low);
+                *sum += i32::from(both >> 4) * i32::from(*high);
             }
         }
         sum
