@@ -214,8 +214,8 @@ const EXAMPLES: &[Example] = &[
     (
         "generate",
         &[
-            "souk generate smollm2 'Once upon a time' --here",
-            "souk generate smollm2 'Why is the sky blue?' --here --chat --temperature 0.7",
+            "souk generate smollm2 Dear --here",
+            "souk generate smollm2 Hello --here --chat --temperature 0.7",
         ],
     ),
     ("device list", &["souk device list"]),
