@@ -51,6 +51,8 @@ USES = {
         "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "registry",
         "testing",
     },
+    # A device, and what cuts graphs, are only for its tests.
+    "llm": {"memory", "onnx", "vocabulary", "cpu", "scheduler"},
     # The devices themselves are for its tests.
     "scheduler": {"memory", "onnx", "vocabulary", "cpu", "emulated", "registry"},
     # What the scheduler is measured with stays out of it.
@@ -74,7 +76,7 @@ USES = {
     "sim": {"market", "consensus", "memory", "roles"},
     "testnet": {"node", "roles", "market", "consensus", "sim"},
     "cli": {
-        "node", "gateway", "testnet", "sim", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
+        "llm", "node", "gateway", "testnet", "sim", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
         "host", "cpu", "cuda", "gpu", "registry",
     },
 }
@@ -89,6 +91,7 @@ NEVER = {
     "gpu": ["libp2p*", "rten*", "ort", "souk-cpu"],
     "onnxruntime": ["libp2p*", "rten*", "wgpu*", "souk-cpu"],
     "registry": ["libp2p*", "souk-market", "souk-consensus", "souk-testing"],
+    "llm": ["libp2p*", "tokio*", "rten*", "wgpu*", "souk-cpu"],
     "scheduler": ["libp2p*", "souk-market", "souk-consensus", "rten*", "wgpu*", "souk-cpu"],
     "node": ["souk-testing", "souk-devices-bench", "axum*", "utoipa*"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],

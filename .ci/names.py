@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLEAN = [
     "cli",
     "consensus",
+    "llm",
     "market",
     "memory",
     "node",

@@ -5,6 +5,7 @@ mod bench;
 mod device;
 mod everywhere;
 mod examples;
+mod generate;
 mod groups;
 #[cfg(test)]
 mod help;
@@ -31,6 +32,7 @@ pub use bench::{
 };
 pub use device::{Backend, Device, Probe};
 pub use everywhere::{Everywhere, Output};
+pub use generate::{GenerateArgs, SamplingArgs};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{FoundArgs, Market};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
@@ -130,9 +132,11 @@ pub enum Command {
     /// Receipts of finished work.
     #[command(subcommand)]
     Receipt(Receipt),
-    /// Look into an ONNX model.
+    /// Models: look into one; bring a language model into souk's form.
     #[command(subcommand)]
     Model(Model),
+    /// Go on with a text by a language model, token by token.
+    Generate(GenerateArgs),
     /// Processors: this machine's, and those souk knows by name.
     #[command(subcommand)]
     Device(Device),
@@ -247,6 +251,18 @@ pub enum Model {
         /// The extent of a symbolic dimension: NAME=N. Others count as 1.
         #[arg(long, value_name = "NAME=N")]
         symbol: Vec<String>,
+    },
+    /// Write a language model as an ONNX decoder with its weights, tokeniser and template in one
+    /// folder.
+    Import {
+        /// A folder as Hugging Face's tools leave it, or a GGUF file.
+        from: PathBuf,
+        /// The folder; it is made where there is none.
+        to: PathBuf,
+        /// Positions a text may have; as many as the model was made for, and 4096 at most, unless
+        /// given.
+        #[arg(long, value_name = "POSITIONS", value_parser = generate::positions)]
+        context: Option<usize>,
     },
 }
 

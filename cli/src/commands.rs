@@ -9,6 +9,7 @@ mod debug;
 mod demo;
 mod device;
 mod doctor;
+mod generate;
 mod help;
 mod job;
 mod jobs;
@@ -64,6 +65,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Balance(freshness) => book::balance(folder, freshness, output).await?,
         Command::Receipt(command) => receipt::run(folder, output, &command).await?,
         Command::Model(command) => model::run(output, &command)?,
+        Command::Generate(args) => generate::run(output, &args)?,
         Command::Device(command) => device::run(folder, output, &command)?,
         Command::Doctor => doctor::run(folder, output).await?,
         Command::Top(args) => top::run(folder, output, args).await?,

@@ -219,6 +219,20 @@ const EXAMPLES: &[Example] = &[
         "model inspect",
         &["souk model inspect model.onnx --symbol batch=8"],
     ),
+    (
+        "model import",
+        &[
+            "souk model import SmolLM2-135M-Instruct smollm2",
+            "souk model import qwen2.5-0.5b-q8_0.gguf qwen --context 8192",
+        ],
+    ),
+    (
+        "generate",
+        &[
+            "souk generate smollm2 Dear --here",
+            "souk generate smollm2 Hello --here --chat --temperature 0.7",
+        ],
+    ),
     ("device list", &["souk device list"]),
     ("device show", &["souk device show cpu"]),
     (

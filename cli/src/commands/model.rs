@@ -1,7 +1,12 @@
-//! `souk model inspect`: what is in a model.
+//! `souk model`: what is in a model, and a language model brought into souk's form.
 
+use std::path::Path;
+
+use serde_json::json;
+use souk_llm::model::LanguageModel;
 use souk_node::scheduler::graph::{Bindings, Graph};
 
+use super::generate;
 use super::job::from_import;
 use crate::args::{Model, Output};
 use crate::failure::{Failure, Kind, Outcome};
@@ -9,7 +14,31 @@ use crate::{files, show};
 
 /// Runs a command on models.
 pub fn run(output: Output, command: &Model) -> Outcome {
-    let Model::Inspect { file, symbol } = command;
+    match command {
+        Model::Inspect { file, symbol } => inspect(output, file, symbol),
+        Model::Import { from, to, context } => import(output, from, to, *context),
+    }
+}
+
+fn import(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
+    let model = LanguageModel::open(from).map_err(generate::refused)?;
+    let (card, room) = (model.card.clone(), generate::room(&model, context));
+    model.write(to, room).map_err(generate::refused)?;
+    let licence = card.licence.as_deref().unwrap_or("not stated");
+    let facts = json!({
+        "name": card.name, "folder": to, "positions": room, "licence": card.licence,
+        "chat_template": card.template.is_some(),
+    });
+    let text = format!(
+        "{} is in {}: {room} positions, licence {licence}",
+        card.name,
+        to.display()
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+fn inspect(output: Output, file: &Path, symbol: &[String]) -> Outcome {
     let bytes = files::read(file)?;
     let mut bindings = Bindings::assume(1);
     for text in symbol {
@@ -22,10 +51,7 @@ pub fn run(output: Output, command: &Model) -> Outcome {
         })?;
         bindings = bindings.symbol(name, extent);
     }
-    let folder = file
-        .parent()
-        .map(std::path::Path::to_owned)
-        .unwrap_or_default();
+    let folder = file.parent().map(Path::to_owned).unwrap_or_default();
     let declared = Graph::declared_inputs(bytes.clone()).map_err(from_import)?;
     let mut read = |relative: &str| std::fs::read(folder.join(relative)).ok().map(Into::into);
     let graph = Graph::import_with(bytes, &bindings, &mut read).map_err(from_import)?;

@@ -33,6 +33,7 @@
 //! ```
 
 mod bodies;
+mod decoder;
 mod images;
 mod passes;
 pub mod rten_engine;
@@ -64,11 +65,13 @@ use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::{Extent, Work, has_bodies};
 use souk_vocabulary::history::class;
+use souk_vocabulary::processor::session::{HeldSession, Session, State};
 use souk_vocabulary::processor::{
     Energy, Engine, Estimate, Outcome, Processor, Program, RunError, WorkError, check_inputs,
 };
 use souk_vocabulary::profile::{Power, Profile};
 
+use decoder::{DecoderModel, DecoderSession};
 use segments::{Keep, Segments};
 use wasm_nodes::WasmNodes;
 
@@ -100,7 +103,7 @@ impl Cpu {
             operators: graph.nodes().len() as u64,
             inputs: graph.inputs.clone(),
             outputs: graph.outputs.clone(),
-            segments: Segments::compile(graph, &self.threads, Keep::Outputs)?,
+            body: Body::compile(graph, &self.threads)?,
             power: self.profile.power,
             meter: self.meter.clone(),
         }))
@@ -283,9 +286,57 @@ struct CpuProgram {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     operators: u64,
-    segments: Segments,
+    body: Body,
     power: Option<Power>,
     meter: Option<Arc<Meter>>,
+}
+
+/// What runs a program.
+enum Body {
+    /// A decoder, whole.
+    Decoder(Box<DecoderModel>),
+    /// Anything else, in parts.
+    Segments(Segments),
+}
+
+impl Body {
+    fn compile(graph: Graph, threads: &Arc<ThreadPool>) -> Result<Self, CompileError> {
+        match DecoderModel::new(graph, threads) {
+            Ok(decoder) => Ok(Self::Decoder(Box::new(decoder))),
+            Err(graph) => Segments::compile(*graph, threads, Keep::Outputs).map(Self::Segments),
+        }
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outputs, RunError> {
+        match self {
+            Self::Decoder(decoder) => decoder.run(inputs),
+            Self::Segments(segments) => segments.run(inputs),
+        }
+    }
+}
+
+/// What a run makes, by name.
+type Outputs = BTreeMap<String, Tensor>;
+
+impl CpuProgram {
+    /// What a run makes, with what it took.
+    fn measured(
+        &self,
+        run: impl FnOnce() -> Result<Outputs, RunError>,
+    ) -> Result<Outcome, RunError> {
+        let before = self.meter.as_ref().and_then(|meter| meter.joules());
+        let start = Instant::now();
+        let outputs = run()?;
+        let busy = start.elapsed();
+        let after = self.meter.as_ref().and_then(|meter| meter.joules());
+        Ok(Outcome {
+            outputs,
+            busy,
+            energy: Energy::of_run(before.zip(after), self.power, busy),
+            operators: self.operators,
+            engine: Engine::Own,
+        })
+    }
 }
 
 impl Program for CpuProgram {
@@ -299,18 +350,34 @@ impl Program for CpuProgram {
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         check_inputs(&self.inputs, inputs)?;
-        let before = self.meter.as_ref().and_then(|meter| meter.joules());
-        let start = Instant::now();
-        let outputs = self.segments.run(inputs)?;
-        let busy = start.elapsed();
-        let after = self.meter.as_ref().and_then(|meter| meter.joules());
-        Ok(Outcome {
-            outputs,
-            busy,
-            energy: Energy::of_run(before.zip(after), self.power, busy),
-            operators: self.operators,
-            engine: Engine::Own,
-        })
+        self.measured(|| self.body.run(inputs))
+    }
+
+    fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
+        match &self.body {
+            Body::Decoder(decoder) => Ok(Box::new(CpuSession {
+                program: self,
+                session: decoder.session(states)?,
+            })),
+            Body::Segments(_) => Ok(Box::new(HeldSession::new(self, states))),
+        }
+    }
+}
+
+/// A session of a decoder.
+struct CpuSession<'a> {
+    program: &'a CpuProgram,
+    session: DecoderSession<'a>,
+}
+
+impl Session for CpuSession<'_> {
+    fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        let session = &mut self.session;
+        self.program.measured(|| session.outputs(inputs))
+    }
+
+    fn export(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
+        Ok(self.session.export())
     }
 }
 

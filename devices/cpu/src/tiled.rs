@@ -1,7 +1,8 @@
-//! What the engines over images and over sequences share: plans of steps over numbered values,
+//! What the engines over images, sequences and decoders share: plans of steps over numbered values,
 //! weights in panels, tiles of products held in registers, and threads that go from stage to stage.
 
 pub(super) mod aligned;
+pub(super) mod exponentials;
 pub(super) mod panels;
 pub(super) mod plan;
 pub(super) mod span;

@@ -28,6 +28,7 @@ pub mod ranks;
 pub mod sample;
 pub mod schema;
 mod split;
+pub mod states;
 pub mod subgraph;
 mod tensor;
 pub mod types;

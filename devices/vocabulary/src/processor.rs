@@ -4,6 +4,8 @@
 //! Everything a processor cannot do it refuses in [`Processor::compile`], before anything is
 //! bought; a program that compiled gives right results or an error, never a wrong number.
 
+pub mod session;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use thiserror::Error;
 use crate::profile::{Power, Profile};
 use crate::residency::{DeviceMemory, TensorHandle};
 pub use crate::run_error::RunError;
+use session::{HeldSession, Session, State};
 
 /// A device that runs subgraphs.
 pub trait Processor: Send + Sync {
@@ -100,6 +103,15 @@ pub trait Program: Send + Sync {
             .collect::<Result<_, RunError>>()?;
         self.run(&on_host)?
             .try_map(|tensor| Ok(TensorHandle::Host(tensor)))
+    }
+
+    /// A session that begins with these states. What is exported from one, of this device or of
+    /// another, begins the next.
+    ///
+    /// # Errors
+    /// [`RunError`]: a state that does not fit, or why there is no room.
+    fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
+        Ok(Box::new(HeldSession::new(self, states)))
     }
 }
 

@@ -8,9 +8,9 @@ use souk_host::isa::Isa;
 use super::super::execution_plan::features;
 use super::super::patterns::heads::Attention;
 use super::super::plan::SequenceAction;
-use super::super::rows;
 use super::super::scratch::{QUERIES, ScratchLayout};
 use super::SequenceRun;
+use crate::tiled::exponentials;
 use crate::tiled::panels::Panel;
 use crate::tiled::plan::Step;
 use crate::tiled::span::Span;
@@ -256,7 +256,7 @@ impl Head<'_> {
                 let add = unsafe { *mask.data.add((start + at) * mask.steps[0]) };
                 scores.iter_mut().for_each(|score| *score += add);
             }
-            rows::exponentials(parts.isa, scores, total);
+            exponentials::exponentials(parts.isa, scores, total);
         }
         let (weighed, made) = (scratch.scores.as_ptr(), self.head * parts.each[1]);
         for panel in &parts.values {
@@ -279,7 +279,7 @@ impl Head<'_> {
             let place = self.to.at(row(at), made);
             // SAFETY: these columns were just written, by this task.
             let found = unsafe { std::slice::from_raw_parts_mut(place, parts.each[1]) };
-            rows::times(parts.isa, found, total.recip());
+            exponentials::times(parts.isa, found, total.recip());
         }
     }
 }

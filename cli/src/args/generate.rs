@@ -1,0 +1,84 @@
+//! The arguments of `souk generate`.
+
+use std::path::PathBuf;
+
+/// A text to go on with.
+#[derive(Debug, clap::Args)]
+pub struct GenerateArgs {
+    /// A language model: a folder as Hugging Face's tools leave it, a GGUF file, or a folder that
+    /// `souk model import` wrote.
+    pub model: PathBuf,
+    /// The text.
+    pub prompt: String,
+    /// Run it on this machine's processor. It is the only way yet: no market sells texts.
+    #[arg(long)]
+    pub here: bool,
+    /// Tokens at most.
+    #[arg(short, long = "max", default_value_t = 128, value_name = "TOKENS")]
+    pub tokens: usize,
+    /// Positions to have room for, the prompt's among them; as many as the model was made for, and
+    /// 4096 at most, unless given.
+    #[arg(long, value_name = "POSITIONS", value_parser = positions)]
+    pub context: Option<usize>,
+    /// Take the text for a message to the model, written as its chat template says.
+    #[arg(long)]
+    pub chat: bool,
+    /// What the model is told before the message.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    pub system: Option<String>,
+    /// Threads; as many as there are cores unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+    /// End the text where this comes. May be given again.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// How the next token is drawn.
+#[derive(Debug, clap::Args)]
+pub struct SamplingArgs {
+    /// What logits are divided by; at 0 the likeliest token is taken.
+    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    pub temperature: f64,
+    /// Draw among so many of the likeliest; among all at 0.
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    pub top_k: usize,
+    /// Draw among the likeliest that have this probability together.
+    #[arg(long, default_value_t = 1.0, value_name = "P")]
+    pub top_p: f64,
+    /// Draw among those that have this part of the likeliest one's probability.
+    #[arg(long, default_value_t = 0.0, value_name = "P")]
+    pub min_p: f64,
+    /// Divide the logits of tokens that were seen.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    pub repetition_penalty: f64,
+    /// Take from a token's logit for each time it was generated.
+    #[arg(long, default_value_t = 0.0, value_name = "LOGIT")]
+    pub frequency_penalty: f64,
+    /// Take from the logit of each token that was generated.
+    #[arg(long, default_value_t = 0.0, value_name = "LOGIT")]
+    pub presence_penalty: f64,
+    /// Add to the logit of a token, such as 50256=-100. May be given again.
+    #[arg(long, value_name = "TOKEN=LOGIT", value_parser = bias)]
+    pub logit_bias: Vec<(u32, f64)>,
+    /// Draws of one seed repeat.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+}
+
+/// A number of positions.
+pub(super) fn positions(text: &str) -> Result<usize, String> {
+    let parsed = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+    match parsed {
+        0 => Err("there is at least one position".to_owned()),
+        positions => Ok(positions),
+    }
+}
+
+fn bias(text: &str) -> Result<(u32, f64), String> {
+    let parsed = text.split_once('=');
+    let parsed = parsed.and_then(|(id, by)| Some((id.parse().ok()?, by.parse().ok()?)));
+    parsed.ok_or_else(|| format!("{text:?} is not TOKEN=LOGIT"))
+}

@@ -1,0 +1,273 @@
+//! `souk generate`: a text goes on, token by token.
+//!
+//! The model runs on this machine. What steps it is a session of a program; that of a lease takes
+//! this one's place once providers sell sessions.
+
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use souk_cpu::Cpu;
+use souk_host::discover;
+use souk_llm::chat::Message;
+use souk_llm::decoder::Decoder;
+use souk_llm::generation::{Ending, GenerationError, Request, Sequence, generate};
+use souk_llm::model::{Card, LanguageModel, ModelError};
+use souk_llm::sampling::Sampling;
+use souk_llm::stopping::{Stop, StopStrings};
+use souk_llm::tokens::{Marks, TextStream, Tokenizer};
+use souk_onnx::subgraph::Subgraph;
+use souk_registry::measure::{self, CpuMeasurement};
+use souk_vocabulary::processor::session::State;
+use souk_vocabulary::processor::{Processor, Program};
+
+use crate::args::{GenerateArgs, Output, SamplingArgs};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show;
+
+/// Positions unless others are asked for: a cache of more is most of a small machine's memory.
+const POSITIONS_DEFAULT: usize = 4096;
+
+/// Runs the command.
+pub fn run(output: Output, args: &GenerateArgs) -> Outcome {
+    if !args.here {
+        let cause = "no market sells texts yet";
+        return Err(Failure::new(
+            Kind::Usage,
+            cause,
+            "say --here to run it on this machine",
+        ));
+    }
+    let sampling = sampling(&args.sampling)?;
+    let model = LanguageModel::open(&args.model).map_err(refused)?;
+    let prompt = prompt(&model, args)?;
+    let (card, tokenizer) = (model.card.clone(), model.tokenizer.clone());
+    let room = room(&model, args.context);
+    let mut decoder = model.decoder(room).map_err(refused)?;
+    let subgraph = std::mem::take(&mut decoder.subgraph);
+    let program = compiled(subgraph, args.threads)?;
+    let mut sequence = sequence(&*program, &decoder, room)?;
+    let text = Text::new(output, &card, &tokenizer, args);
+    text.told(&mut sequence, &prompt, &sampling)
+}
+
+/// Positions to have room for.
+pub fn room(model: &LanguageModel, wanted: Option<usize>) -> usize {
+    wanted.unwrap_or(model.positions().min(POSITIONS_DEFAULT))
+}
+
+/// A model that cannot be used.
+pub fn refused(error: ModelError) -> Failure {
+    let hint = "a folder with config.json, tokenizer.json and .safetensors, or a GGUF file";
+    Failure::new(Kind::Input, error, hint)
+}
+
+fn sampling(args: &SamplingArgs) -> Result<Sampling, Failure> {
+    let sampling = Sampling {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        repetition: args.repetition_penalty,
+        frequency: args.frequency_penalty,
+        presence: args.presence_penalty,
+        bias: args.logit_bias.iter().copied().collect(),
+        seed: args.seed,
+    };
+    sampling
+        .checked()
+        .map_err(|error| Failure::new(Kind::Usage, error, ""))
+}
+
+fn prompt(model: &LanguageModel, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
+    let wrong = |cause: &dyn std::fmt::Display| Failure::new(Kind::Input, cause, "");
+    let encode = |text: &str, marks| model.tokenizer.encode(text, marks).map_err(|it| wrong(&it));
+    if !args.chat {
+        return encode(&args.prompt, Marks::Added);
+    }
+    let Some(template) = &model.card.template else {
+        let cause = "the model has no chat template";
+        return Err(Failure::new(
+            Kind::Input,
+            cause,
+            "leave out --chat: the text is gone on with",
+        ));
+    };
+    let message = |role: &str, content: &str| Message {
+        role: role.to_owned(),
+        content: content.to_owned(),
+    };
+    let system = args.system.iter().map(|text| message("system", text));
+    let messages: Vec<Message> = system.chain([message("user", &args.prompt)]).collect();
+    let text = template.render(&messages).map_err(|it| wrong(&it))?;
+    encode(&text, Marks::Own)
+}
+
+fn compiled(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>, Failure> {
+    let description = discover::cpu();
+    let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let threads = threads
+        .and_then(|it| NonZeroUsize::new(it as usize))
+        .unwrap_or(cores);
+    // Nothing is planned, so no figure of it is read.
+    let unmeasured = CpuMeasurement {
+        threads,
+        f32_operations_per_second: 0.0,
+        f64_operations_per_second: 0.0,
+        bytes_per_second: f64::INFINITY,
+        launch_seconds: 0.0,
+    };
+    let profile = measure::profile(&description, &unmeasured);
+    let cpu = Cpu::new(profile, threads);
+    let program = cpu.compile_owned(subgraph);
+    program.map_err(|error| Failure::new(Kind::NoPlan, error, ""))
+}
+
+fn sequence<'a>(
+    program: &'a dyn Program,
+    decoder: &Decoder,
+    room: usize,
+) -> Result<Sequence<'a>, Failure> {
+    let states = decoder.states.iter().map(|port| State {
+        port: port.clone(),
+        value: decoder.empty_cache(room),
+    });
+    let session = program.session(states.collect());
+    let session = session.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+    Ok(Sequence::new(session, room))
+}
+
+/// A text as it is told.
+struct Text<'a> {
+    output: Output,
+    card: &'a Card,
+    stream: TextStream<'a>,
+    stops: StopStrings,
+    tokens_max: usize,
+    /// All of it.
+    text: String,
+    tokens: Vec<u32>,
+    begun: Instant,
+    /// When the first token was there.
+    first: Option<Duration>,
+    stopped: bool,
+    failed: Option<Failure>,
+}
+
+impl<'a> Text<'a> {
+    fn new(output: Output, card: &'a Card, tokenizer: &'a Tokenizer, args: &GenerateArgs) -> Self {
+        Self {
+            output,
+            card,
+            stream: tokenizer.stream(),
+            stops: StopStrings::new(args.stop.clone()),
+            tokens_max: args.tokens,
+            text: String::new(),
+            tokens: Vec::new(),
+            begun: Instant::now(),
+            first: None,
+            stopped: false,
+            failed: None,
+        }
+    }
+
+    fn told(mut self, sequence: &mut Sequence<'_>, prompt: &[u32], sampling: &Sampling) -> Outcome {
+        let request = Request {
+            prompt,
+            sampling,
+            ends: &self.card.ends.clone(),
+            tokens_max: self.tokens_max,
+        };
+        let ending = generate(sequence, &request, |token| self.take(token));
+        let ending = ending.map_err(from_generation)?;
+        if let Some(failure) = self.failed {
+            return Err(failure);
+        }
+        if !self.stopped {
+            let rest = std::mem::take(&mut self.stops).rest();
+            self.say(&rest);
+        }
+        self.finish(prompt.len(), ending);
+        Ok(())
+    }
+
+    fn take(&mut self, token: u32) -> ControlFlow<()> {
+        self.first.get_or_insert_with(|| self.begun.elapsed());
+        self.tokens.push(token);
+        let piece = match self.stream.push(token) {
+            Ok(piece) => piece,
+            Err(error) => {
+                self.failed = Some(Failure::new(Kind::Unexpected, error, ""));
+                return ControlFlow::Break(());
+            }
+        };
+        let (sure, stopped) = match self.stops.push(&piece) {
+            Stop::On(text) => (text, false),
+            Stop::Found(text) => (text, true),
+        };
+        self.say(&sure);
+        self.stopped = stopped;
+        match stopped {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        self.text.push_str(text);
+        if self.output == Output::Text {
+            let mut stdout = std::io::stdout();
+            // Whoever closed standard output sees nothing; the figures are still told.
+            let _ = stdout
+                .write_all(text.as_bytes())
+                .and_then(|()| stdout.flush());
+        }
+    }
+
+    fn finish(self, prompt: usize, ending: Ending) {
+        let whole = self.begun.elapsed();
+        let first = self.first.unwrap_or(whole);
+        let after = self.tokens.len().saturating_sub(1);
+        let rest = (whole - first).as_secs_f64();
+        let rate = if after > 0 && rest > 0.0 {
+            after as f64 / rest
+        } else {
+            0.0
+        };
+        let ended = match (self.stopped, ending) {
+            (true, _) => "a string to stop at",
+            (false, Ending::Token) => "a token that ends texts",
+            (false, Ending::Length) => "as many tokens as were asked for",
+            (false, Ending::Room | Ending::Taker) => "no more room",
+        };
+        let seconds = first.as_secs_f64();
+        if self.output == Output::Json {
+            show::json(&json!({
+                "model": self.card.name, "text": self.text, "tokens": self.tokens,
+                "prompt_tokens": prompt, "seconds_to_first_token": seconds,
+                "tokens_per_second": rate, "ended_by": ended, "market": false,
+            }));
+            return;
+        }
+        show::say("");
+        show::tell(&format!(
+            "{} on this machine, no market: {prompt} + {} tokens, the first after {seconds:.3} s, \
+             then {rate:.2} a second; ended by {ended}",
+            self.card.name,
+            self.tokens.len(),
+        ));
+    }
+}
+
+fn from_generation(error: GenerationError) -> Failure {
+    let (kind, hint) = match error {
+        GenerationError::Empty => (Kind::Input, "write a prompt"),
+        GenerationError::Room { .. } => (Kind::Input, "give --context more positions"),
+        GenerationError::Run(_) | GenerationError::Logits(_) | GenerationError::NoNumber(_) => {
+            (Kind::Unexpected, "")
+        }
+    };
+    Failure::new(kind, error, hint)
+}

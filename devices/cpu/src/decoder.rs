@@ -1,0 +1,98 @@
+//! Decoders of language models, which keep what they have seen.
+//!
+//! A graph with states is run here if it is made of what decoders are made of: rows of tokens go
+//! through norms, products and attention over caches that are written in place. Weights stay as
+//! narrow as they came, so that what bounds a token, reading them, is as short as it can be. Each
+//! row is computed in the same order of sums whatever rows are beside it: so a text does not depend
+//! on how its prompt was cut, nor on whom it was batched with.
+
+mod attention;
+mod lanes;
+mod matrix;
+mod plan;
+mod products;
+mod rows;
+mod run;
+mod session;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rten::ThreadPool;
+use souk_host::isa::Isa;
+use souk_memory::{DType, Tensor};
+use souk_onnx::graph::Graph;
+use souk_vocabulary::processor::RunError;
+use souk_vocabulary::processor::session::State;
+
+use lanes::LaneIsa;
+use matrix::Matrix;
+use plan::{Action, DecoderPlan};
+pub(super) use session::DecoderSession;
+
+/// A decoder ready to run.
+pub(super) struct DecoderModel {
+    plan: DecoderPlan,
+    matrices: Vec<Matrix>,
+    threads: Arc<ThreadPool>,
+    isa: Isa,
+    lane_isa: LaneIsa,
+}
+
+impl DecoderModel {
+    /// The model of a graph, if it is a decoder as this engine knows them; else the graph as it
+    /// was. Weights are let go of as they are packed.
+    pub fn new(graph: Graph, threads: &Arc<ThreadPool>) -> Result<Self, Box<Graph>> {
+        let Some(mut plan) = DecoderPlan::new(&graph) else {
+            return Err(Box::new(graph));
+        };
+        drop(graph);
+        let given = std::mem::take(&mut plan.matrices).into_iter();
+        let packed = threads.run(|| given.map(|given| Matrix::pack(&given)).collect());
+        let packed: Option<Vec<Matrix>> = packed;
+        Ok(Self {
+            plan,
+            matrices: packed.expect("each was checked when the plan was made"),
+            threads: threads.clone(),
+            isa: Isa::found(),
+            lane_isa: LaneIsa::found(),
+        })
+    }
+
+    /// A session that begins with these states.
+    pub fn session(&self, states: Vec<State>) -> Result<DecoderSession<'_>, RunError> {
+        DecoderSession::new(self, states)
+    }
+
+    /// Runs once on states that are inputs, and gives the new ones as outputs.
+    pub fn run(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<BTreeMap<String, Tensor>, RunError> {
+        let mut inputs = inputs.clone();
+        let states = self.plan.states.iter().map(|state| {
+            let value = inputs.remove(&state.port.input);
+            let value = value.ok_or_else(|| RunError::InputMissing {
+                name: state.port.input.clone(),
+                dtype: DType::F32,
+            });
+            Ok(State {
+                port: state.port.clone(),
+                value: value?,
+            })
+        });
+        let mut session = self.session(states.collect::<Result<_, RunError>>()?)?;
+        let mut outputs = session.outputs(&inputs)?;
+        outputs.extend(session.outputs_of_states());
+        Ok(outputs)
+    }
+
+    /// Tokens there are.
+    fn vocabulary(&self) -> usize {
+        let embeds = self.plan.steps.iter().filter_map(|step| match step.action {
+            Action::Embed { matrix } => Some(self.matrices[matrix].rows),
+            _ => None,
+        });
+        embeds.min().unwrap_or(0)
+    }
+}

@@ -1,0 +1,389 @@
+//! Sixteen rows of a matrix side by side, as a product takes them: one number of each at a time.
+//!
+//! No sum runs across a vector, so what a row of the result is does not depend on how many are
+//! computed, nor on the width of the machine's vectors but for what a fused product rounds.
+
+use souk_memory::F16;
+
+/// Rows side by side.
+pub(super) const LANES: usize = 16;
+
+/// The vector instructions that products of decoders are built for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaneIsa {
+    /// 16 numbers at once, and sums of products of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Vnni,
+    /// Twice 8 numbers.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Whatever the compiler makes of arrays.
+    Plain,
+}
+
+impl LaneIsa {
+    /// All that this processor has, the best first.
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let has_bytes =
+                is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw");
+            if is_x86_feature_detected!("avx512f") && has_bytes {
+                all.push(Self::Vnni);
+            }
+            let has_halves = is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+            if is_x86_feature_detected!("avx2") && has_halves {
+                all.push(Self::Avx2);
+            }
+        }
+        all.push(Self::Plain);
+        all
+    }
+
+    /// The best this processor has.
+    pub fn found() -> Self {
+        Self::all()[0]
+    }
+}
+
+/// Sixteen floats, and sixteen sums of whole numbers.
+///
+/// # Safety
+/// Every method must only be called where the processor has the instructions of the type; pointers
+/// are to as many numbers as are read or written, aligned or not.
+#[expect(unsafe_code, reason = "vector instructions and pointers to vectors")]
+pub(super) unsafe trait Lanes: Copy {
+    /// Sums of products of bytes.
+    type Whole: Copy;
+    /// What weights of 8 bits, kept with 128 added, are more than they should be in a sum.
+    const EIGHTS_ABOVE: i32;
+    /// The same float everywhere.
+    unsafe fn splat(value: f32) -> Self;
+    /// Floats of 32 bits.
+    unsafe fn floats(from: *const f32) -> Self;
+    /// Floats of 16 bits.
+    unsafe fn halves(from: *const u16) -> Self;
+    /// The upper halves of floats of 32 bits.
+    unsafe fn brains(from: *const u16) -> Self;
+    /// `self * factor + sum`.
+    unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
+    /// Sum.
+    unsafe fn plus(self, other: Self) -> Self;
+    /// Product.
+    unsafe fn times(self, other: Self) -> Self;
+    /// Puts them to a place.
+    unsafe fn store(self, to: *mut f32);
+    /// The same whole number everywhere.
+    unsafe fn whole(value: i32) -> Self::Whole;
+    /// Adds products of four weights of 8 bits a lane, and four bytes that are the same for all.
+    unsafe fn eights(sum: Self::Whole, weights: *const u8, bytes: i32) -> Self::Whole;
+    /// Adds products of four weights in the lower halves of bytes, and of four in the upper.
+    unsafe fn fours(sum: Self::Whole, weights: *const u8, low: i32, high: i32) -> Self::Whole;
+    /// Sums as floats.
+    unsafe fn float(sum: Self::Whole) -> Self;
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86 {
+    //! The two widths of x86-64.
+
+    use std::arch::x86_64::*;
+
+    use super::Lanes;
+
+    /// Sixteen floats in one vector.
+    #[derive(Clone, Copy)]
+    pub struct Wide(__m512);
+
+    #[expect(unsafe_code, reason = "vector instructions")]
+    // SAFETY: each method is a few instructions of the sets that the trait's contract asks for;
+    // pointers are the caller's, and loads and stores take unaligned ones.
+    unsafe impl Lanes for Wide {
+        type Whole = __m512i;
+        const EIGHTS_ABOVE: i32 = 128;
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_set1_ps(value) })
+        }
+        #[inline(always)]
+        unsafe fn floats(from: *const f32) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_loadu_ps(from) })
+        }
+        #[inline(always)]
+        unsafe fn halves(from: *const u16) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
+        }
+        #[inline(always)]
+        unsafe fn brains(from: *const u16) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            unsafe {
+                let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, sum.0) })
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn times(self, other: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as the caller was told by the trait.
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn whole(value: i32) -> __m512i {
+            // SAFETY: as the caller was told by the trait.
+            unsafe { _mm512_set1_epi32(value) }
+        }
+        #[inline(always)]
+        unsafe fn eights(sum: __m512i, weights: *const u8, bytes: i32) -> __m512i {
+            // SAFETY: as the caller was told by the trait.
+            unsafe {
+                let weights = _mm512_loadu_si512(weights.cast());
+                _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi32(bytes))
+            }
+        }
+        #[inline(always)]
+        unsafe fn fours(sum: __m512i, weights: *const u8, low: i32, high: i32) -> __m512i {
+            // SAFETY: as the caller was told by the trait.
+            unsafe {
+                let (weights, mask) = (_mm512_loadu_si512(weights.cast()), _mm512_set1_epi8(15));
+                let lower = _mm512_and_si512(weights, mask);
+                let upper = _mm512_and_si512(_mm512_srli_epi16::<4>(weights), mask);
+                let sum = _mm512_dpbusd_epi32(sum, lower, _mm512_set1_epi32(low));
+                _mm512_dpbusd_epi32(sum, upper, _mm512_set1_epi32(high))
+            }
+        }
+        #[inline(always)]
+        unsafe fn float(sum: __m512i) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_cvtepi32_ps(sum) })
+        }
+    }
+
+    /// Sixteen floats in two vectors.
+    #[derive(Clone, Copy)]
+    pub struct Half([__m256; 2]);
+
+    /// Adds to eight sums the products of four bytes each: `left` without signs, `right` with, no
+    /// two of whose products leave 16 bits.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "vector instructions")]
+    unsafe fn add_products(sum: __m256i, left: __m256i, right: __m256i) -> __m256i {
+        // SAFETY: the caller's: the processor has the instructions.
+        unsafe {
+            let pairs = _mm256_maddubs_epi16(left, right);
+            let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            _mm256_add_epi32(sum, fours)
+        }
+    }
+
+    #[expect(unsafe_code, reason = "vector instructions")]
+    // SAFETY: each method is a few instructions of the sets that the trait's contract asks for;
+    // pointers are the caller's, and loads and stores take unaligned ones.
+    unsafe impl Lanes for Half {
+        type Whole = [__m256i; 2];
+        const EIGHTS_ABOVE: i32 = 0;
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self([unsafe { _mm256_set1_ps(value) }; 2])
+        }
+        #[inline(always)]
+        unsafe fn floats(from: *const f32) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self([0, 8].map(|at| unsafe { _mm256_loadu_ps(from.add(at)) }))
+        }
+        #[inline(always)]
+        unsafe fn halves(from: *const u16) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            let part = |at: usize| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast())) };
+            Self([0, 8].map(part))
+        }
+        #[inline(always)]
+        unsafe fn brains(from: *const u16) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            let part = |at: usize| unsafe {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(at).cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+            };
+            Self([0, 8].map(part))
+        }
+        #[inline(always)]
+        unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            let part = |at: usize| unsafe { _mm256_fmadd_ps(self.0[at], factor.0[at], sum.0[at]) };
+            Self([0, 1].map(part))
+        }
+        #[inline(always)]
+        unsafe fn plus(self, other: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self([0, 1].map(|at| unsafe { _mm256_add_ps(self.0[at], other.0[at]) }))
+        }
+        #[inline(always)]
+        unsafe fn times(self, other: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self([0, 1].map(|at| unsafe { _mm256_mul_ps(self.0[at], other.0[at]) }))
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            // SAFETY: as the caller was told by the trait.
+            unsafe {
+                _mm256_storeu_ps(to, self.0[0]);
+                _mm256_storeu_ps(to.add(8), self.0[1]);
+            }
+        }
+        #[inline(always)]
+        unsafe fn whole(value: i32) -> [__m256i; 2] {
+            // SAFETY: as the caller was told by the trait.
+            [unsafe { _mm256_set1_epi32(value) }; 2]
+        }
+        #[inline(always)]
+        unsafe fn eights(sum: [__m256i; 2], weights: *const u8, bytes: i32) -> [__m256i; 2] {
+            // SAFETY: as the caller was told by the trait. No weight is -128: so each has its
+            // negative, and two products of at most 127 by 127 stay within 16 bits.
+            let part = |at: usize| unsafe {
+                let kept = _mm256_loadu_si256(weights.add(32 * at).cast());
+                let weights = _mm256_xor_si256(kept, _mm256_set1_epi8(-128));
+                let bytes = _mm256_set1_epi32(bytes);
+                let signed = _mm256_sign_epi8(weights, bytes);
+                add_products(sum[at], _mm256_abs_epi8(bytes), signed)
+            };
+            [0, 1].map(part)
+        }
+        #[inline(always)]
+        unsafe fn fours(
+            sum: [__m256i; 2],
+            weights: *const u8,
+            low: i32,
+            high: i32,
+        ) -> [__m256i; 2] {
+            // SAFETY: as the caller was told by the trait; two products of at most 15 by 127 stay
+            // within 16 bits.
+            let part = |at: usize| unsafe {
+                let weights = _mm256_loadu_si256(weights.add(32 * at).cast());
+                let mask = _mm256_set1_epi8(15);
+                let lower = _mm256_and_si256(weights, mask);
+                let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(weights), mask);
+                let sum = add_products(sum[at], lower, _mm256_set1_epi32(low));
+                add_products(sum, upper, _mm256_set1_epi32(high))
+            };
+            [0, 1].map(part)
+        }
+        #[inline(always)]
+        unsafe fn float(sum: [__m256i; 2]) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(sum.map(|sum| unsafe { _mm256_cvtepi32_ps(sum) }))
+        }
+    }
+}
+
+/// Sixteen floats in an array.
+#[derive(Clone, Copy)]
+pub(super) struct Array([f32; LANES]);
+
+/// Numbers at a place, each made into another.
+#[inline(always)]
+#[expect(unsafe_code, reason = "the place is the caller's to vouch for")]
+unsafe fn read<T: Copy, U>(from: *const T, of: impl Fn(T) -> U) -> [U; LANES] {
+    // SAFETY: the caller vouches for sixteen numbers there.
+    std::array::from_fn(|at| of(unsafe { from.add(at).read_unaligned() }))
+}
+
+#[expect(unsafe_code, reason = "the trait's loads and stores take pointers")]
+// SAFETY: no special instructions; the places are the caller's to vouch for.
+unsafe impl Lanes for Array {
+    type Whole = [i32; LANES];
+    const EIGHTS_ABOVE: i32 = 128;
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; LANES])
+    }
+    #[inline(always)]
+    unsafe fn floats(from: *const f32) -> Self {
+        // SAFETY: as the caller was told by the trait.
+        Self(unsafe { read(from, |float| float) })
+    }
+    #[inline(always)]
+    unsafe fn halves(from: *const u16) -> Self {
+        // SAFETY: as the caller was told by the trait.
+        Self(unsafe { read(from, |bits| F16(bits).to_f32()) })
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u16) -> Self {
+        // SAFETY: as the caller was told by the trait.
+        Self(unsafe { read(from, |bits| f32::from_bits(u32::from(bits) << 16)) })
+    }
+    #[inline(always)]
+    unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
+        Self(std::array::from_fn(|at| {
+            self.0[at] * factor.0[at] + sum.0[at]
+        }))
+    }
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at] + other.0[at]))
+    }
+    #[inline(always)]
+    unsafe fn times(self, other: Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at] * other.0[at]))
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as the caller was told by the trait.
+        unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn whole(value: i32) -> [i32; LANES] {
+        [value; LANES]
+    }
+    #[inline(always)]
+    unsafe fn eights(mut sum: [i32; LANES], weights: *const u8, bytes: i32) -> [i32; LANES] {
+        let bytes = bytes.to_le_bytes().map(u8::cast_signed);
+        for (lane, sum) in sum.iter_mut().enumerate() {
+            for (at, byte) in bytes.iter().enumerate() {
+                // SAFETY: as the caller was told by the trait: four weights a lane.
+                let weight = unsafe { *weights.add(lane * 4 + at) };
+                *sum += i32::from(weight) * i32::from(*byte);
+            }
+        }
+        sum
+    }
+    #[inline(always)]
+    unsafe fn fours(
+        mut sum: [i32; LANES],
+        weights: *const u8,
+        low: i32,
+        high: i32,
+    ) -> [i32; LANES] {
+        let [low, high] = [low, high].map(|bytes| bytes.to_le_bytes().map(u8::cast_signed));
+        for (lane, sum) in sum.iter_mut().enumerate() {
+            for (at, (low, high)) in low.iter().zip(&high).enumerate() {
+                // SAFETY: as the caller was told by the trait: four bytes a lane.
+                let both = unsafe { *weights.add(lane * 4 + at) };
+                *sum += i32::from(both & 15) * i32::from(*low);
+                *sum += i32::from(both >> 4) * i32::from(*high);
+            }
+        }
+        sum
+    }
+    #[inline(always)]
+    unsafe fn float(sum: [i32; LANES]) -> Self {
+        Self(sum.map(|sum| sum as f32))
+    }
+}

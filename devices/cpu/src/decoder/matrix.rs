@@ -1,0 +1,245 @@
+//! Matrices as products of decoders read them: sixteen rows of the weight side by side, from the
+//! first to the last number of each, so that a product streams through memory once.
+//!
+//! Integers of a block lie by fours for each row, as instructions on bytes take them, and the
+//! blocks' scales behind them. A matrix of 4 bits has its groups 0 to 3 in the lower halves of
+//! bytes and 4 to 7 in the upper.
+
+use souk_memory::{DType, F16, Tensor};
+
+use super::lanes::LANES;
+use crate::tiled::aligned::AlignedFloats;
+
+/// Numbers of a row that share a scale.
+pub(super) const BLOCK: usize = 32;
+/// Bytes that each row has in a group: what one instruction adds up.
+const GROUP: usize = 4;
+/// What integers of 8 bits are kept with, so that they have no sign.
+const ABOVE_EIGHTS: u8 = 128;
+/// The same of 4 bits.
+const ABOVE_FOURS: u8 = 8;
+
+/// How a matrix is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Floats of 32 bits.
+    Floats,
+    /// Floats of 16 bits.
+    Halves,
+    /// Upper halves of floats of 32 bits.
+    Brains,
+    /// Blocks of 8 bits.
+    Eights,
+    /// Blocks of 4 bits.
+    Fours,
+}
+
+/// What a matrix is made of.
+#[derive(Clone, Debug)]
+pub(super) enum MatrixSource {
+    /// Floats, `[rows, depth]`.
+    Floats(Tensor),
+    /// Integers of that shape, and 16-bit scales for each block.
+    Blocks(Tensor, Tensor),
+}
+
+/// A packed matrix.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    pub kind: Kind,
+    /// Columns of the result.
+    pub rows: usize,
+    /// Numbers of each.
+    pub depth: usize,
+    bytes: AlignedFloats,
+}
+
+impl MatrixSource {
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Floats(tensor) => match tensor.dtype() {
+                DType::F32 => Some(Kind::Floats),
+                DType::F16 => Some(Kind::Halves),
+                DType::Bf16 => Some(Kind::Brains),
+                _ => None,
+            },
+            Self::Blocks(integers, _) => match integers.dtype() {
+                DType::I8 => Some(Kind::Eights),
+                DType::I4 => Some(Kind::Fours),
+                _ => None,
+            },
+        }
+    }
+
+    fn sizes(&self) -> Option<[usize; 2]> {
+        let (Self::Floats(tensor) | Self::Blocks(tensor, _)) = self;
+        tensor.dims().try_into().ok()
+    }
+
+    /// Rows and depth, if products take a matrix of these.
+    pub fn checked(&self) -> Option<[usize; 2]> {
+        let [rows, depth] = self.sizes()?;
+        let fits = match self {
+            Self::Floats(_) => true,
+            Self::Blocks(integers, scales) => {
+                let lowest = |byte: &u8| byte.cast_signed() == i8::MIN;
+                let is_eights = integers.dtype() == DType::I8;
+                scales.dtype() == DType::F16
+                    && depth.is_multiple_of(BLOCK)
+                    && scales.dims() == [rows, depth / BLOCK]
+                    // Kernels count on each having its negative.
+                    && !(is_eights && integers.bytes().iter().any(lowest))
+            }
+        };
+        self.kind()?;
+        (fits && rows > 0 && depth > 0).then_some([rows, depth])
+    }
+}
+
+impl Kind {
+    /// Whether products with it take rows of bytes.
+    pub fn is_blocks(self) -> bool {
+        matches!(self, Self::Eights | Self::Fours)
+    }
+
+    /// Bytes of sixteen rows without scales.
+    pub fn integer_bytes(self, depth: usize) -> usize {
+        match self {
+            Self::Floats => LANES * depth * 4,
+            Self::Halves | Self::Brains => LANES * depth * 2,
+            Self::Eights => LANES * depth,
+            Self::Fours => LANES * depth / 2,
+        }
+    }
+
+    /// Bytes of sixteen rows.
+    fn tile_bytes(self, depth: usize) -> usize {
+        let scales = match self.is_blocks() {
+            true => depth / BLOCK * LANES * 2,
+            false => 0,
+        };
+        (self.integer_bytes(depth) + scales).next_multiple_of(64)
+    }
+}
+
+impl Matrix {
+    /// Packs a matrix that was checked.
+    pub fn pack(given: &MatrixSource) -> Option<Self> {
+        let ([rows, depth], kind) = (given.checked()?, given.kind()?);
+        let each = kind.tile_bytes(depth);
+        let tiles = rows.div_ceil(LANES);
+        let mut bytes = AlignedFloats::zeros(tiles * each / 4);
+        let packed: &mut [u8] = bytemuck::cast_slice_mut(&mut bytes);
+        for (tile, to) in packed.chunks_exact_mut(each).enumerate() {
+            let first = tile * LANES;
+            for lane in 0..LANES.min(rows - first) {
+                given.pack_row(kind, first + lane, lane, depth, to);
+            }
+        }
+        Some(Self {
+            kind,
+            rows,
+            depth,
+            bytes,
+        })
+    }
+
+    /// Tiles of sixteen rows.
+    pub fn tiles(&self) -> usize {
+        self.rows.div_ceil(LANES)
+    }
+
+    /// The bytes of a tile.
+    pub fn tile(&self, tile: usize) -> &[u8] {
+        let each = self.kind.tile_bytes(self.depth);
+        &bytemuck::cast_slice(&self.bytes)[tile * each..(tile + 1) * each]
+    }
+
+    /// A row as floats.
+    pub fn row(&self, row: usize, to: &mut [f32]) {
+        let (tile, lane, depth) = (self.tile(row / LANES), row % LANES, self.depth);
+        let half = |at: usize| u16::from_le_bytes([tile[at], tile[at + 1]]);
+        let scales = self.kind.integer_bytes(depth);
+        let scale = |at: usize| F16(half(scales + (at / BLOCK * LANES + lane) * 2)).to_f32();
+        for (at, to) in to.iter_mut().enumerate().take(depth) {
+            let place = at * LANES + lane;
+            *to = match self.kind {
+                Kind::Floats => {
+                    let bytes = &tile[place * 4..place * 4 + 4];
+                    f32::from_le_bytes(bytes.try_into().expect("four bytes"))
+                }
+                Kind::Halves => F16(half(place * 2)).to_f32(),
+                Kind::Brains => f32::from_bits(u32::from(half(place * 2)) << 16),
+                Kind::Eights => {
+                    let kept = i16::from(tile[eight_place(at, lane)]);
+                    f32::from(kept - i16::from(ABOVE_EIGHTS)) * scale(at)
+                }
+                Kind::Fours => {
+                    let (place, shift) = four_place(at, lane);
+                    let kept = i16::from((tile[place] >> shift) & 15);
+                    f32::from(kept - i16::from(ABOVE_FOURS)) * scale(at)
+                }
+            };
+        }
+    }
+}
+
+/// Where the integer of 8 bits of a row lies in its tile.
+fn eight_place(at: usize, lane: usize) -> usize {
+    (at / GROUP * LANES + lane) * GROUP + at % GROUP
+}
+
+/// The same of 4 bits, and how far up in its byte.
+fn four_place(at: usize, lane: usize) -> (usize, u32) {
+    let (block, within) = (at / BLOCK, at % BLOCK);
+    let half = BLOCK / 2;
+    let shift = if within < half { 0 } else { 4 };
+    let byte = eight_place(within % half, lane);
+    (block * half * LANES + byte, shift)
+}
+
+impl MatrixSource {
+    /// Puts a row to its place in a tile of zeros.
+    fn pack_row(&self, kind: Kind, row: usize, lane: usize, depth: usize, to: &mut [u8]) {
+        match self {
+            Self::Floats(tensor) => {
+                let size = if kind == Kind::Floats { 4 } else { 2 };
+                let bytes = &tensor.bytes()[row * depth * size..][..depth * size];
+                for (at, number) in bytes.chunks_exact(size).enumerate() {
+                    to[(at * LANES + lane) * size..][..size].copy_from_slice(number);
+                }
+            }
+            Self::Blocks(integers, scales) => {
+                let blocks = depth / BLOCK;
+                let from = &scales.bytes()[row * blocks * 2..][..blocks * 2];
+                let behind = &mut to[kind.integer_bytes(depth)..];
+                for (block, scale) in from.chunks_exact(2).enumerate() {
+                    behind[(block * LANES + lane) * 2..][..2].copy_from_slice(scale);
+                }
+                if kind == Kind::Eights {
+                    pack_eights(&integers.bytes()[row * depth..][..depth], lane, to);
+                } else {
+                    pack_fours(&integers.bytes()[row * depth / 2..][..depth / 2], lane, to);
+                }
+            }
+        }
+    }
+}
+
+fn pack_eights(row: &[u8], lane: usize, to: &mut [u8]) {
+    for (group, four) in row.chunks_exact(GROUP).enumerate() {
+        let to = &mut to[eight_place(group * GROUP, lane)..][..GROUP];
+        for (to, byte) in to.iter_mut().zip(four) {
+            *to = byte ^ ABOVE_EIGHTS;
+        }
+    }
+}
+
+/// Neighbours share a byte where they come from, the first in its lower half.
+fn pack_fours(row: &[u8], lane: usize, to: &mut [u8]) {
+    for at in 0..row.len() * 2 {
+        let four = ((row[at / 2] >> (4 * (at % 2))) & 15) ^ ABOVE_FOURS;
+        let (place, shift) = four_place(at, lane);
+        to[place] |= four << shift;
+    }
+}

@@ -1,0 +1,185 @@
+//! A decoder's graph as steps over rows.
+//!
+//! Rows lie one behind the other, whatever axes the graph has them by: reshaping into heads and
+//! exchanging axes is a way of speaking, and no step. What a graph does beside what decoders do is
+//! not known here, and then the graph is for other engines.
+
+mod nodes;
+mod slots;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use souk_onnx::graph::Graph;
+use souk_onnx::states::{StatePort, states};
+
+use super::matrix::MatrixSource;
+use nodes::Reader;
+pub(super) use slots::Place;
+
+/// A value of the plan: rows of a width.
+pub(super) type RowsId = usize;
+
+/// What is done, in order.
+#[derive(Debug)]
+pub(super) struct DecoderPlan {
+    pub steps: Vec<DecoderStep>,
+    /// Steps that may be done at once.
+    pub stages: Vec<Range<usize>>,
+    /// Where each value lies.
+    pub places: Vec<Place>,
+    /// Floats in a row of each slot.
+    pub slots: Vec<usize>,
+    pub matrices: Vec<MatrixSource>,
+    pub tables: Vec<Table>,
+    pub states: Vec<State>,
+    pub inputs: Inputs,
+    /// The output that is no state, and its value.
+    pub result: (String, RowsId),
+}
+
+/// A step.
+#[derive(Debug)]
+pub(super) struct DecoderStep {
+    pub action: Action,
+    pub reads: Vec<RowsId>,
+    /// The value it makes; a step that keeps makes none.
+    pub makes: Option<RowsId>,
+    pub rows: RowCount,
+}
+
+/// How many rows a step has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RowCount {
+    /// One for each token.
+    Tokens,
+    /// One for each that was selected.
+    Selected,
+}
+
+/// What a step does.
+#[derive(Debug)]
+pub(super) enum Action {
+    /// Rows that another part of the decoder made.
+    Enter,
+    /// Rows of a matrix for tokens.
+    Embed { matrix: usize },
+    /// Some of the rows.
+    Select,
+    /// A root mean square norm of each part of a row that is as wide as the scale.
+    Normalise { scale: Vec<f32>, epsilon: f32 },
+    /// Rows as bytes.
+    Quantise,
+    /// A product, with a bias for each column or none; a second value is added to the result.
+    Product { matrix: usize, bias: Vec<f32> },
+    /// Each head turned by its position.
+    Rotate { table: usize, interleaved: bool },
+    /// Rows written into a state.
+    Keep { state: usize },
+    /// What each query finds in two states.
+    Attend {
+        keys: usize,
+        values: usize,
+        heads: usize,
+        scale: f32,
+    },
+    /// A gate and what it lets through.
+    Gate,
+    /// A sum.
+    Add,
+}
+
+/// Cosines and sines for each position.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub names: [String; 2],
+    pub cosines: Vec<f32>,
+    pub sines: Vec<f32>,
+    /// Floats a position.
+    pub width: usize,
+}
+
+/// A state: a cache of keys or values.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub port: StatePort,
+    pub heads: usize,
+    pub width: usize,
+}
+
+/// Names of the inputs, by what they say.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inputs {
+    pub tokens: Option<String>,
+    pub positions: Option<String>,
+    pub write: Option<String>,
+    pub length: Option<String>,
+    pub rows: Option<String>,
+    /// Rows that another part of the decoder made, and their width.
+    pub entered: Option<(String, usize)>,
+}
+
+impl DecoderPlan {
+    /// The plan of a graph with states, if it is a decoder as this engine knows them.
+    pub fn new(graph: &Graph) -> Option<Self> {
+        let ports = states(&graph.model)
+            .ok()
+            .filter(|ports| !ports.is_empty())?;
+        let mut reader = Reader::new(graph, ports)?;
+        for node in graph.nodes() {
+            reader.node(node)?;
+        }
+        let result = reader.result()?;
+        let Reader {
+            steps,
+            widths,
+            matrices,
+            tables,
+            states,
+            inputs,
+            ..
+        } = reader;
+        let (places, slots) = slots::assigned(&steps, &widths, result.1);
+        let stages = slots::stages(&steps, &places);
+        Some(Self {
+            steps,
+            stages,
+            places,
+            slots,
+            matrices,
+            tables,
+            states,
+            inputs,
+            result,
+        })
+    }
+}
+
+/// Values by name, as the graph speaks of them.
+type Names = BTreeMap<String, Meaning>;
+
+/// What a name of the graph stands for.
+#[derive(Clone, Copy, Debug)]
+enum Meaning {
+    /// Rows.
+    Rows(RowsId, View),
+    /// Rows that a gate is made of.
+    Open(RowsId),
+    /// A matrix as it was given.
+    Matrix(usize),
+    /// The same with its axes exchanged.
+    Turned(usize),
+    /// A state, before or after it was written.
+    State(usize),
+}
+
+/// By which axes the graph has rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum View {
+    /// `[1, rows, width]`.
+    Flat,
+    /// `[1, rows, heads, width]`.
+    Split { heads: usize },
+    /// `[1, heads, rows, width]`.
+    Heads { heads: usize },
+}

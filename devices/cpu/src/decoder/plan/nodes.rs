@@ -1,0 +1,551 @@
+//! The nodes of a decoder's graph, read one by one.
+
+use std::collections::BTreeMap;
+
+use souk_memory::{DType, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::graph::{Graph, values_read};
+use souk_onnx::states::StatePort;
+use souk_onnx::subgraph::Port;
+
+use super::super::matrix::{BLOCK, MatrixSource};
+use super::super::products::bytes_width;
+use super::{Action, DecoderStep, Inputs, Meaning, Names, RowCount, RowsId, State, Table, View};
+
+/// What `RMSNormalization` adds where it does not say.
+const EPSILON_DEFAULT: f32 = 1e-5;
+
+/// A graph being read.
+pub(super) struct Reader<'a> {
+    graph: &'a Graph,
+    pub steps: Vec<DecoderStep>,
+    /// Floats in a row of each value.
+    pub widths: Vec<usize>,
+    pub matrices: Vec<MatrixSource>,
+    pub tables: Vec<Table>,
+    pub states: Vec<State>,
+    pub inputs: Inputs,
+    names: Names,
+    /// How many nodes and outputs read each name.
+    uses: BTreeMap<&'a str, usize>,
+    /// Matrices by the name of their weight.
+    placed: BTreeMap<String, usize>,
+    /// Rows as bytes, by what they are made of.
+    quantised: BTreeMap<RowsId, RowsId>,
+    /// The step that makes each value.
+    makers: Vec<usize>,
+    /// Rows of each value.
+    counts: Vec<RowCount>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(graph: &'a Graph, ports: Vec<StatePort>) -> Option<Self> {
+        let state = |port: StatePort| {
+            let input = graph.inputs.iter().find(|input| input.name == port.input)?;
+            let [Some(1), Some(heads), _, Some(width)] = input.dims.as_deref()? else {
+                return None;
+            };
+            let (heads, width) = (*heads, *width);
+            (input.dtype == DType::F32).then_some(State { port, heads, width })
+        };
+        let states: Vec<State> = ports.into_iter().map(state).collect::<Option<_>>()?;
+        let mut uses = BTreeMap::new();
+        let outputs = graph.outputs.iter().map(|port| port.name.as_str());
+        for name in graph.nodes().iter().flat_map(values_read).chain(outputs) {
+            *uses.entry(name).or_insert(0) += 1;
+        }
+        let named = states.iter().enumerate();
+        let names = named.map(|(at, state)| (state.port.input.clone(), Meaning::State(at)));
+        let mut reader = Self {
+            graph,
+            steps: Vec::new(),
+            widths: Vec::new(),
+            matrices: Vec::new(),
+            tables: Vec::new(),
+            names: names.collect(),
+            states,
+            inputs: Inputs::default(),
+            uses,
+            placed: BTreeMap::new(),
+            quantised: BTreeMap::new(),
+            makers: Vec::new(),
+            counts: Vec::new(),
+        };
+        reader.enter()?;
+        Some(reader)
+    }
+
+    /// Rows of floats that are an input: this is a later part of a decoder.
+    fn enter(&mut self) -> Option<()> {
+        let is_state = |name: &str| self.states.iter().any(|it| it.port.input == name);
+        let floats = |port: &&Port| port.dtype == DType::F32 && !is_state(&port.name);
+        let mut entering = self.graph.inputs.iter().filter(floats);
+        let Some(port) = entering.next() else {
+            return Some(());
+        };
+        let [Some(1), _, Some(width)] = port.dims.as_deref()? else {
+            return None;
+        };
+        let (name, width) = (port.name.clone(), *width);
+        if entering.next().is_some() {
+            return None;
+        }
+        let made = self.step(Action::Enter, Vec::new(), width, RowCount::Tokens);
+        let rows = Meaning::Rows(made, View::Flat);
+        self.names.insert(name.clone(), rows);
+        self.inputs.entered = Some((name, width));
+        Some(())
+    }
+
+    /// The one output that is no state.
+    pub fn result(&self) -> Option<(String, RowsId)> {
+        let is_state = |name: &str| self.states.iter().any(|it| it.port.output == name);
+        let mut others = self
+            .graph
+            .outputs
+            .iter()
+            .filter(|port| !is_state(&port.name));
+        let (Some(port), None) = (others.next(), others.next()) else {
+            return None;
+        };
+        match self.named(&port.name)? {
+            Meaning::Rows(value, View::Flat) => Some((port.name.clone(), value)),
+            _ => None,
+        }
+    }
+
+    pub fn node(&mut self, node: &NodeProto) -> Option<()> {
+        if !node.operator_domain().is_empty() {
+            return None;
+        }
+        let made = match node.op_type() {
+            "Cast" => self.cast(node),
+            "DequantizeLinear" => self.blocks(node),
+            "Transpose" => self.transpose(node),
+            "Gather" => self.gather(node),
+            "RMSNormalization" => self.norm(node),
+            "MatMul" => self.product(node),
+            "Reshape" => self.reshape(node),
+            "RotaryEmbedding" => self.rotate(node),
+            "TensorScatter" => self.keep(node),
+            "Attention" => self.attend(node),
+            "Swish" => self.open(node),
+            "Mul" => self.gate(node),
+            "Add" => self.add(node),
+            _ => None,
+        }?;
+        let [output] = &node.output[..] else {
+            return None;
+        };
+        self.names.insert(output.clone(), made);
+        Some(())
+    }
+
+    fn named(&self, name: &str) -> Option<Meaning> {
+        self.names.get(name).copied()
+    }
+
+    fn rows(&self, node: &NodeProto, index: usize) -> Option<(RowsId, View)> {
+        match self.named(node.input_name(index)?)? {
+            Meaning::Rows(value, view) => Some((value, view)),
+            _ => None,
+        }
+    }
+
+    fn flat(&self, node: &NodeProto, index: usize) -> Option<RowsId> {
+        let (value, view) = self.rows(node, index)?;
+        (view == View::Flat).then_some(value)
+    }
+
+    fn weight(&self, node: &NodeProto, index: usize) -> Option<&'a Tensor> {
+        self.graph.weights.get(node.input_name(index)?)
+    }
+
+    fn floats(&self, node: &NodeProto, index: usize) -> Option<Vec<f32>> {
+        self.weight(node, index)?.to_vec().ok()
+    }
+
+    fn step(&mut self, action: Action, reads: Vec<RowsId>, width: usize, rows: RowCount) -> RowsId {
+        let made = self.widths.len();
+        self.widths.push(width);
+        self.makers.push(self.steps.len());
+        self.counts.push(rows);
+        self.steps.push(DecoderStep {
+            action,
+            reads,
+            makes: Some(made),
+            rows,
+        });
+        made
+    }
+
+    /// A matrix by the name of its weight, one place for all that read it.
+    fn matrix(&mut self, name: &str, given: impl FnOnce() -> MatrixSource) -> Option<usize> {
+        if let Some(known) = self.placed.get(name) {
+            return Some(*known);
+        }
+        let given = given();
+        given.checked()?;
+        self.matrices.push(given);
+        let at = self.matrices.len() - 1;
+        self.placed.insert(name.to_owned(), at);
+        Some(at)
+    }
+
+    /// A weight of 32-bit floats, or what a node made of a weight.
+    fn matrix_of(&mut self, name: &str) -> Option<Meaning> {
+        if let Some(named) = self.named(name) {
+            return Some(named);
+        }
+        let tensor = self.graph.weights.get(name)?;
+        let is_floats = tensor.dtype() == DType::F32 && tensor.dims().len() == 2;
+        let at = self.matrix(name, || MatrixSource::Floats(tensor.clone()));
+        at.filter(|_| is_floats).map(Meaning::Matrix)
+    }
+
+    fn cast(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let name = node.input_name(0)?;
+        let tensor = self.graph.weights.get(name)?;
+        let is_wide = node.int("to") == Some(i64::from(DType::F32.onnx_code()));
+        let at = self.matrix(name, || MatrixSource::Floats(tensor.clone()))?;
+        is_wide.then_some(Meaning::Matrix(at))
+    }
+
+    fn blocks(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (integers, scales) = (self.weight(node, 0)?, self.weight(node, 1)?);
+        let f32 = i64::from(DType::F32.onnx_code());
+        let fits = node.input_name(2).is_none()
+            && matches!(node.int("axis"), None | Some(1 | -1))
+            && node.int("block_size") == Some(BLOCK as i64)
+            && node.int("output_dtype") == Some(f32);
+        let given = || MatrixSource::Blocks(integers.clone(), scales.clone());
+        let at = self.matrix(node.input_name(0)?, given)?;
+        fits.then_some(Meaning::Matrix(at))
+    }
+
+    fn transpose(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let axes = node.ints("perm")?;
+        let name = node.input_name(0)?;
+        match (self.matrix_of(name)?, axes) {
+            (Meaning::Matrix(at), [1, 0]) => Some(Meaning::Turned(at)),
+            (Meaning::Rows(value, View::Split { heads }), [0, 2, 1, 3]) => {
+                Some(Meaning::Rows(value, View::Heads { heads }))
+            }
+            (Meaning::Rows(value, View::Heads { heads }), [0, 2, 1, 3]) => {
+                Some(Meaning::Rows(value, View::Split { heads }))
+            }
+            _ => None,
+        }
+    }
+
+    fn gather(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let axis = node.int("axis").unwrap_or(0);
+        match self.matrix_of(node.input_name(0)?)? {
+            Meaning::Matrix(matrix) if axis == 0 => {
+                let tokens = self.input(node, 1, 2)?;
+                agree(&mut self.inputs.tokens, tokens)?;
+                let [_, width] = self.matrices[matrix].checked()?;
+                let action = Action::Embed { matrix };
+                let value = self.step(action, Vec::new(), width, RowCount::Tokens);
+                Some(Meaning::Rows(value, View::Flat))
+            }
+            Meaning::Rows(value, View::Flat) if axis == 1 => {
+                let rows = self.input(node, 1, 1)?;
+                agree(&mut self.inputs.rows, rows)?;
+                if self.counts[value] != RowCount::Tokens {
+                    return None;
+                }
+                let width = self.widths[value];
+                let value = self.step(Action::Select, vec![value], width, RowCount::Selected);
+                Some(Meaning::Rows(value, View::Flat))
+            }
+            _ => None,
+        }
+    }
+
+    /// The name of an input of whole numbers with so many axes, the first of which is one where
+    /// there are two.
+    fn input(&self, node: &NodeProto, index: usize, axes: usize) -> Option<String> {
+        let name = node.input_name(index)?;
+        let port = self.graph.inputs.iter().find(|input| input.name == name)?;
+        let dims = port.dims.as_deref()?;
+        let fits = port.dtype == DType::I64
+            && dims.len() == axes
+            && (axes == 1 || dims.first() == Some(&Some(1)));
+        fits.then(|| name.to_owned())
+    }
+
+    fn norm(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows(node, 0)?;
+        let scale = self.floats(node, 1)?;
+        let width = match view {
+            View::Flat => self.widths[value],
+            View::Split { heads } | View::Heads { heads } => self.widths[value] / heads,
+        };
+        let fits = node.int("axis") == Some(-1)
+            && matches!(node.int("stash_type"), None | Some(1))
+            && scale.len() == width;
+        if !fits {
+            return None;
+        }
+        let epsilon = node.float("epsilon").unwrap_or(EPSILON_DEFAULT);
+        let (width, rows) = (self.widths[value], self.counts[value]);
+        let made = self.step(
+            Action::Normalise { scale, epsilon },
+            vec![value],
+            width,
+            rows,
+        );
+        Some(Meaning::Rows(made, view))
+    }
+
+    fn product(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat(node, 0)?;
+        let Meaning::Turned(matrix) = self.named(node.input_name(1)?)? else {
+            return None;
+        };
+        let [rows, depth] = self.matrices[matrix].checked()?;
+        if self.widths[value] != depth {
+            return None;
+        }
+        let read = match self.matrices[matrix].kind()?.is_blocks() {
+            true => self.bytes(value),
+            false => value,
+        };
+        let bias = Vec::new();
+        let count = self.counts[value];
+        let made = self.step(Action::Product { matrix, bias }, vec![read], rows, count);
+        Some(Meaning::Rows(made, View::Flat))
+    }
+
+    /// Rows as bytes, made once for all products that take them.
+    fn bytes(&mut self, value: RowsId) -> RowsId {
+        if let Some(known) = self.quantised.get(&value) {
+            return *known;
+        }
+        let width = bytes_width(self.widths[value]);
+        let made = self.step(Action::Quantise, vec![value], width, self.counts[value]);
+        self.quantised.insert(value, made);
+        made
+    }
+
+    fn reshape(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows(node, 0)?;
+        let sizes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+        let width = self.widths[value] as i64;
+        let keeps_zeros = matches!(node.int("allowzero"), None | Some(0));
+        let view = match (view, &sizes[..]) {
+            (View::Flat, [0, 0, heads, each]) if heads.checked_mul(*each) == Some(width) => {
+                let heads = usize::try_from(*heads).ok().filter(|heads| *heads > 0)?;
+                View::Split { heads }
+            }
+            (View::Split { .. }, [0, 0, whole]) if *whole == width => View::Flat,
+            _ => return None,
+        };
+        keeps_zeros.then_some(Meaning::Rows(value, view))
+    }
+
+    fn rotate(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows(node, 0)?;
+        let View::Heads { heads } = view else {
+            return None;
+        };
+        let positions = self.input(node, 3, 2)?;
+        agree(&mut self.inputs.positions, positions)?;
+        if !matches!(node.int("rotary_embedding_dim"), None | Some(0)) {
+            return None;
+        }
+        let table = self.table(node)?;
+        if self.tables[table].width * 2 * heads != self.widths[value] {
+            return None;
+        }
+        let interleaved = node.int("interleaved") == Some(1);
+        let (width, rows) = (self.widths[value], self.counts[value]);
+        let action = Action::Rotate { table, interleaved };
+        Some(Meaning::Rows(
+            self.step(action, vec![value], width, rows),
+            view,
+        ))
+    }
+
+    /// The tables a node reads, one place for all that read the same.
+    fn table(&mut self, node: &NodeProto) -> Option<usize> {
+        let names = [node.input_name(1)?, node.input_name(2)?].map(str::to_owned);
+        if let Some(known) = self.tables.iter().position(|table| table.names == names) {
+            return Some(known);
+        }
+        let [_, width] = self.weight(node, 1)?.dims().try_into().ok()?;
+        if self.weight(node, 2)?.dims() != self.weight(node, 1)?.dims() {
+            return None;
+        }
+        self.tables.push(Table {
+            names,
+            cosines: self.floats(node, 1)?,
+            sines: self.floats(node, 2)?,
+            width,
+        });
+        Some(self.tables.len() - 1)
+    }
+
+    fn state(&self, node: &NodeProto, index: usize) -> Option<usize> {
+        match self.named(node.input_name(index)?)? {
+            Meaning::State(state) => Some(state),
+            _ => None,
+        }
+    }
+
+    fn keep(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let state = self.state(node, 0)?;
+        let (value, view) = self.rows(node, 1)?;
+        let write = self.input(node, 2, 1)?;
+        agree(&mut self.inputs.write, write)?;
+        let State {
+            heads,
+            width,
+            ref port,
+        } = self.states[state];
+        let fits = matches!(node.int("axis"), None | Some(-2 | 2))
+            && matches!(node.string("mode"), None | Some("linear"))
+            && view == View::Heads { heads }
+            && self.widths[value] == heads * width
+            && node.output.first() == Some(&port.output);
+        if !fits {
+            return None;
+        }
+        self.steps.push(DecoderStep {
+            action: Action::Keep { state },
+            reads: vec![value],
+            makes: None,
+            rows: RowCount::Tokens,
+        });
+        Some(Meaning::State(state))
+    }
+
+    fn attend(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows(node, 0)?;
+        let (keys, values) = (self.state(node, 1)?, self.state(node, 2)?);
+        // Written ones alone: the graph has no other order of writing and reading.
+        let written = |index: usize, state: usize| {
+            node.input_name(index) == Some(self.states[state].port.output.as_str())
+        };
+        let length = self.input(node, 6, 1)?;
+        let known = ["is_causal", "scale", "softcap"];
+        let others = node.attribute.iter().any(|it| !known.contains(&it.name()));
+        let View::Heads { heads } = view else {
+            return None;
+        };
+        let (key, value_state) = (&self.states[keys], &self.states[values]);
+        let fits = written(1, keys)
+            && written(2, values)
+            && (3..6).all(|index| node.input_name(index).is_none())
+            && node.int("is_causal") == Some(1)
+            && matches!(node.float("softcap"), None | Some(0.0))
+            && !others
+            && (key.heads, key.width) == (value_state.heads, value_state.width)
+            && heads.is_multiple_of(key.heads)
+            && heads * key.width == self.widths[value];
+        if !fits {
+            return None;
+        }
+        let scale = node
+            .float("scale")
+            .unwrap_or(1.0 / (key.width as f32).sqrt());
+        agree(&mut self.inputs.length, length)?;
+        let action = Action::Attend {
+            keys,
+            values,
+            heads,
+            scale,
+        };
+        let width = self.widths[value];
+        let made = self.step(action, vec![value], width, RowCount::Tokens);
+        Some(Meaning::Rows(made, view))
+    }
+
+    fn open(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat(node, 0)?;
+        let is_plain = matches!(node.float("alpha"), None | Some(1.0));
+        is_plain.then_some(Meaning::Open(value))
+    }
+
+    fn gate(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (left, right) = (
+            self.named(node.input_name(0)?)?,
+            self.named(node.input_name(1)?)?,
+        );
+        let (gate, up) = match (left, right) {
+            (Meaning::Open(gate), Meaning::Rows(up, View::Flat)) => (gate, up),
+            (Meaning::Rows(up, View::Flat), Meaning::Open(gate)) => (gate, up),
+            _ => return None,
+        };
+        let alike = self.widths[gate] == self.widths[up] && self.counts[gate] == self.counts[up];
+        if !alike {
+            return None;
+        }
+        let (width, rows) = (self.widths[gate], self.counts[gate]);
+        let made = self.step(Action::Gate, vec![gate, up], width, rows);
+        Some(Meaning::Rows(made, View::Flat))
+    }
+
+    fn add(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let left = self.flat(node, 0)?;
+        if let Some(bias) = self.floats(node, 1) {
+            return self.add_bias(node, left, bias);
+        }
+        let right = self.flat(node, 1)?;
+        let alike =
+            self.widths[left] == self.widths[right] && self.counts[left] == self.counts[right];
+        if !alike {
+            return None;
+        }
+        if self.is_read_once(node, 1)
+            && let DecoderStep {
+                action: Action::Product { .. },
+                reads,
+                ..
+            } = &mut self.steps[self.makers[right]]
+            && reads.len() == 1
+            && left != right
+            && left < right
+        {
+            reads.push(left);
+            return Some(Meaning::Rows(right, View::Flat));
+        }
+        let (width, rows) = (self.widths[left], self.counts[left]);
+        let made = self.step(Action::Add, vec![left, right], width, rows);
+        Some(Meaning::Rows(made, View::Flat))
+    }
+
+    /// A bias is added by the product before it.
+    fn add_bias(&mut self, node: &NodeProto, value: RowsId, summands: Vec<f32>) -> Option<Meaning> {
+        let is_one = self.weight(node, 1)?.dims() == [self.widths[value]];
+        let read_once = self.is_read_once(node, 0);
+        match &mut self.steps[self.makers[value]] {
+            DecoderStep {
+                action: Action::Product { bias, .. },
+                reads,
+                ..
+            } if is_one && read_once && bias.is_empty() && reads.len() == 1 => {
+                *bias = summands;
+                Some(Meaning::Rows(value, View::Flat))
+            }
+            _ => None,
+        }
+    }
+
+    fn is_read_once(&self, node: &NodeProto, index: usize) -> bool {
+        let name = node.input_name(index).unwrap_or_default();
+        self.uses.get(name) == Some(&1)
+    }
+}
+
+/// One input for one thing.
+fn agree(known: &mut Option<String>, name: String) -> Option<()> {
+    match known {
+        Some(known) => (*known == name).then_some(()),
+        None => {
+            *known = Some(name);
+            Some(())
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Products of rows with a tile of a matrix.
+//!
+//! A tile's sixteen sums run along its depth, in the same order whatever number of rows is computed
+//! at once. Rows of bytes have a scale for each block, and the sum of its bytes: integers are kept
+//! without signs, and what that adds is taken off by it.
+
+use super::lanes::{Array, LANES, LaneIsa, Lanes};
+use super::matrix::{BLOCK, Kind, Matrix};
+
+/// Rows that are computed at once at most: what a tile's numbers are loaded for.
+const ROWS_MAX: usize = 4;
+/// What integers of 4 bits are kept with.
+const FOURS_ABOVE: i32 = 8;
+
+/// Floats that a row of bytes takes for so many numbers: the bytes, a scale and a sum a block.
+pub(super) fn bytes_width(depth: usize) -> usize {
+    depth / 4 + 2 * (depth / BLOCK)
+}
+
+/// Rows to be multiplied: floats, or bytes as [`super::rows::quantise`] leaves them.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    /// The first row.
+    pub data: *const f32,
+    /// Floats from one to the next.
+    pub stride: usize,
+    /// How many.
+    pub count: usize,
+}
+
+/// Where results go.
+#[derive(Clone, Copy)]
+pub(super) struct Results {
+    /// The first row of the result, at the matrix' first row.
+    pub data: *mut f32,
+    /// Floats from one to the next.
+    pub stride: usize,
+    /// What is added to each, laid out like it.
+    pub add: Option<*const f32>,
+}
+
+/// Rows with one tile; `bias` has a float for each of the matrix' rows, or is empty.
+///
+/// # Safety
+/// `isa` was found on this processor; rows and results are as long as the matrix says; nobody else
+/// touches this tile's columns of the results.
+#[expect(unsafe_code, reason = "the caller vouches for the pointers")]
+pub(super) unsafe fn product(
+    isa: LaneIsa,
+    matrix: &Matrix,
+    tile: usize,
+    rows: Rows,
+    results: Results,
+    bias: &[f32],
+) {
+    let job = TileProduct {
+        matrix,
+        tile,
+        rows,
+        results,
+        bias,
+    };
+    // SAFETY: `isa` was found; the rest is the caller's contract handed on.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            LaneIsa::Vnni => product_512(&job),
+            #[cfg(target_arch = "x86_64")]
+            LaneIsa::Avx2 => product_256(&job),
+            LaneIsa::Plain => job.run::<Array>(),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn product_512(job: &TileProduct<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { job.run::<super::lanes::x86::Wide>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn product_256(job: &TileProduct<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { job.run::<super::lanes::x86::Half>() }
+}
+
+/// Some rows with one tile.
+struct TileProduct<'a> {
+    matrix: &'a Matrix,
+    tile: usize,
+    rows: Rows,
+    results: Results,
+    bias: &'a [f32],
+}
+
+#[expect(unsafe_code, reason = "pointers keep the inner loops free of checks")]
+impl TileProduct<'_> {
+    /// # Safety
+    /// As [`product`], for the instructions of `L`.
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self) {
+        let mut row = 0;
+        while row < self.rows.count {
+            // SAFETY: so many rows are left; the rest is the caller's contract.
+            unsafe {
+                if self.rows.count - row >= ROWS_MAX {
+                    self.some::<L, ROWS_MAX>(row);
+                    row += ROWS_MAX;
+                } else {
+                    self.some::<L, 1>(row);
+                    row += 1;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn some<L: Lanes, const N: usize>(&self, first: usize) {
+        let Rows { data, stride, .. } = self.rows;
+        let read = std::array::from_fn(|row| data.wrapping_add((first + row) * stride));
+        // SAFETY: the caller's contract: rows are as deep as the tile.
+        let sums: [L; N] = unsafe {
+            match self.matrix.kind {
+                Kind::Floats => self.floats(read, |at| L::floats(at.cast()), 4),
+                Kind::Halves => self.floats(read, |at| L::halves(at.cast()), 2),
+                Kind::Brains => self.floats(read, |at| L::brains(at.cast()), 2),
+                Kind::Eights => self.eights(read),
+                Kind::Fours => self.fours(read),
+            }
+        };
+        for (row, sum) in sums.into_iter().enumerate() {
+            // SAFETY: the caller's contract: this tile's columns are this call's.
+            unsafe { self.put(first + row, sum) };
+        }
+    }
+
+    /// Two sums each, over even and odd places, so that neither waits for the one before.
+    #[inline(always)]
+    unsafe fn floats<L: Lanes, const N: usize>(
+        &self,
+        read: [*const f32; N],
+        load: impl Fn(*const u8) -> L,
+        size: usize,
+    ) -> [L; N] {
+        let depth = self.matrix.depth;
+        let weights = self.matrix.tile(self.tile).as_ptr();
+        // SAFETY: places are below the depth, for which rows and tile have numbers.
+        unsafe {
+            let mut sums = [[L::splat(0.0); 2]; N];
+            for at in 0..depth {
+                let weight = load(weights.add(at * LANES * size));
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let factor = L::splat(*read[row].add(at));
+                    sums[at % 2] = weight.times_plus(factor, sums[at % 2]);
+                }
+            }
+            sums.map(|[even, odd]| even.plus(odd))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn eights<L: Lanes, const N: usize>(&self, read: [*const f32; N]) -> [L; N] {
+        // SAFETY: eight groups of each block lie one behind the other.
+        unsafe {
+            self.blocks(
+                read,
+                BLOCK * LANES,
+                L::EIGHTS_ABOVE,
+                |sums, weights, bytes| {
+                    for group in 0..8 {
+                        let weights = weights.add(group * 4 * LANES);
+                        for (sum, bytes) in sums.iter_mut().zip(bytes) {
+                            *sum = L::eights(*sum, weights, bytes.add(group).read_unaligned());
+                        }
+                    }
+                },
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fours<L: Lanes, const N: usize>(&self, read: [*const f32; N]) -> [L; N] {
+        // SAFETY: four groups of each block lie one behind the other, each with the fourth from it.
+        unsafe {
+            self.blocks(
+                read,
+                BLOCK / 2 * LANES,
+                FOURS_ABOVE,
+                |sums, weights, bytes| {
+                    for group in 0..4 {
+                        let weights = weights.add(group * 4 * LANES);
+                        for (sum, bytes) in sums.iter_mut().zip(bytes) {
+                            let low = bytes.add(group).read_unaligned();
+                            let high = bytes.add(group + 4).read_unaligned();
+                            *sum = L::fours(*sum, weights, low, high);
+                        }
+                    }
+                },
+            )
+        }
+    }
+
+    /// Block by block: whole sums of products, which `add` makes, times both scales.
+    #[inline(always)]
+    unsafe fn blocks<L: Lanes, const N: usize>(
+        &self,
+        read: [*const f32; N],
+        block_bytes: usize,
+        above: i32,
+        add: impl Fn(&mut [L::Whole; N], *const u8, [*const i32; N]),
+    ) -> [L; N] {
+        let depth = self.matrix.depth;
+        let weights = self.matrix.tile(self.tile).as_ptr();
+        // SAFETY: a tile has its scales behind its integers; a row has scales behind its bytes, and
+        // sums behind those.
+        unsafe {
+            let scales = weights
+                .add(self.matrix.kind.integer_bytes(depth))
+                .cast::<u16>();
+            let mut totals = [L::splat(0.0); N];
+            for block in 0..depth / BLOCK {
+                let mut sums: [L::Whole; N] = std::array::from_fn(|row| {
+                    let sum = read[row].add(depth / 4 + depth / BLOCK + block);
+                    L::whole(-above * sum.cast::<i32>().read_unaligned())
+                });
+                let bytes = read.map(|row| row.add(block * (BLOCK / 4)).cast::<i32>());
+                add(&mut sums, weights.add(block * block_bytes), bytes);
+                let scale = L::halves(scales.add(block * LANES));
+                for (row, total) in totals.iter_mut().enumerate() {
+                    let own = L::splat(*read[row].add(depth / 4 + block));
+                    *total = L::float(sums[row]).times_plus(scale.times(own), *total);
+                }
+            }
+            totals
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn put<L: Lanes>(&self, row: usize, sum: L) {
+        let mut made = [0.0f32; LANES];
+        let first = self.tile * LANES;
+        let count = LANES.min(self.matrix.rows - first);
+        let place = row * self.results.stride + first;
+        // SAFETY: sixteen floats are there; of the results only columns there are, are written.
+        unsafe {
+            sum.store(made.as_mut_ptr());
+            for (lane, made) in made.iter_mut().enumerate().take(count) {
+                if let Some(bias) = self.bias.get(first + lane) {
+                    *made += bias;
+                }
+                if let Some(add) = self.results.add {
+                    *made += *add.add(place + lane);
+                }
+            }
+            let to = self.results.data.add(place);
+            std::ptr::copy_nonoverlapping(made.as_ptr(), to, count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+use proptest::prelude::*;
+use souk_host::isa::Isa;
+use souk_memory::{Bf16, DType, F16, Shape, Tensor};
+
+use super::super::matrix::MatrixSource;
+use super::super::rows::quantise;
+use super::*;
+
+/// Numbers that differ, between minus one and one.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let number = |at: u32| {
+        let word = (at.wrapping_add(seed)).wrapping_mul(2_654_435_761);
+        (word >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count as u32).map(number).collect()
+}
+
+/// A matrix of a kind, and the numbers it stands for.
+fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
+    let floats = numbers(rows * depth, 7);
+    let halves = |of: fn(f32) -> u16| -> Vec<u16> { floats.iter().map(|it| of(*it)).collect() };
+    let tensor = |dtype: DType, bytes: Vec<u8>| {
+        Tensor::new(dtype, Shape::new([rows, depth]).unwrap(), bytes.into()).unwrap()
+    };
+    let scales = numbers(rows * (depth / BLOCK), 3).into_iter();
+    let scales: Vec<F16> = scales.map(|it| F16::from_f32(it.abs())).collect();
+    let scale = |at: usize| scales[at / depth * (depth / BLOCK) + at % depth / BLOCK].to_f32();
+    let blocks = |integers: Tensor| {
+        let scales = Tensor::from_vec([rows, depth / BLOCK], scales.clone()).unwrap();
+        MatrixSource::Blocks(integers, scales)
+    };
+    let given = match kind {
+        Kind::Floats => {
+            let matrix = Tensor::from_vec([rows, depth], floats.clone()).unwrap();
+            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
+        }
+        Kind::Halves => {
+            let halves = halves(|it| F16::from_f32(it).0);
+            let floats = halves.iter().map(|it| F16(*it).to_f32()).collect();
+            let matrix = tensor(DType::F16, bytemuck::cast_slice(&halves).to_vec());
+            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
+        }
+        Kind::Brains => {
+            let halves = halves(|it| (it.to_bits() >> 16) as u16);
+            let floats = halves.iter().map(|it| Bf16(*it).to_f32()).collect();
+            let matrix = tensor(DType::Bf16, bytemuck::cast_slice(&halves).to_vec());
+            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
+        }
+        Kind::Eights => {
+            let bytes = floats.iter().map(|it| ((it * 127.0) as i8).cast_unsigned());
+            blocks(tensor(DType::I8, bytes.collect()))
+        }
+        Kind::Fours => {
+            let four = |it: f32| ((it * 8.0).floor() as i8).cast_unsigned() & 15;
+            let bytes = floats
+                .chunks(2)
+                .map(|pair| four(pair[0]) | (four(pair[1]) << 4));
+            blocks(tensor(DType::I4, bytes.collect()))
+        }
+    };
+    let whole = |at: usize| match kind {
+        Kind::Eights => (floats[at] * 127.0).trunc(),
+        _ => (floats[at] * 8.0).floor(),
+    };
+    let floats = (0..rows * depth).map(|at| whole(at) * scale(at)).collect();
+    (Matrix::pack(&given).unwrap(), floats)
+}
+
+const KINDS: [Kind; 5] = [
+    Kind::Floats,
+    Kind::Halves,
+    Kind::Brains,
+    Kind::Eights,
+    Kind::Fours,
+];
+
+#[expect(unsafe_code, reason = "the kernels take pointers")]
+fn multiplied(
+    isa: LaneIsa,
+    matrix: &Matrix,
+    rows: &[f32],
+    stride: usize,
+    bias: &[f32],
+) -> Vec<f32> {
+    let count = rows.len() / stride;
+    let mut made = vec![0.0; count * matrix.rows];
+    for tile in 0..matrix.tiles() {
+        let from = Rows {
+            data: rows.as_ptr(),
+            stride,
+            count,
+        };
+        let to = Results {
+            data: made.as_mut_ptr(),
+            stride: matrix.rows,
+            add: None,
+        };
+        // SAFETY: rows and results are as long as the matrix says.
+        unsafe { product(isa, matrix, tile, from, to, bias) };
+    }
+    made
+}
+
+/// Rows as a kind's products take them, and their stride.
+fn given(kind: Kind, floats: &[f32], depth: usize) -> (Vec<f32>, usize) {
+    if !kind.is_blocks() {
+        return (floats.to_vec(), depth);
+    }
+    let width = bytes_width(depth);
+    let mut rows = vec![0.0; floats.len() / depth * width];
+    for (to, from) in rows.chunks_mut(width).zip(floats.chunks(depth)) {
+        quantise(Isa::found(), to, from);
+    }
+    (rows, width)
+}
+
+/// What rows of bytes stand for.
+fn meant(kind: Kind, floats: &[f32], depth: usize) -> Vec<f32> {
+    let (rows, width) = given(kind, floats, depth);
+    if !kind.is_blocks() {
+        return rows;
+    }
+    let row = |row: &[f32]| {
+        let bytes: &[i8] = bytemuck::cast_slice(&row[..depth / 4]);
+        let scaled = bytes.iter().enumerate();
+        let scaled = scaled.map(|(at, byte)| f32::from(*byte) * row[depth / 4 + at / BLOCK]);
+        scaled.collect::<Vec<f32>>()
+    };
+    rows.chunks(width).flat_map(row).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn every_kind_on_every_isa_is_the_product_of_what_it_stands_for(
+        rows in 1usize..40, blocks in 1usize..6, count in 1usize..10, kind in 0usize..5,
+    ) {
+        let (kind, depth) = (KINDS[kind], blocks * BLOCK);
+        let (matrix, weights) = matrix(kind, rows, depth);
+        let floats = numbers(count * depth, 11);
+        let bias = numbers(rows, 5);
+        let meant = meant(kind, &floats, depth);
+        let (given, stride) = given(kind, &floats, depth);
+        for isa in LaneIsa::all() {
+            let made = multiplied(isa, &matrix, &given, stride, &bias);
+            for (at, made) in made.iter().enumerate() {
+                let (row, column) = (at / rows, at % rows);
+                let left = &meant[row * depth..][..depth];
+                let right = &weights[column * depth..][..depth];
+                let terms = left.iter().zip(right).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                let exact = terms.clone().sum::<f64>() + f64::from(bias[column]);
+                let size = terms.map(f64::abs).sum::<f64>() + 1.0;
+                prop_assert!((f64::from(*made) - exact).abs() <= 1e-5 * size, "{isa:?} {kind:?}");
+            }
+            for row in 0..count {
+                let alone = multiplied(isa, &matrix, &given[row * stride..][..stride], stride, &bias);
+                prop_assert_eq!(&alone[..], &made[row * rows..][..rows], "rows are apart");
+            }
+        }
+        let mut row = vec![0.0; depth];
+        for (at, expected) in weights.chunks(depth).enumerate() {
+            matrix.row(at, &mut row);
+            prop_assert_eq!(&row[..], expected);
+        }
+    }
+}
+
+#[test]
+fn the_lowest_integer_and_scales_of_32_bits_are_left_to_others() {
+    let tensor = |dtype, bytes: Vec<u8>| {
+        Tensor::new(dtype, Shape::new([1, 32]).unwrap(), bytes.into()).unwrap()
+    };
+    let scale = || Tensor::from_vec([1, 1], vec![F16::from_f32(1.0)]).unwrap();
+    let lowest = MatrixSource::Blocks(tensor(DType::I8, vec![128; 32]), scale());
+    assert!(lowest.checked().is_none());
+    let next = MatrixSource::Blocks(tensor(DType::I8, vec![129; 32]), scale());
+    assert!(next.checked().is_some());
+    let wide = Tensor::from_vec([1, 1], vec![1.0f32]).unwrap();
+    assert!(
+        MatrixSource::Blocks(tensor(DType::I8, vec![1; 32]), wide)
+            .checked()
+            .is_none()
+    );
+}

@@ -1,0 +1,150 @@
+//! Passes over the numbers of one row, each built for every width of vectors.
+
+use super::matrix::BLOCK;
+use crate::tiled::exponentials::{exponential, folded};
+use crate::tiled::vectors::pass;
+
+/// Added to a float and taken away, it leaves the nearest whole number, whose lowest bits are those
+/// of the sum.
+const ROUND: f32 = 12_582_912.0;
+/// The largest byte of a block.
+const BYTE_MAX: f32 = 127.0;
+/// Numbers compared side by side.
+const LANES: usize = 16;
+
+pass! {
+    /// A root mean square of one, then a factor for each number.
+    fn normalise(to: &mut [f32], from: &[f32], scale: &[f32], epsilon: f32) {
+        let square = folded(from, 0.0, |sum, value| value * value + sum, |a, b| a + b);
+        let factor = 1.0 / (square / from.len() as f32 + epsilon).sqrt();
+        for ((to, from), scale) in to.iter_mut().zip(from).zip(scale) {
+            *to = from * factor * scale;
+        }
+    }
+}
+
+pass! {
+    /// Each number of `gate` times its share that a logistic curve leaves, times the other.
+    fn gate(to: &mut [f32], gate: &[f32], up: &[f32]) {
+        for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
+            let below = exponential(-gate.abs());
+            let share = if *gate < 0.0 { below } else { 1.0 };
+            *to = gate * (share / (1.0 + below)) * up;
+        }
+    }
+}
+
+pass! {
+    /// The sum of two.
+    fn add(to: &mut [f32], left: &[f32], right: &[f32]) {
+        for ((to, left), right) in to.iter_mut().zip(left).zip(right) {
+            *to = left + right;
+        }
+    }
+}
+
+pass! {
+    /// Pairs half a head apart, turned by their angles.
+    fn rotate_halves(to: &mut [f32], from: &[f32], cosines: &[f32], sines: &[f32]) {
+        let (first, second) = from.split_at(cosines.len());
+        let (to_first, to_second) = to.split_at_mut(cosines.len());
+        let pairs = first.iter().zip(second).zip(cosines.iter().zip(sines));
+        for ((to, other), ((x, y), (cosine, sine))) in
+            to_first.iter_mut().zip(to_second).zip(pairs)
+        {
+            *to = cosine * x - sine * y;
+            *other = sine * x + cosine * y;
+        }
+    }
+}
+
+pass! {
+    /// Neighbours, turned by their angles.
+    fn rotate_neighbours(to: &mut [f32], from: &[f32], cosines: &[f32], sines: &[f32]) {
+        let pairs = from.chunks_exact(2).zip(cosines.iter().zip(sines));
+        for (to, (pair, (cosine, sine))) in to.chunks_exact_mut(2).zip(pairs) {
+            to[0] = cosine * pair[0] - sine * pair[1];
+            to[1] = sine * pair[0] + cosine * pair[1];
+        }
+    }
+}
+
+pass! {
+    /// A row as bytes, of which the largest of each block is 127: the bytes, then a scale for each
+    /// block, then the sum of each one's bytes.
+    fn quantise(to: &mut [f32], from: &[f32]) {
+        let (bytes, behind) = to.split_at_mut(from.len() / 4);
+        let (scales, sums) = behind.split_at_mut(from.len() / BLOCK);
+        let bytes: &mut [i8] = bytemuck::cast_slice_mut(bytes);
+        let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
+        let blocks = from.chunks_exact(BLOCK).zip(bytes.chunks_exact_mut(BLOCK));
+        for (((from, bytes), scale), total) in blocks.zip(scales).zip(sums) {
+            let mut most = [0.0f32; LANES];
+            for part in from.chunks_exact(LANES) {
+                for (most, value) in most.iter_mut().zip(part) {
+                    let size = value.abs();
+                    *most = if size > *most { size } else { *most };
+                }
+            }
+            let largest = most.iter().fold(0.0f32, |most, size| most.max(*size));
+            *scale = largest / BYTE_MAX;
+            let inverse = if largest > 0.0 { BYTE_MAX / largest } else { 0.0 };
+            let mut sum = 0;
+            for (byte, value) in bytes.iter_mut().zip(from) {
+                *byte = (value * inverse + ROUND).to_bits() as i8;
+                sum += i32::from(*byte);
+            }
+            *total = sum;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_host::isa::Isa;
+
+    use super::*;
+
+    #[test]
+    fn bytes_times_their_scale_are_within_half_a_step_of_what_they_stand_for() {
+        let from: Vec<f32> = (0..64)
+            .map(|at| ((at * 37 % 64) as f32 - 31.0) / 7.0)
+            .collect();
+        for isa in Isa::all() {
+            let mut to = vec![0.0; 64 / 4 + 4];
+            quantise(isa, &mut to, &from);
+            let bytes: &[i8] = bytemuck::cast_slice(&to[..16]);
+            let sums: &[i32] = bytemuck::cast_slice(&to[18..]);
+            for (block, part) in from.chunks(BLOCK).enumerate() {
+                let own = &bytes[block * BLOCK..][..BLOCK];
+                let scale = to[16 + block];
+                assert_eq!(own.iter().map(|it| it.unsigned_abs()).max(), Some(127));
+                let pairs = own.iter().zip(part);
+                let apart = pairs.map(|(byte, it)| (f32::from(*byte) * scale - it).abs());
+                assert!(apart.fold(0.0, f32::max) <= scale * 0.5001);
+                let sum: i32 = own.iter().map(|byte| i32::from(*byte)).sum();
+                assert_eq!(sums[block], sum);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_of_zeros_is_bytes_of_zero() {
+        let mut to = vec![9.0; 32 / 4 + 2];
+        quantise(Isa::found(), &mut to, &[0.0; 32]);
+        assert!(to.iter().all(|it| *it == 0.0));
+    }
+
+    #[test]
+    fn a_gate_is_the_logistic_curve_from_end_to_end() {
+        let gates = [-100.0f32, -20.0, -1.0, 0.0, 1.0, 20.0, 100.0];
+        for isa in Isa::all() {
+            let mut made = [0.0; 7];
+            gate(isa, &mut made, &gates, &[2.0; 7]);
+            for (made, gate) in made.iter().zip(gates) {
+                let exact = 2.0 * f64::from(gate) / (1.0 + (-f64::from(gate)).exp());
+                assert!((f64::from(*made) - exact).abs() <= 1e-6 * exact.abs().max(1e-6));
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A step carried out: tasks of stages, each on rows that it alone writes.
+
+use std::ops::Range;
+
+use super::DecoderModel;
+use super::attention::{self, Caches};
+use super::plan::{Action, DecoderStep, RowCount, RowsId};
+use super::products::{Results, Rows, product};
+use super::rows;
+use crate::tiled::worker_pool::Memory;
+
+/// Tiles of a product in a task: enough that taking one costs nothing beside it, few enough that
+/// threads end together.
+const TILES: usize = 4;
+
+/// What a step was given, in range.
+pub(super) struct StepInputs {
+    pub tokens: Vec<usize>,
+    pub positions: Vec<usize>,
+    pub write: usize,
+    pub length: usize,
+    pub rows: Vec<usize>,
+    /// Rows that another part made, one behind the other.
+    pub entered: Vec<f32>,
+    /// Rows there are, of tokens or of what entered.
+    pub count: usize,
+}
+
+impl StepInputs {
+    pub fn count(&self, rows: RowCount) -> usize {
+        match rows {
+            RowCount::Tokens => self.count,
+            RowCount::Selected => self.rows.len(),
+        }
+    }
+}
+
+/// One step of a session.
+pub(super) struct Run<'a> {
+    pub model: &'a DecoderModel,
+    pub given: &'a StepInputs,
+    pub room: usize,
+    pub buffers: &'a [Memory],
+    pub caches: &'a [Memory],
+}
+
+impl Run<'_> {
+    /// Tasks of each stage.
+    pub fn tasks(&self) -> Vec<usize> {
+        let plan = &self.model.plan;
+        let stage = |range: &Range<usize>| {
+            let steps = plan.steps[range.clone()].iter();
+            steps.map(|step| self.tasks_of(step)).sum()
+        };
+        plan.stages.iter().map(stage).collect()
+    }
+
+    fn tasks_of(&self, step: &DecoderStep) -> usize {
+        let rows = self.given.count(step.rows);
+        match step.action {
+            Action::Product { matrix, .. } if rows > 0 => {
+                self.model.matrices[matrix].tiles().div_ceil(TILES)
+            }
+            Action::Attend { keys, .. } => rows * self.model.plan.states[keys].heads,
+            Action::Product { .. } => 0,
+            _ => rows,
+        }
+    }
+
+    /// Rows of a value.
+    pub fn row_count(&self, value: RowsId) -> RowCount {
+        let steps = self.model.plan.steps.iter();
+        let maker = steps.rev().find(|step| step.makes == Some(value));
+        maker.map_or(RowCount::Tokens, |step| step.rows)
+    }
+
+    /// Does a task of a stage.
+    pub fn task(&self, stage: usize, mut task: usize) {
+        for step in &self.model.plan.steps[self.model.plan.stages[stage].clone()] {
+            let tasks = self.tasks_of(step);
+            if task < tasks {
+                return self.step(step, task);
+            }
+            task -= tasks;
+        }
+    }
+
+    /// A row of a value.
+    #[expect(unsafe_code, reason = "buffers are shared by threads")]
+    fn row(&self, value: RowsId, row: usize) -> &[f32] {
+        let place = self.model.plan.places[value];
+        let start = self.buffers[place.slot]
+            .start()
+            .wrapping_add(row * place.width);
+        // SAFETY: a buffer has room for all rows; whoever makes the value is of an earlier stage,
+        // and nothing of this stage writes its slot.
+        unsafe { std::slice::from_raw_parts(start, place.width) }
+    }
+
+    /// The row of a value that this task makes.
+    #[expect(unsafe_code, reason = "buffers are shared by threads")]
+    #[expect(clippy::mut_from_ref, reason = "each task makes rows of its own")]
+    fn made(&self, value: RowsId, row: usize) -> &mut [f32] {
+        let place = self.model.plan.places[value];
+        let start = self.buffers[place.slot]
+            .start()
+            .wrapping_add(row * place.width);
+        // SAFETY: a buffer has room for all rows; a task makes its own row, and of its stage nobody
+        // else touches the slot.
+        unsafe { std::slice::from_raw_parts_mut(start, place.width) }
+    }
+
+    fn step(&self, step: &DecoderStep, task: usize) {
+        let isa = self.model.isa;
+        let read = |at: usize| self.row(step.reads[at], task);
+        match (&step.action, step.makes) {
+            (Action::Product { matrix, bias }, Some(to)) => {
+                self.product(step, *matrix, bias, to, task);
+            }
+            (Action::Keep { state }, _) => self.keep(*state, read(0), task),
+            (Action::Attend { .. }, Some(to)) => self.attend(step, to, task),
+            (Action::Embed { matrix }, Some(to)) => {
+                self.model.matrices[*matrix].row(self.given.tokens[task], self.made(to, task));
+            }
+            (Action::Enter, Some(to)) => {
+                let to = self.made(to, task);
+                to.copy_from_slice(&self.given.entered[task * to.len()..][..to.len()]);
+            }
+            (Action::Select, Some(to)) => {
+                let from = self.row(step.reads[0], self.given.rows[task]);
+                self.made(to, task).copy_from_slice(from);
+            }
+            (Action::Normalise { scale, epsilon }, Some(to)) => {
+                let parts = self.made(to, task).chunks_exact_mut(scale.len());
+                for (to, from) in parts.zip(read(0).chunks_exact(scale.len())) {
+                    rows::normalise(isa, to, from, scale, *epsilon);
+                }
+            }
+            (Action::Quantise, Some(to)) => rows::quantise(isa, self.made(to, task), read(0)),
+            (Action::Rotate { table, interleaved }, Some(to)) => {
+                self.rotate(*table, *interleaved, self.made(to, task), read(0), task);
+            }
+            (Action::Gate, Some(to)) => rows::gate(isa, self.made(to, task), read(0), read(1)),
+            (Action::Add, Some(to)) => rows::add(isa, self.made(to, task), read(0), read(1)),
+            (_, None) => unreachable!("only keeping makes no value"),
+        }
+    }
+
+    #[expect(unsafe_code, reason = "tiles write columns of rows that threads share")]
+    fn product(&self, step: &DecoderStep, matrix: usize, bias: &[f32], to: RowsId, task: usize) {
+        let plan = &self.model.plan;
+        let matrix = &self.model.matrices[matrix];
+        let start = |value: RowsId| {
+            let place = plan.places[value];
+            (self.buffers[place.slot].start(), place.width)
+        };
+        let ((data, stride), (made, width)) = (start(step.reads[0]), start(to));
+        let rows = Rows {
+            data,
+            stride,
+            count: self.given.count(step.rows),
+        };
+        let add = step.reads.get(1).map(|value| start(*value).0.cast_const());
+        let results = Results {
+            data: made,
+            stride: width,
+            add,
+        };
+        for tile in task * TILES..((task + 1) * TILES).min(matrix.tiles()) {
+            // SAFETY: the plan holds widths to what the matrix says, and what is added is as wide
+            // as the result; buffers have room for all rows; these columns are this task's.
+            unsafe { product(self.model.lane_isa, matrix, tile, rows, results, bias) };
+        }
+    }
+
+    fn rotate(&self, table: usize, neighbours: bool, to: &mut [f32], from: &[f32], task: usize) {
+        let table = &self.model.plan.tables[table];
+        let start = self.given.positions[task] * table.width;
+        let cosines = &table.cosines[start..start + table.width];
+        let sines = &table.sines[start..start + table.width];
+        let width = table.width * 2;
+        for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(width)) {
+            match neighbours {
+                true => rows::rotate_neighbours(self.model.isa, to, from, cosines, sines),
+                false => rows::rotate_halves(self.model.isa, to, from, cosines, sines),
+            }
+        }
+    }
+
+    #[expect(unsafe_code, reason = "caches are shared by threads")]
+    fn keep(&self, state: usize, from: &[f32], task: usize) {
+        let width = self.model.plan.states[state].width;
+        for (head, from) in from.chunks_exact(width).enumerate() {
+            let place = (head * self.room + self.given.write + task) * width;
+            let to = self.caches[state].start().wrapping_add(place);
+            // SAFETY: the rows written were found to fit the room, and each is one task's; nobody
+            // reads the state in this stage.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, width) };
+        }
+    }
+
+    fn attend(&self, step: &DecoderStep, to: RowsId, task: usize) {
+        let Action::Attend {
+            keys,
+            values,
+            heads,
+            scale,
+        } = step.action
+        else {
+            unreachable!("it is called for this action");
+        };
+        let state = &self.model.plan.states[keys];
+        let (row, head) = (task / state.heads, task % state.heads);
+        let each = heads / state.heads * state.width;
+        let queries = &self.row(step.reads[0], row)[head * each..][..each];
+        let seen = self.given.length - self.given.count + row + 1;
+        let place = head * self.room * state.width;
+        let caches = Caches {
+            keys: self.caches[keys].start().wrapping_add(place).cast_const(),
+            values: self.caches[values].start().wrapping_add(place).cast_const(),
+            seen,
+            width: state.width,
+        };
+        let place = self.model.plan.places[to];
+        let start = self.buffers[place.slot].start();
+        let made = start.wrapping_add(row * place.width + head * each);
+        attention::group(self.model, caches, queries, made, scale);
+    }
+}

@@ -1,0 +1,82 @@
+//! Exponentials and sums over a row, each built for every width of vectors.
+
+use super::vectors::pass;
+
+/// Values summed side by side: a few vectors of the widest, so that none waits for the one before.
+const SUMS: usize = 64;
+/// Below this an exponential is less than the least normal float.
+const EXPONENT_MIN: f32 = -87.3;
+
+pass! {
+    /// Exponentials of what each value is less than the largest; `total` is what they come to.
+    fn exponentials(row: &mut [f32], total: &mut f32) {
+        let larger = |held: f32, value: f32| if value > held { value } else { held };
+        let largest = folded(row, f32::NEG_INFINITY, larger, larger);
+        for value in row.iter_mut() {
+            *value = exponential(*value - largest);
+        }
+        *total = folded(row, 0.0, |sum, value| sum + value, |a, b| a + b);
+    }
+}
+
+pass! {
+    /// Every value times a factor.
+    fn times(row: &mut [f32], factor: f32) {
+        for value in row {
+            *value *= factor;
+        }
+    }
+}
+
+/// All values drawn together, many side by side.
+#[inline(always)]
+pub(crate) fn folded(
+    values: &[f32],
+    start: f32,
+    draw: impl Fn(f32, f32) -> f32,
+    join: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    let mut held = [start; SUMS];
+    let mut whole = values.chunks_exact(SUMS);
+    for chunk in &mut whole {
+        for (held, value) in held.iter_mut().zip(chunk) {
+            *held = draw(*held, *value);
+        }
+    }
+    for (held, value) in held.iter_mut().zip(whole.remainder()) {
+        *held = draw(*held, *value);
+    }
+    let mut width = SUMS;
+    while width > 1 {
+        width /= 2;
+        for sum in 0..width {
+            held[sum] = join(held[sum], held[sum + width]);
+        }
+    }
+    held[0]
+}
+
+/// The exponential of a value that is not above zero: a power of two, and a polynomial of the rest
+/// of the exponent (Cephes' `expf`).
+#[inline(always)]
+pub(crate) fn exponential(value: f32) -> f32 {
+    // Added and taken away, it leaves the nearest integer, whose bits are the lowest of the sum.
+    const ROUND: f32 = 12_582_912.0;
+    let shifted = value * std::f32::consts::LOG2_E + ROUND;
+    let power = shifted - ROUND;
+    let rest = value - power * 0.693_359_4 + power * 2.121_944_4e-4;
+    let mut sum = 1.987_569_1e-4_f32;
+    for factor in [
+        1.398_199_9e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ] {
+        sum = sum * rest + factor;
+    }
+    sum = sum * rest * rest + rest + 1.0;
+    let exponent = (shifted.to_bits() << 23).wrapping_add(0x3f80_0000);
+    let made = sum * f32::from_bits(exponent);
+    if value < EXPONENT_MIN { 0.0 } else { made }
+}

@@ -1,0 +1,168 @@
+//! States: what a model keeps from one request to the next, such as the keys and values that a
+//! decoder has seen.
+//!
+//! A state is an output that is an input of the next request, and one node reads it and makes it
+//! anew. That node says so in its own metadata, so it stays said wherever the node goes, no cut of
+//! the graph parts the two, and other tools read past it.
+
+use std::collections::BTreeSet;
+
+use thiserror::Error;
+
+use crate::{GraphProto, ModelProto, NodeProto, StringStringEntryProto};
+
+/// The key of the entry; its value are the places of the input and the output in their lists.
+const KEY: &str = "ai.souk.state";
+
+/// An input, and the output that is its next value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatePort {
+    /// The input.
+    pub input: String,
+    /// The output.
+    pub output: String,
+}
+
+/// Why what a model says of its states does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StateError {
+    /// The entry names no input and output of its node.
+    #[error("node {node:?} says of its states {value:?}, which is not INPUT:OUTPUT of it")]
+    Entry {
+        /// The node.
+        node: String,
+        /// What it says.
+        value: String,
+    },
+    /// It is no input of the model, or another node reads it too.
+    #[error("state {input:?} is no input of the model that one node alone reads")]
+    Input {
+        /// The name.
+        input: String,
+    },
+    /// It is no output of the model.
+    #[error("state {output:?} is no output of the model")]
+    Output {
+        /// The name.
+        output: String,
+    },
+}
+
+/// The entry of a node's metadata by which its output is the next value of its input.
+#[must_use]
+pub fn entry(input: usize, output: usize) -> StringStringEntryProto {
+    StringStringEntryProto::new(KEY, format!("{input}:{output}"))
+}
+
+/// The states a model has, in the order of its nodes; none where no node says so.
+///
+/// # Errors
+/// [`StateError`]: what a node says does not fit the graph.
+pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
+    let Some(graph) = &model.graph else {
+        return Ok(Vec::new());
+    };
+    let entries = graph.node.iter().flat_map(|node| {
+        let own = node
+            .metadata_props
+            .iter()
+            .filter(|entry| entry.key() == KEY);
+        own.map(move |entry| (node, entry.value()))
+    });
+    let stated = entries.map(|(node, value)| stated(node, value));
+    let stated: Vec<StatePort> = stated.collect::<Result<_, _>>()?;
+    let inputs: BTreeSet<&str> = graph.input.iter().map(|it| it.name()).collect();
+    let outputs: BTreeSet<&str> = graph.output.iter().map(|it| it.name()).collect();
+    for StatePort { input, output } in &stated {
+        if !inputs.contains(input.as_str()) || reads(graph, input) != 1 {
+            let input = input.clone();
+            return Err(StateError::Input { input });
+        }
+        if !outputs.contains(output.as_str()) {
+            let output = output.clone();
+            return Err(StateError::Output { output });
+        }
+    }
+    Ok(stated)
+}
+
+fn stated(node: &NodeProto, value: &str) -> Result<StatePort, StateError> {
+    let places = value.split_once(':');
+    let places =
+        places.and_then(|(input, output)| Some((input.parse().ok()?, output.parse().ok()?)));
+    let port = places.and_then(|(input, output): (usize, usize)| {
+        Some(StatePort {
+            input: node.input_name(input)?.to_owned(),
+            output: node.output.get(output)?.clone(),
+        })
+    });
+    port.ok_or_else(|| StateError::Entry {
+        node: crate::subgraph::node_name(node),
+        value: value.to_owned(),
+    })
+}
+
+/// How often nodes read a value.
+fn reads(graph: &GraphProto, name: &str) -> usize {
+    let read = graph.node.iter().flat_map(crate::graph::values_read);
+    read.filter(|read| *read == name).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ValueInfoProto;
+
+    fn model(nodes: Vec<NodeProto>) -> ModelProto {
+        let value = |name: &str| ValueInfoProto::tensor(name, 1, None);
+        ModelProto {
+            graph: Some(GraphProto {
+                node: nodes,
+                input: vec![value("past"), value("x")],
+                output: vec![value("present"), value("y")],
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        }
+    }
+
+    fn joined(value: &str) -> NodeProto {
+        NodeProto {
+            metadata_props: vec![StringStringEntryProto::new(KEY, value)],
+            ..NodeProto::of("Concat", &["past", "x"], "present")
+        }
+    }
+
+    #[test]
+    fn a_state_is_read_by_the_one_node_that_makes_it() {
+        let y = || NodeProto::of("Relu", &["present"], "y");
+        let found = states(&model(vec![joined("0:0"), y()])).unwrap();
+        let port = StatePort {
+            input: "past".to_owned(),
+            output: "present".to_owned(),
+        };
+        assert_eq!(found, [port]);
+        assert_eq!(entry(0, 0), joined("0:0").metadata_props[0]);
+        let spy = NodeProto::of("Relu", &["past"], "y");
+        let refused = states(&model(vec![joined("0:0"), spy]));
+        assert!(
+            matches!(refused, Err(StateError::Input { .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_the_graph_is_refused() {
+        let of = |node: NodeProto| states(&model(vec![node]));
+        for value in ["", "0", "2:0", "0:1", "a:b", "0:0:0"] {
+            let refused = of(joined(value));
+            assert!(matches!(refused, Err(StateError::Entry { .. })), "{value}");
+        }
+        let inner = NodeProto {
+            output: vec!["inner".to_owned()],
+            ..joined("0:0")
+        };
+        assert!(matches!(of(inner), Err(StateError::Output { .. })));
+        assert_eq!(of(NodeProto::of("Relu", &["x"], "y")), Ok(Vec::new()));
+    }
+}

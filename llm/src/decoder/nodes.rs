@@ -1,0 +1,240 @@
+//! Nodes and weights of a graph as they are written.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use souk_memory::{ContentId, DType, Tensor};
+use souk_onnx::states;
+use souk_onnx::{
+    AttributeProto, AttributeType, DataLocation, GraphProto, NodeProto, StringStringEntryProto,
+    TensorProto, ValueInfoProto, tensor_to_proto,
+};
+
+use crate::weights::{BLOCK, Weight, WeightError, Weights};
+
+/// The nodes so far, in order, and the weights still to be placed.
+pub(super) struct Nodes {
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+    contents: BTreeMap<ContentId, Bytes>,
+    weights: Weights,
+    /// The values of matrices that are placed, by name.
+    placed: BTreeMap<String, String>,
+}
+
+impl Nodes {
+    pub fn new(weights: Weights) -> Self {
+        Self {
+            nodes: Vec::new(),
+            initializers: Vec::new(),
+            contents: BTreeMap::new(),
+            weights,
+            placed: BTreeMap::new(),
+        }
+    }
+
+    /// The graph, and the contents its weights name.
+    ///
+    /// # Errors
+    /// [`WeightError::Unused`]: a model with more weights is another model.
+    pub fn finish(
+        self,
+        input: Vec<ValueInfoProto>,
+        output: Vec<ValueInfoProto>,
+    ) -> Result<(GraphProto, BTreeMap<ContentId, Bytes>), WeightError> {
+        if let Some(name) = self.weights.into_keys().next() {
+            return Err(WeightError::Unused(name));
+        }
+        let graph = GraphProto {
+            name: Some("decoder".to_owned()),
+            node: self.nodes,
+            initializer: self.initializers,
+            input,
+            output,
+            ..GraphProto::default()
+        };
+        Ok((graph, self.contents))
+    }
+
+    /// Whether there is a weight of this name that is not placed yet.
+    pub fn has(&self, name: &str) -> bool {
+        self.weights.contains_key(name)
+    }
+
+    /// Adds a node with integer attributes; gives its output's name, which is `name`.
+    pub fn add(
+        &mut self,
+        operator: &str,
+        inputs: &[&str],
+        name: &str,
+        integers: &[(&str, i64)],
+    ) -> String {
+        let mut node = NodeProto::of(operator, inputs, name);
+        node.name = Some(name.to_owned());
+        node.attribute = integers
+            .iter()
+            .map(|&(key, value)| integer(key, value))
+            .collect();
+        self.nodes.push(node);
+        name.to_owned()
+    }
+
+    /// A state with rows written to it along its third axis: the output is its next value.
+    pub fn kept(&mut self, inputs: &[&str], name: &str) -> String {
+        let name = self.add("TensorScatter", inputs, name, &[("axis", -2)]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        node.metadata_props.push(states::entry(0, 0));
+        name
+    }
+
+    /// A root mean square norm over the last axis.
+    pub fn norm(&mut self, from: &str, scale: &str, name: &str, epsilon: f32) -> String {
+        let name = self.add("RMSNormalization", &[from, scale], name, &[("axis", -1)]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        node.attribute.push(AttributeProto {
+            name: Some("epsilon".to_owned()),
+            r#type: Some(AttributeType::Float as i32),
+            f: Some(epsilon),
+            ..AttributeProto::default()
+        });
+        name
+    }
+
+    /// A product with a matrix whose rows are the result's columns.
+    pub fn product(&mut self, from: &str, matrix: &str, name: &str) -> String {
+        let turned = format!("{matrix}.turned");
+        if self.placed.insert(turned.clone(), turned.clone()).is_none() {
+            self.transpose(matrix, &turned, &[1, 0]);
+        }
+        self.add("MatMul", &[from, &turned], name, &[])
+    }
+
+    /// `[1, sequence, heads * width]` as `[1, sequence, heads, width]`.
+    pub fn split(&mut self, from: &str, [heads, width]: [usize; 2], name: &str) -> String {
+        self.reshape(from, &[0, 0, heads as i64, width as i64], name)
+    }
+
+    /// `[1, sequence, heads, width]` as `[1, sequence, heads * width]`.
+    pub fn joined(&mut self, from: &str, width: usize, name: &str) -> String {
+        self.reshape(from, &[0, 0, width as i64], name)
+    }
+
+    /// The two middle axes of four exchanged.
+    pub fn turned(&mut self, from: &str, name: &str) -> String {
+        self.transpose(from, name, &[0, 2, 1, 3])
+    }
+
+    fn transpose(&mut self, from: &str, name: &str, axes: &[i64]) -> String {
+        let name = self.add("Transpose", &[from], name, &[]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        node.attribute.push(AttributeProto {
+            name: Some("perm".to_owned()),
+            r#type: Some(AttributeType::Ints as i32),
+            ints: axes.to_vec(),
+            ..AttributeProto::default()
+        });
+        name
+    }
+
+    fn reshape(&mut self, from: &str, sizes: &[i64], name: &str) -> String {
+        let words: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+        let shape = format!("sizes.{}", words.join("x"));
+        if self.placed.insert(shape.clone(), shape.clone()).is_none() {
+            let tensor = Tensor::from_vec([sizes.len()], sizes.to_vec());
+            let tensor = tensor.expect("as many as there are");
+            self.initializers.push(tensor_to_proto(&*shape, &tensor));
+        }
+        self.add("Reshape", &[from, &shape], name, &[])
+    }
+
+    /// A table that is no weight of the file.
+    pub fn table(&mut self, name: &str, sizes: [usize; 2], values: Vec<f32>) {
+        let tensor = Tensor::from_vec(sizes, values).expect("a table is as large as it says");
+        self.place(name, &tensor);
+    }
+
+    /// A vector of the file as 32-bit floats; gives its value's name.
+    pub fn vector(&mut self, name: &str, length: usize) -> Result<String, WeightError> {
+        let weight = self.take(name, &[length])?;
+        let Weight::Floats(tensor) = weight else {
+            let dtype = DType::I8;
+            let name = name.to_owned();
+            return Err(WeightError::Type { name, dtype });
+        };
+        let values = tensor.to_f64s().map_err(|_| wrong_type(name, &tensor))?;
+        let values = values.into_iter().map(|value| value as f32).collect();
+        let tensor = Tensor::from_vec([length], values).expect("as long as it was");
+        self.place(name, &tensor);
+        Ok(name.to_owned())
+    }
+
+    /// A matrix of the file as 32-bit floats; gives its value's name.
+    pub fn matrix(&mut self, name: &str, sizes: [usize; 2]) -> Result<String, WeightError> {
+        let value = match self.take(name, &sizes)? {
+            Weight::Floats(tensor) => {
+                self.place(name, &tensor);
+                match tensor.dtype() {
+                    DType::F32 => name.to_owned(),
+                    DType::F16 | DType::Bf16 => {
+                        let wide = format!("{name}.wide");
+                        let to = i64::from(DType::F32.onnx_code());
+                        self.add("Cast", &[name], &wide, &[("to", to)])
+                    }
+                    _ => return Err(wrong_type(name, &tensor)),
+                }
+            }
+            Weight::Blocks { integers, scales } => {
+                let (held, steps) = (format!("{name}.integers"), format!("{name}.scales"));
+                self.place(&held, &integers);
+                self.place(&steps, &scales);
+                let to = i64::from(DType::F32.onnx_code());
+                let block = ("block_size", BLOCK as i64);
+                let attributes = [("axis", 1), block, ("output_dtype", to)];
+                self.add("DequantizeLinear", &[&held, &steps], name, &attributes)
+            }
+        };
+        Ok(value)
+    }
+
+    fn take(&mut self, name: &str, sizes: &[usize]) -> Result<Weight, WeightError> {
+        let weight = self.weights.remove(name);
+        let weight = weight.ok_or_else(|| WeightError::Missing(name.to_owned()))?;
+        if weight.dims() != sizes {
+            return Err(WeightError::Sizes {
+                name: name.to_owned(),
+                found: weight.dims().to_vec(),
+                expected: sizes.to_vec(),
+            });
+        }
+        Ok(weight)
+    }
+
+    /// Names a tensor by its content; the values lie beside the model.
+    fn place(&mut self, name: &str, tensor: &Tensor) {
+        let id = ContentId::of(tensor.bytes());
+        self.contents.insert(id, tensor.bytes().clone());
+        let location = StringStringEntryProto::new("location", format!("blake3:{id}"));
+        self.initializers.push(TensorProto {
+            raw_data: None,
+            data_location: Some(DataLocation::External as i32),
+            external_data: vec![location],
+            ..tensor_to_proto(name, tensor)
+        });
+    }
+}
+
+fn wrong_type(name: &str, tensor: &Tensor) -> WeightError {
+    WeightError::Type {
+        name: name.to_owned(),
+        dtype: tensor.dtype(),
+    }
+}
+
+fn integer(key: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: Some(key.to_owned()),
+        r#type: Some(AttributeType::Int as i32),
+        i: Some(value),
+        ..AttributeProto::default()
+    }
+}

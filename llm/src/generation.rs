@@ -1,0 +1,203 @@
+//! Text token by token: a session of a decoder stepped until something ends it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use souk_memory::{Tensor, TensorError};
+use souk_vocabulary::processor::RunError;
+use souk_vocabulary::processor::session::Session;
+use thiserror::Error;
+
+use crate::decoder::{LENGTH, LOGITS, POSITIONS, ROWS, TOKENS, WRITE};
+use crate::sampling::{History, Sampling};
+
+/// Tokens of a prompt that are given at once: enough for products to be computed by blocks, few
+/// enough that what lies between layers stays small.
+const CHUNK: usize = 256;
+
+/// Why a text went no further.
+#[derive(Debug, Error)]
+pub enum GenerationError {
+    /// The prompt has no token.
+    #[error("the prompt is empty: a text is generated after at least one token")]
+    Empty,
+    /// More tokens than the session has room for.
+    #[error("{wanted} tokens are wanted, and the session has room for {room}")]
+    Room {
+        /// Positions wanted.
+        wanted: usize,
+        /// Positions there are.
+        room: usize,
+    },
+    /// A step failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The logits are not what a decoder gives.
+    #[error("the decoder gave no logits: {0}")]
+    Logits(TensorError),
+    /// A number among the logits is none.
+    #[error("the logits at position {0} are not all numbers")]
+    NoNumber(usize),
+}
+
+/// A sequence of tokens in a session.
+pub struct Sequence<'a> {
+    session: Box<dyn Session + 'a>,
+    length: usize,
+    room: usize,
+}
+
+impl<'a> Sequence<'a> {
+    /// An empty one, in a session whose caches have so much room.
+    #[must_use]
+    pub fn new(session: Box<dyn Session + 'a>, room: usize) -> Self {
+        Self {
+            session,
+            length: 0,
+            room,
+        }
+    }
+
+    /// Tokens so far.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Goes back to an earlier length; what came after it no longer counts, and is written over.
+    ///
+    /// # Panics
+    /// If there are not so many tokens.
+    pub fn truncate(&mut self, length: usize) {
+        assert!(length <= self.length, "a sequence goes back, not forth");
+        self.length = length;
+    }
+
+    /// Adds tokens; gives the logits of the one to come.
+    ///
+    /// # Errors
+    /// [`GenerationError`]. The sequence then is as long as what was added before it.
+    pub fn push(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
+        let wanted = self.length + tokens.len();
+        if wanted > self.room {
+            let room = self.room;
+            return Err(GenerationError::Room { wanted, room });
+        }
+        let mut logits = Vec::new();
+        for chunk in tokens.chunks(CHUNK) {
+            logits = self.step(chunk, &[chunk.len() - 1])?;
+        }
+        match logits.is_empty() {
+            true => Err(GenerationError::Empty),
+            false => Ok(logits),
+        }
+    }
+
+    /// Adds tokens; gives the logits after each.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn push_all(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
+        let rows: Vec<usize> = (0..tokens.len()).collect();
+        self.step(tokens, &rows)
+    }
+
+    fn step(&mut self, tokens: &[u32], rows: &[usize]) -> Result<Vec<f32>, GenerationError> {
+        let inputs = inputs(tokens, self.length, rows);
+        let mut outcome = self.session.step(&inputs)?;
+        let logits = outcome
+            .outputs
+            .remove(LOGITS)
+            .unwrap_or_else(|| Tensor::scalar(0i64));
+        let logits = logits.to_vec::<f32>().map_err(GenerationError::Logits)?;
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(GenerationError::NoNumber(self.length));
+        }
+        self.length += tokens.len();
+        Ok(logits)
+    }
+}
+
+/// What a decoder is given to add tokens after so many, for the logits after these of them.
+#[must_use]
+pub fn inputs(tokens: &[u32], after: usize, rows: &[usize]) -> BTreeMap<String, Tensor> {
+    let integers = |dims: &[usize], values: Vec<i64>| {
+        Tensor::from_vec(dims, values).expect("as many as the sizes say")
+    };
+    let (each, next) = (tokens.len(), after + tokens.len());
+    let ids = tokens.iter().map(|&token| i64::from(token)).collect();
+    let positions = (after..next).map(|at| at as i64).collect();
+    let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    let inputs = [
+        (TOKENS, integers(&[1, each], ids)),
+        (POSITIONS, integers(&[1, each], positions)),
+        (WRITE, integers(&[1], vec![after as i64])),
+        (LENGTH, integers(&[1], vec![next as i64])),
+        (ROWS, integers(&[rows.len()], rows)),
+    ];
+    inputs
+        .map(|(name, tensor)| (name.to_owned(), tensor))
+        .into()
+}
+
+/// What ended a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// A token that ends texts.
+    Token,
+    /// As many tokens as were asked for.
+    Length,
+    /// The sequence has no more room.
+    Room,
+    /// Whoever takes the tokens.
+    Taker,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The tokens to go on after.
+    pub prompt: &'a [u32],
+    /// How the next is drawn.
+    pub sampling: &'a Sampling,
+    /// Tokens that end a text.
+    pub ends: &'a [u32],
+    /// Tokens at most.
+    pub tokens_max: usize,
+}
+
+/// Adds the prompt to a sequence and generates after it, handing each token on as it comes. The
+/// token that ends the text is not handed on.
+///
+/// # Errors
+/// [`GenerationError`]; what was handed on stands.
+pub fn generate(
+    sequence: &mut Sequence<'_>,
+    request: &Request<'_>,
+    mut take: impl FnMut(u32) -> ControlFlow<()>,
+) -> Result<Ending, GenerationError> {
+    let mut logits = sequence.push(request.prompt)?;
+    let mut generated = Vec::new();
+    while generated.len() < request.tokens_max {
+        let history = History {
+            prompt: request.prompt,
+            generated: &generated,
+        };
+        let token = request.sampling.draw(&logits, history);
+        if request.ends.contains(&token) {
+            return Ok(Ending::Token);
+        }
+        generated.push(token);
+        if take(token).is_break() {
+            return Ok(Ending::Taker);
+        }
+        if generated.len() == request.tokens_max {
+            break;
+        }
+        if sequence.length() == sequence.room {
+            return Ok(Ending::Room);
+        }
+        logits = sequence.push(&[token])?;
+    }
+    Ok(Ending::Length)
+}

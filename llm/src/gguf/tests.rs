@@ -1,0 +1,119 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[path = "../../tests/models/gguf_writer.rs"]
+mod writer;
+
+use writer::Writer;
+
+fn small() -> Bytes {
+    let mut writer = Writer::default();
+    writer.text("general.architecture", "llama");
+    writer.number("llama.block_count", 2);
+    writer.float("llama.rope.freq_base", 1e4);
+    writer.texts("tokenizer.ggml.tokens", &["a".to_owned(), "b".to_owned()]);
+    writer.numbers("tokenizer.ggml.token_type", &[1, 3]);
+    let ones: Vec<u8> = [1.0f32, 2.0]
+        .iter()
+        .flat_map(|it| it.to_le_bytes())
+        .collect();
+    writer.tensor("norm", 0, &[2], &ones);
+    let mut eights = 0x3c00u16.to_le_bytes().to_vec();
+    eights.extend((0..32).map(|it: i8| (it - 16).cast_unsigned()));
+    writer.tensor("eights", 8, &[1, 32], &eights);
+    let mut fours = 0x4000u16.to_le_bytes().to_vec();
+    fours.extend((0..16).map(|it: u8| it | ((15 - it) << 4)));
+    writer.tensor("fours", 2, &[1, 32], &fours);
+    writer.finish()
+}
+
+#[test]
+fn a_file_gives_back_what_was_written() {
+    let file = Gguf::read(&small()).unwrap();
+    assert_eq!(file.text("general.architecture"), Some("llama"));
+    assert_eq!(file.number("llama.block_count"), Some(2));
+    assert_eq!(file.float("llama.rope.freq_base"), Some(1e4));
+    assert_eq!(file.array("tokenizer.ggml.tokens").unwrap().len(), 2);
+    let Some(Weight::Floats(norm)) = file.weight("norm") else {
+        panic!("floats stay floats");
+    };
+    assert_eq!(norm.to_vec::<f32>().unwrap(), [1.0, 2.0]);
+    let Some(Weight::Blocks { integers, scales }) = file.weight("eights") else {
+        panic!("blocks stay blocks");
+    };
+    assert_eq!(integers.to_vec::<i8>().unwrap()[..3], [-16, -15, -14]);
+    assert_eq!(scales.to_f64s().unwrap(), [1.0]);
+    assert!(file.weight("none").is_none());
+}
+
+#[test]
+fn blocks_of_four_bits_become_neighbours_with_signs() {
+    let file = Gguf::read(&small()).unwrap();
+    let Some(Weight::Blocks { integers, .. }) = file.weight("fours") else {
+        panic!("blocks stay blocks");
+    };
+    let half = |at: usize| {
+        let nibble = (integers.bytes()[at / 2] >> (4 * (at % 2))) & 15;
+        (i32::from(nibble) ^ 8) - 8
+    };
+    let values: Vec<i32> = (0..32).map(half).collect();
+    let expected: Vec<i32> = (0..16)
+        .map(|it| it - 8)
+        .chain((0..16).map(|it| 7 - it))
+        .collect();
+    assert_eq!(values, expected);
+}
+
+#[test]
+fn types_that_are_not_read_are_refused_by_name() {
+    let refused = |kind: u32| {
+        let mut writer = Writer::default();
+        writer.tensor("w", kind, &[1, 256], &[0; 256]);
+        Gguf::read(&writer.finish()).unwrap_err().to_string()
+    };
+    assert!(refused(12).contains("q4_K"), "{}", refused(12));
+    assert!(refused(14).contains("q6_K"));
+    assert!(refused(4000).contains("4000"));
+    let version = Gguf::read(&Bytes::from_static(b"GGUF\x01\0\0\0")).unwrap_err();
+    assert_eq!(version, GgufError::Version(1));
+    assert_eq!(
+        Gguf::read(&Bytes::from_static(b"ONNX")).unwrap_err(),
+        GgufError::Magic
+    );
+}
+
+#[test]
+fn a_false_count_ends_with_the_file() {
+    let mut file = MAGIC.to_vec();
+    file.extend_from_slice(&3u32.to_le_bytes());
+    file.extend_from_slice(&[0xff; 16]);
+    assert!(matches!(
+        Gguf::read(&file.into()),
+        Err(GgufError::Short { .. })
+    ));
+}
+
+proptest! {
+    #[test]
+    fn a_file_cut_anywhere_is_refused(cut in 0usize..100_000) {
+        let file = small();
+        let cut = cut % file.len();
+        prop_assert!(Gguf::read(&file.slice(..cut)).is_err());
+    }
+
+    #[test]
+    fn no_byte_makes_it_panic(changes in prop::collection::vec((any::<usize>(), any::<u8>()), 1..8)) {
+        let mut file = small().to_vec();
+        for (at, byte) in changes {
+            let at = at % file.len();
+            file[at] = byte;
+        }
+        if let Ok(read) = Gguf::read(&file.into()) {
+            for name in read.names().map(str::to_owned).collect::<Vec<_>>() {
+                let weight = read.weight(&name);
+                prop_assert!(weight.is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The tokeniser of a GGUF file, written as `tokenizer.json` says the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value as Json, json};
+
+use super::super::ModelError;
+use super::text;
+use crate::gguf::{Gguf, Value};
+
+/// How byte-level vocabularies cut a text before they merge, but for numbers: shortened words of
+/// English, other words, what is neither, and spaces.
+const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
+const OTHERS: &str = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Numbers by three digits at most, and digit by digit.
+const LLAMA_3: &str = r"\p{N}{1,3}";
+const QWEN_2: &str = r"\p{N}";
+
+/// The space of vocabularies of whole pieces.
+const SPACE: &str = "\u{2581}";
+
+/// Numbers that files give to kinds of tokens.
+const CONTROL: u64 = 3;
+const USER_DEFINED: u64 = 4;
+
+/// The words of a file.
+struct Words<'a> {
+    words: Vec<&'a str>,
+    kinds: Vec<u64>,
+    begin: Option<usize>,
+}
+
+/// The file's tokeniser as `tokenizer.json`.
+pub(super) fn json(file: &Gguf) -> Result<Json, ModelError> {
+    let words = Words::read(file)?;
+    match text(file, "tokenizer.ggml.model")? {
+        "gpt2" => byte_level(file, &words),
+        "llama" => pieces(file, &words),
+        other => Err(unknown("tokenizer.ggml.model", other)),
+    }
+}
+
+fn unknown(key: &'static str, value: &str) -> ModelError {
+    let value = value.to_owned();
+    ModelError::GgufTokenizer { key, value }
+}
+
+fn texts<'a>(file: &'a Gguf, key: &str) -> Result<Vec<&'a str>, ModelError> {
+    let lacks = || ModelError::GgufLacks(key.to_owned());
+    let values = file.array(key).ok_or_else(lacks)?;
+    let text = |value: &'a Value| match value {
+        Value::Text(text) => Some(text.as_str()),
+        _ => None,
+    };
+    values
+        .iter()
+        .map(text)
+        .collect::<Option<_>>()
+        .ok_or_else(lacks)
+}
+
+impl<'a> Words<'a> {
+    fn read(file: &'a Gguf) -> Result<Self, ModelError> {
+        let words = texts(file, "tokenizer.ggml.tokens")?;
+        let kinds = file.array("tokenizer.ggml.token_type").unwrap_or_default();
+        let kind = |value: &Value| match value {
+            Value::Unsigned(kind) => *kind,
+            _ => 0,
+        };
+        let begin = file.number("tokenizer.ggml.bos_token_id");
+        Ok(Self {
+            kinds: kinds.iter().map(kind).collect(),
+            begin: begin
+                .and_then(|id| usize::try_from(id).ok())
+                .filter(|id| *id < words.len()),
+            words,
+        })
+    }
+
+    fn ids(&self) -> BTreeMap<&'a str, usize> {
+        let each = self.words.iter().enumerate();
+        each.map(|(id, word)| (*word, id)).collect()
+    }
+
+    /// Tokens that are never made by merging.
+    fn added(&self) -> Vec<Json> {
+        let each = self.words.iter().enumerate();
+        let added = each.filter_map(|(id, word)| {
+            let kind = self.kinds.get(id).copied().unwrap_or(0);
+            (kind == CONTROL || kind == USER_DEFINED).then(|| {
+                json!({"id": id, "content": word, "single_word": false, "lstrip": false,
+                    "rstrip": false, "normalized": false, "special": kind == CONTROL})
+            })
+        });
+        added.collect()
+    }
+
+    /// Puts the mark of a beginning before a text, where the file has that done.
+    fn framed(&self, file: &Gguf, otherwise: bool) -> Json {
+        let wanted = match file.metadata.get("tokenizer.ggml.add_bos_token") {
+            Some(Value::Bool(wanted)) => *wanted,
+            _ => otherwise,
+        };
+        let Some(id) = self.begin.filter(|_| wanted) else {
+            return Json::Null;
+        };
+        let word = self.words[id];
+        let mark = json!({"SpecialToken": {"id": word, "type_id": 0}});
+        let text = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
+        json!({"type": "TemplateProcessing", "single": [mark, text("A")],
+            "pair": [mark, text("A"), text("B")],
+            "special_tokens": {word: {"id": word, "ids": [id], "tokens": [word]}}})
+    }
+
+    fn whole(&self, file: &Gguf, begins: bool, parts: [Json; 3], model: Json) -> Json {
+        let [normalizer, cutter, decoder] = parts;
+        json!({"version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": self.added(), "normalizer": normalizer, "pre_tokenizer": cutter,
+            "post_processor": self.framed(file, begins), "decoder": decoder, "model": model})
+    }
+}
+
+/// A vocabulary of bytes that are merged.
+fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
+    let name = file.text("tokenizer.ggml.pre").unwrap_or("default");
+    let bytes = |with_regex: bool| {
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": with_regex})
+    };
+    let split = |numbers: &str| {
+        let pattern = format!("{WORDS}{numbers}{OTHERS}");
+        json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+                "invert": false},
+            bytes(false)]})
+    };
+    let (normalizer, cutter) = match name {
+        "llama-bpe" => (Json::Null, split(LLAMA_3)),
+        "qwen2" => (json!({"type": "NFC"}), split(QWEN_2)),
+        "smollm" => {
+            let digits = json!({"type": "Digits", "individual_digits": true});
+            let cutters = json!({"type": "Sequence", "pretokenizers": [digits, bytes(true)]});
+            (Json::Null, cutters)
+        }
+        "default" | "gpt-2" => (Json::Null, bytes(true)),
+        other => return Err(unknown("tokenizer.ggml.pre", other)),
+    };
+    let is_llama = name == "llama-bpe";
+    let merges = texts(file, "tokenizer.ggml.merges")?;
+    let model = json!({"type": "BPE", "dropout": null, "unk_token": null,
+        "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+        "byte_fallback": false, "ignore_merges": is_llama, "vocab": words.ids(),
+        "merges": merges});
+    Ok(words.whole(file, is_llama, [normalizer, cutter, bytes(true)], model))
+}
+
+/// A vocabulary of pieces with scores: what is merged first has the higher one.
+fn pieces(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
+    let lacks = || ModelError::GgufLacks("tokenizer.ggml.scores".to_owned());
+    let scores = file.array("tokenizer.ggml.scores").ok_or_else(lacks)?;
+    let score = |value: &Value| match value {
+        Value::Float(score) => Some(*score),
+        _ => None,
+    };
+    let scores: Vec<f64> = scores
+        .iter()
+        .map(score)
+        .collect::<Option<_>>()
+        .ok_or_else(lacks)?;
+    let ids = words.ids();
+    let unknown = words.kinds.iter().position(|kind| *kind == 2);
+    let unknown = unknown.and_then(|id| words.words.get(id));
+    let model = json!({"type": "BPE", "dropout": null, "unk_token": unknown,
+        "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+        "byte_fallback": true, "ignore_merges": false, "vocab": ids,
+        "merges": merges(words, &ids, &scores)});
+    let prefixed = !matches!(
+        file.metadata.get("tokenizer.ggml.add_space_prefix"),
+        Some(Value::Bool(false))
+    );
+    let replace = |from: &str, to: &str| {
+        let from = json!({"String": from});
+        json!({"type": "Replace", "pattern": from, "content": to})
+    };
+    let mut normalizers = vec![replace(" ", SPACE)];
+    let mut decoders = vec![
+        replace(SPACE, " "),
+        json!({"type": "ByteFallback"}),
+        json!({"type": "Fuse"}),
+    ];
+    if prefixed {
+        normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
+        decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    }
+    let normalizer = json!({"type": "Sequence", "normalizers": normalizers});
+    let decoder = json!({"type": "Sequence", "decoders": decoders});
+    Ok(words.whole(file, true, [normalizer, Json::Null, decoder], model))
+}
+
+/// All pairs of pieces that make a piece, in the order in which they are merged.
+fn merges(words: &Words<'_>, ids: &BTreeMap<&str, usize>, scores: &[f64]) -> Vec<[String; 2]> {
+    let special: BTreeSet<usize> = [CONTROL, USER_DEFINED]
+        .into_iter()
+        .flat_map(|kind| {
+            let kinds = words.kinds.iter().enumerate();
+            kinds.filter(move |(_, it)| **it == kind).map(|(id, _)| id)
+        })
+        .collect();
+    let mut found = Vec::new();
+    for (id, word) in words.words.iter().enumerate() {
+        if special.contains(&id) {
+            continue;
+        }
+        let score = scores.get(id).copied().unwrap_or(f64::NEG_INFINITY);
+        let mut own: Vec<(usize, usize)> = word
+            .char_indices()
+            .skip(1)
+            .filter_map(|(at, _)| Some((*ids.get(&word[..at])?, *ids.get(&word[at..])?)))
+            .collect();
+        own.sort_unstable();
+        found.extend(own.into_iter().map(|pair| (score, pair)));
+    }
+    let length = |id: usize| words.words[id].chars().count();
+    let order =
+        |(score, (left, right)): &(f64, (usize, usize))| (*score, length(*left), length(*right));
+    found.sort_by(|a, b| {
+        let (a, b) = (order(a), order(b));
+        b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)).then(b.2.cmp(&a.2))
+    });
+    let names = |(_, (left, right)): (f64, (usize, usize))| {
+        [words.words[left].to_owned(), words.words[right].to_owned()]
+    };
+    found.into_iter().map(names).collect()
+}

@@ -1,0 +1,366 @@
+//! The next token, drawn from logits.
+//!
+//! Penalties, temperature and filters are applied in the order, and mean, what Hugging Face's tools
+//! apply and mean. The draw is counted: it depends on the seed and the position alone, so whoever
+//! goes on with a text after a failure draws what would have been drawn.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+/// How tokens are drawn. The default takes the likeliest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// What logits are divided by; 0 takes the likeliest token.
+    pub temperature: f64,
+    /// So many of the likeliest tokens stay; all where it is 0.
+    pub top_k: usize,
+    /// The likeliest tokens stay that have this probability together.
+    pub top_p: f64,
+    /// Tokens stay that have this part of the likeliest one's probability.
+    pub min_p: f64,
+    /// Logits of tokens seen are divided by it, or multiplied where they are negative.
+    pub repetition: f64,
+    /// Taken from a generated token's logit for each time it was generated.
+    pub frequency: f64,
+    /// Taken from the logit of each token that was generated.
+    pub presence: f64,
+    /// Added to the logits of these tokens.
+    pub bias: BTreeMap<u32, f64>,
+    /// Draws of one seed repeat.
+    pub seed: u64,
+}
+
+/// Why a way of sampling is refused.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("{name} is {value}, and should be {range}")]
+pub struct SamplingError {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it is set to.
+    pub value: f64,
+    /// What it could be.
+    pub range: &'static str,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition: 1.0,
+            frequency: 0.0,
+            presence: 0.0,
+            bias: BTreeMap::new(),
+            seed: 0,
+        }
+    }
+}
+
+/// What was seen before the token to be drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct History<'a> {
+    /// The prompt.
+    pub prompt: &'a [u32],
+    /// What was generated since.
+    pub generated: &'a [u32],
+}
+
+impl History<'_> {
+    fn position(&self) -> u64 {
+        (self.prompt.len() + self.generated.len()) as u64
+    }
+}
+
+impl Sampling {
+    /// The same, if every number is in its range.
+    ///
+    /// # Errors
+    /// [`SamplingError`], for the first that is not.
+    pub fn checked(self) -> Result<Self, SamplingError> {
+        let share = |value: f64| (0.0..=1.0).contains(&value);
+        let checks = [
+            (
+                "temperature",
+                self.temperature,
+                self.temperature >= 0.0,
+                "0 or more",
+            ),
+            (
+                "top-p",
+                self.top_p,
+                share(self.top_p) && self.top_p > 0.0,
+                "above 0, at most 1",
+            ),
+            ("min-p", self.min_p, share(self.min_p), "from 0 to 1"),
+            (
+                "repetition penalty",
+                self.repetition,
+                self.repetition > 0.0,
+                "above 0",
+            ),
+            (
+                "frequency penalty",
+                self.frequency,
+                self.frequency.is_finite(),
+                "a number",
+            ),
+            (
+                "presence penalty",
+                self.presence,
+                self.presence.is_finite(),
+                "a number",
+            ),
+        ];
+        let wrong = checks
+            .into_iter()
+            .find(|(_, value, fits, _)| !fits || !value.is_finite());
+        match wrong {
+            Some((name, value, _, range)) => Err(SamplingError { name, value, range }),
+            None => Ok(self),
+        }
+    }
+
+    /// The next token.
+    ///
+    /// # Panics
+    /// Where there are no logits.
+    #[must_use]
+    pub fn draw(&self, logits: &[f32], history: History<'_>) -> u32 {
+        assert!(!logits.is_empty(), "a vocabulary has tokens");
+        if self.temperature == 0.0 {
+            return likeliest(&self.penalised(logits, history));
+        }
+        let shares = self.probabilities(logits, history);
+        let point = uniform(self.seed, history.position());
+        let mut below = 0.0;
+        for &(token, share) in &shares {
+            below += share;
+            if point < below {
+                return token;
+            }
+        }
+        // Sums round: the last has what is missing to one.
+        shares[shares.len() - 1].0
+    }
+
+    /// Tokens that may be drawn with their probabilities, the likeliest first.
+    #[must_use]
+    pub fn probabilities(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
+        let temperature = match self.temperature {
+            0.0 => 1.0,
+            temperature => temperature,
+        };
+        let scores = self.penalised(logits, history).into_iter().enumerate();
+        let scores = scores.map(|(token, score)| (token as u32, score / temperature));
+        let mut scores: Vec<(u32, f64)> = scores.collect();
+        let likelier = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        let kept = if self.top_k == 0 {
+            scores.len()
+        } else {
+            self.top_k.min(scores.len())
+        };
+        if kept < scores.len() {
+            scores.select_nth_unstable_by(kept, likelier);
+            scores.truncate(kept);
+        }
+        scores.sort_unstable_by(likelier);
+        let mut shares = softmax(scores);
+        if self.top_p < 1.0 {
+            let kept = nucleus(&shares, self.top_p);
+            shares.truncate(kept);
+            normalise(&mut shares);
+        }
+        if self.min_p > 0.0 {
+            let least = self.min_p * shares[0].1;
+            shares.retain(|(_, share)| *share >= least);
+            normalise(&mut shares);
+        }
+        shares
+    }
+
+    fn penalised(&self, logits: &[f32], history: History<'_>) -> Vec<f64> {
+        let mut scores: Vec<f64> = logits.iter().map(|&logit| f64::from(logit)).collect();
+        for (&token, bias) in &self.bias {
+            if let Some(score) = scores.get_mut(token as usize) {
+                *score += bias;
+            }
+        }
+        if self.repetition != 1.0 {
+            let mut seen = [history.prompt, history.generated].concat();
+            seen.sort_unstable();
+            seen.dedup();
+            for token in seen {
+                if let Some(score) = scores.get_mut(token as usize) {
+                    let factor = self.repetition;
+                    *score = if *score < 0.0 {
+                        *score * factor
+                    } else {
+                        *score / factor
+                    };
+                }
+            }
+        }
+        if self.frequency != 0.0 || self.presence != 0.0 {
+            let mut times = BTreeMap::new();
+            for token in history.generated {
+                *times.entry(*token).or_insert(0u32) += 1;
+            }
+            for (token, times) in times {
+                if let Some(score) = scores.get_mut(token as usize) {
+                    *score -= self.frequency * f64::from(times) + self.presence;
+                }
+            }
+        }
+        scores
+    }
+}
+
+/// The first of the largest.
+fn likeliest(scores: &[f64]) -> u32 {
+    let mut best = 0;
+    for (at, score) in scores.iter().enumerate() {
+        if *score > scores[best] {
+            best = at;
+        }
+    }
+    best as u32
+}
+
+/// Probabilities of scores of which the first is the largest.
+fn softmax(mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
+    let largest = scores[0].1;
+    scores
+        .iter_mut()
+        .for_each(|(_, score)| *score = (*score - largest).exp());
+    normalise(&mut scores);
+    scores
+}
+
+fn normalise(shares: &mut [(u32, f64)]) {
+    let sum: f64 = shares.iter().map(|(_, share)| share).sum();
+    shares.iter_mut().for_each(|(_, share)| *share /= sum);
+}
+
+/// How many of the likeliest have a probability together, one at least.
+fn nucleus(shares: &[(u32, f64)], wanted: f64) -> usize {
+    let mut sum = 0.0;
+    let enough = |(_, share): &(u32, f64)| {
+        sum += share;
+        sum >= wanted
+    };
+    shares
+        .iter()
+        .position(enough)
+        .map_or(shares.len(), |last| last + 1)
+}
+
+/// A number from 0 to below 1 for a seed and a position: two rounds of SplitMix64.
+fn uniform(seed: u64, position: u64) -> f64 {
+    let bits = mixed(mixed(seed).wrapping_add(position)) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}
+
+fn mixed(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: History<'_> = History {
+        prompt: &[],
+        generated: &[],
+    };
+
+    fn with(change: impl FnOnce(&mut Sampling)) -> Sampling {
+        let mut sampling = Sampling {
+            temperature: 1.0,
+            ..Sampling::default()
+        };
+        change(&mut sampling);
+        sampling
+    }
+
+    fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<(u32, f64)> {
+        let shares = sampling.probabilities(logits, NONE).into_iter();
+        let rounded = |share: f64| (share * 1e6).round() / 1e6;
+        shares
+            .map(|(token, share)| (token, rounded(share)))
+            .collect()
+    }
+
+    /// Logits of these probabilities.
+    fn logits(shares: &[f64]) -> Vec<f32> {
+        shares.iter().map(|share| share.ln() as f32).collect()
+    }
+
+    #[test]
+    fn filters_keep_what_they_say_and_renormalise() {
+        let logits = logits(&[0.1, 0.4, 0.2, 0.3]);
+        let all = shares(&with(|_| {}), &logits);
+        assert_eq!(all, [(1, 0.4), (3, 0.3), (2, 0.2), (0, 0.1)]);
+        let two = shares(&with(|it| it.top_k = 2), &logits);
+        assert_eq!(two, [(1, 0.571429), (3, 0.428571)]);
+        // 0.4 and 0.3 are not 0.75 yet: the one that passes it stays.
+        let nucleus = shares(&with(|it| it.top_p = 0.75), &logits);
+        assert_eq!(nucleus, [(1, 0.444444), (3, 0.333333), (2, 0.222222)]);
+        let near = shares(&with(|it| it.min_p = 0.6), &logits);
+        assert_eq!(near, [(1, 0.571429), (3, 0.428571)]);
+        let cold = shares(&with(|it| it.temperature = 0.5), &logits);
+        assert_eq!(cold[0], (1, 0.533333));
+    }
+
+    #[test]
+    fn penalties_fall_on_what_was_seen() {
+        let history = History {
+            prompt: &[0],
+            generated: &[1, 1],
+        };
+        let penalised =
+            |change: fn(&mut Sampling)| with(change).penalised(&[2.0, 2.0, -2.0, 1.0], history);
+        assert_eq!(penalised(|it| it.repetition = 2.0), [1.0, 1.0, -2.0, 1.0]);
+        assert_eq!(penalised(|it| it.frequency = 0.5), [2.0, 1.0, -2.0, 1.0]);
+        assert_eq!(penalised(|it| it.presence = 0.5), [2.0, 1.5, -2.0, 1.0]);
+        let biased = penalised(|it| it.bias = BTreeMap::from([(3, 9.0), (99, 1.0)]));
+        assert_eq!(biased, [2.0, 2.0, -2.0, 10.0]);
+    }
+
+    #[test]
+    fn a_draw_depends_on_seed_and_position_alone_and_follows_the_shares() {
+        let logits = logits(&[0.5, 0.25, 0.25]);
+        let drawn = |seed: u64| -> Vec<u32> {
+            let sampling = with(|it| it.seed = seed);
+            let at = |position: usize| {
+                let prompt = vec![0; position];
+                let history = History {
+                    prompt: &prompt,
+                    generated: &[],
+                };
+                sampling.draw(&logits, history)
+            };
+            (0..4000).map(at).collect()
+        };
+        let first = drawn(7);
+        assert_eq!(first, drawn(7));
+        assert_ne!(first, drawn(8));
+        let share = first.iter().filter(|token| **token == 0).count() as f64 / 4000.0;
+        assert!((share - 0.5).abs() < 0.04, "{share}");
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_refused_by_name() {
+        let refused = |change: fn(&mut Sampling)| with(change).checked().unwrap_err().name;
+        assert_eq!(refused(|it| it.temperature = -1.0), "temperature");
+        assert_eq!(refused(|it| it.temperature = f64::NAN), "temperature");
+        assert_eq!(refused(|it| it.top_p = 0.0), "top-p");
+        assert_eq!(refused(|it| it.min_p = 1.5), "min-p");
+        assert_eq!(refused(|it| it.repetition = 0.0), "repetition penalty");
+    }
+}

@@ -1,0 +1,115 @@
+//! Strings at which a text ends, which come in pieces.
+
+/// Text held back as long as it could become a string to stop at.
+#[derive(Clone, Debug, Default)]
+pub struct StopStrings {
+    strings: Vec<String>,
+    held: String,
+}
+
+/// What came of a piece of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// This much is sure, and more may come.
+    On(String),
+    /// This much came before a string to stop at.
+    Found(String),
+}
+
+impl StopStrings {
+    /// Stops at the first of these that comes; empty ones are left out.
+    #[must_use]
+    pub fn new(mut strings: Vec<String>) -> Self {
+        strings.retain(|string| !string.is_empty());
+        Self {
+            strings,
+            held: String::new(),
+        }
+    }
+
+    /// Takes the next piece.
+    pub fn push(&mut self, piece: &str) -> Stop {
+        self.held.push_str(piece);
+        let found = self
+            .strings
+            .iter()
+            .filter_map(|string| self.held.find(string.as_str()));
+        if let Some(end) = found.min() {
+            self.held.truncate(end);
+            return Stop::Found(std::mem::take(&mut self.held));
+        }
+        let sure = self.held.len() - self.doubtful();
+        let rest = self.held.split_off(sure);
+        Stop::On(std::mem::replace(&mut self.held, rest))
+    }
+
+    /// What was held back, where the text ends by itself.
+    #[must_use]
+    pub fn rest(self) -> String {
+        self.held
+    }
+
+    /// Bytes of the longest ending that a string to stop at begins with.
+    fn doubtful(&self) -> usize {
+        let lengths = |string: &String| {
+            let most = (string.len() - 1).min(self.held.len());
+            let begins = |length: &usize| {
+                let ending = &self.held.as_bytes()[self.held.len() - length..];
+                string.as_bytes().starts_with(ending)
+            };
+            (1..=most).rev().find(begins)
+        };
+        self.strings.iter().filter_map(lengths).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn on(text: &str) -> Stop {
+        Stop::On(text.to_owned())
+    }
+
+    #[test]
+    fn what_could_become_a_stop_is_held_back_until_it_cannot() {
+        let mut stops = StopStrings::new(vec!["END".to_owned(), String::new()]);
+        assert_eq!(stops.push("the E"), on("the "));
+        assert_eq!(stops.push("N"), on(""));
+        assert_eq!(stops.push("tE"), on("ENt"));
+        assert_eq!(stops.push("ND rest"), Stop::Found(String::new()));
+    }
+
+    #[test]
+    fn the_first_of_several_ends_the_text() {
+        let mut stops = StopStrings::new(vec!["bc".to_owned(), "ab".to_owned()]);
+        assert_eq!(stops.push("xabc"), Stop::Found("x".to_owned()));
+    }
+
+    /// All that is said of a text that comes in two pieces.
+    fn said(pieces: [&str; 2], stop: &str) -> String {
+        let mut stops = StopStrings::new(vec![stop.to_owned()]);
+        let mut said = String::new();
+        for piece in pieces {
+            match stops.push(piece) {
+                Stop::On(text) => said.push_str(&text),
+                Stop::Found(text) => return said + &text,
+            }
+        }
+        said + &stops.rest()
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_say_what_the_whole_says(
+            text in "[aé]{0,12}", cut in 0usize..12, stop in "[aé]{1,3}",
+        ) {
+            let mut cuts = (0..=cut.min(text.len())).rev();
+            let cut = cuts.find(|at| text.is_char_boundary(*at)).unwrap();
+            let expected = text.find(&stop).map_or(&text[..], |end| &text[..end]);
+            prop_assert_eq!(&said([&text[..cut], &text[cut..]], &stop)[..], expected);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Decoders on this machine's processor, held against references in 64-bit floats.
+
+use std::ops::ControlFlow;
+
+use serde::Deserialize;
+use serde_json::Value;
+use souk_llm::decoder::Decoder;
+use souk_llm::generation::{Ending, GenerationError, Request, generate};
+use souk_llm::model::LanguageModel;
+use souk_llm::sampling::Sampling;
+use souk_vocabulary::processor::session::{HeldSession, Session, State};
+use souk_vocabulary::processor::{Processor, Program};
+
+use super::common;
+
+/// Of the largest logit: what 32-bit floats may differ by.
+const TOLERANCE: f32 = 2e-5;
+/// Positions the caches have room for.
+pub const ROOM: usize = 48;
+
+/// What `reference/decoder.py` found.
+#[derive(Deserialize)]
+pub struct Case {
+    pub config: Value,
+    pub prompt: Vec<u32>,
+    pub generated: Vec<u32>,
+    /// After the prompt, and before the last token.
+    pub logits: [Vec<f32>; 2],
+}
+
+impl Case {
+    pub fn read(name: &str) -> Self {
+        let path = format!("{}/tests/reference/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    }
+
+    pub fn decoder(&self) -> Decoder {
+        let folder = tempfile::tempdir().unwrap();
+        common::write_folder(folder.path(), &self.config, &common::weights(&self.config));
+        let model = LanguageModel::open(folder.path()).unwrap();
+        model.decoder(ROOM).unwrap()
+    }
+
+    fn program(&self) -> (Box<dyn Program>, Decoder) {
+        let decoder = self.decoder();
+        (common::cpu().compile(&decoder.subgraph).unwrap(), decoder)
+    }
+}
+
+pub fn near(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(0.0f32, |most, it| most.max(it.abs()));
+    let pairs = found.iter().zip(expected);
+    let apart = pairs.fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    assert!(
+        apart <= TOLERANCE * largest,
+        "{what}: {apart} apart of {largest}"
+    );
+}
+
+const CASES: [&str; 5] = ["llama", "llama-3", "mistral", "qwen2", "qwen3"];
+
+#[test]
+fn every_architecture_gives_the_logits_and_the_text_of_its_reference() {
+    for name in CASES {
+        let case = Case::read(name);
+        let (program, decoder) = case.program();
+        let mut sequence = common::sequence(&*program, &decoder, ROOM);
+        let first = sequence.push(&case.prompt).unwrap();
+        near(&first, &case.logits[0], name);
+        let greedy = Sampling::default();
+        sequence.truncate(0);
+        let request = Request {
+            prompt: &case.prompt,
+            sampling: &greedy,
+            ends: &[],
+            tokens_max: case.generated.len(),
+        };
+        let mut text = Vec::new();
+        let take = |token| {
+            text.push(token);
+            ControlFlow::Continue(())
+        };
+        let ending = generate(&mut sequence, &request, take).unwrap();
+        assert_eq!((ending, &text), (Ending::Length, &case.generated), "{name}");
+        let all = [&case.prompt[..], &case.generated[..]].concat();
+        sequence.truncate(0);
+        let last = sequence.push(&all[..all.len() - 1]).unwrap();
+        near(&last, &case.logits[1], name);
+    }
+}
+
+/// The other engines know nothing of decoders: what they give is what ONNX defines.
+#[test]
+fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
+    for name in ["llama-3", "qwen2"] {
+        let case = Case::read(name);
+        let mut decoder = case.decoder();
+        let mut model = souk_onnx::decode(decoder.subgraph.model.clone()).unwrap();
+        let graph = model.graph.as_mut().unwrap();
+        graph
+            .node
+            .iter_mut()
+            .for_each(|node| node.metadata_props.clear());
+        decoder.subgraph.model = souk_onnx::encode(&model);
+        let program = common::cpu().compile(&decoder.subgraph).unwrap();
+        let mut sequence = common::sequence(&*program, &decoder, ROOM);
+        sequence.push(&case.prompt[..6]).unwrap();
+        let logits = sequence.push(&case.prompt[6..]).unwrap();
+        near(&logits, &case.logits[0], name);
+    }
+}
+
+#[test]
+fn tokens_one_by_one_give_the_bits_that_they_give_at_once() {
+    for name in ["llama", "qwen3"] {
+        let case = Case::read(name);
+        let (program, decoder) = case.program();
+        let mut sequence = common::sequence(&*program, &decoder, ROOM);
+        let at_once = sequence.push_all(&case.prompt).unwrap();
+        sequence.truncate(0);
+        let each = case
+            .prompt
+            .iter()
+            .flat_map(|token| sequence.push(&[*token]).unwrap());
+        let one_by_one: Vec<f32> = each.collect();
+        assert!(
+            at_once == one_by_one,
+            "{name}: sums depend on the rows beside them"
+        );
+    }
+}
+
+#[test]
+fn a_sequence_goes_back_and_on_as_if_it_had_never_been_elsewhere() {
+    let case = Case::read("llama");
+    let (program, decoder) = case.program();
+    let mut sequence = common::sequence(&*program, &decoder, ROOM);
+    let straight = sequence.push(&case.prompt).unwrap();
+    sequence.truncate(4);
+    sequence.push(&[1, 2, 3, 4, 5]).unwrap();
+    sequence.truncate(4);
+    let again = sequence.push(&case.prompt[4..]).unwrap();
+    assert_eq!(straight, again);
+}
+
+#[test]
+fn what_one_session_exports_another_goes_on_with() {
+    let case = Case::read("qwen2");
+    let (program, decoder) = case.program();
+    let first = |port: &souk_onnx::states::StatePort| State {
+        port: port.clone(),
+        value: decoder.empty_cache(ROOM),
+    };
+    let inputs = |tokens: &[u32], from: usize| {
+        souk_llm::generation::inputs(tokens, from, &[tokens.len() - 1])
+    };
+    let mut own = program
+        .session(decoder.states.iter().map(first).collect())
+        .unwrap();
+    own.step(&inputs(&case.prompt[..5], 0)).unwrap();
+    let mut moved = own.export().unwrap();
+    let states = decoder.states.iter().map(|port| State {
+        port: port.clone(),
+        value: moved.remove(&port.input).unwrap(),
+    });
+    let mut plain = HeldSession::new(&*program, states.collect());
+    let rest = inputs(&case.prompt[5..], 5);
+    let there = plain.step(&rest).unwrap();
+    let here = own.step(&rest).unwrap();
+    near(
+        &there.outputs["logits"].to_vec::<f32>().unwrap(),
+        &here.outputs["logits"].to_vec::<f32>().unwrap(),
+        "moved",
+    );
+}
+
+#[test]
+fn a_sequence_longer_than_its_room_is_refused_and_stands() {
+    let case = Case::read("llama");
+    let (program, decoder) = case.program();
+    let mut sequence = common::sequence(&*program, &decoder, 10);
+    sequence.push(&case.prompt).unwrap();
+    let refused = sequence.push(&[1, 2]);
+    assert!(matches!(
+        refused,
+        Err(GenerationError::Room {
+            wanted: 11,
+            room: 10
+        })
+    ));
+    assert_eq!(sequence.length(), case.prompt.len());
+    sequence.push(&[1]).unwrap();
+}
+
+#[test]
+fn a_written_model_is_the_same_model() {
+    let case = Case::read("llama-3");
+    let folder = tempfile::tempdir().unwrap();
+    common::write_folder(folder.path(), &case.config, &common::weights(&case.config));
+    let written = folder.path().join("written");
+    LanguageModel::open(folder.path())
+        .unwrap()
+        .write(&written, ROOM)
+        .unwrap();
+    let model = LanguageModel::open(&written).unwrap();
+    assert_eq!(model.positions(), ROOM);
+    let again = model.decoder(ROOM).unwrap();
+    let first = case.decoder();
+    assert_eq!(again.states, first.states);
+    assert_eq!(again.subgraph.weights, first.subgraph.weights);
+    assert_eq!(again.subgraph.model, first.subgraph.model);
+    let refused = LanguageModel::open(&written).unwrap().decoder(ROOM + 1);
+    assert!(refused.err().unwrap().to_string().contains("room for 48"));
+}
+
+#[test]
+fn weights_that_do_not_fit_the_numbers_are_refused_by_name() {
+    let case = Case::read("llama");
+    let refused = |change: fn(&mut std::collections::BTreeMap<String, souk_memory::Tensor>)| {
+        let mut weights = common::weights(&case.config);
+        change(&mut weights);
+        let folder = tempfile::tempdir().unwrap();
+        common::write_folder(folder.path(), &case.config, &weights);
+        let model = LanguageModel::open(folder.path()).unwrap();
+        model.decoder(ROOM).err().unwrap().to_string()
+    };
+    let missing = refused(|it| drop(it.remove("model.layers.2.mlp.up_proj.weight")));
+    assert_eq!(
+        missing,
+        "weight \"model.layers.2.mlp.up_proj.weight\" is missing"
+    );
+    let more = refused(|it| {
+        let norm = it["model.norm.weight"].clone();
+        it.insert("model.layers.0.self_attn.q_norm.weight".to_owned(), norm);
+    });
+    assert!(more.contains("q_norm"), "{more}");
+    let sizes = refused(|it| {
+        let norm = it["model.norm.weight"].clone();
+        it.insert("lm_head.weight".to_owned(), norm);
+    });
+    assert!(sizes.contains("[64], not [97, 64]"), "{sizes}");
+}

@@ -1,0 +1,190 @@
+//! The same models as GGUF files.
+
+use bytes::Bytes;
+use serde_json::Value;
+use souk_llm::model::LanguageModel;
+use souk_memory::F16;
+use souk_vocabulary::processor::Processor;
+
+use super::common;
+use super::decoders::{Case, ROOM, near};
+use super::gguf_writer::Writer;
+
+/// What each tensor is called in GGUF files.
+const NAMES: [(&str, &str); 11] = [
+    ("input_layernorm", "attn_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.q_norm", "attn_q_norm"),
+    ("self_attn.k_norm", "attn_k_norm"),
+    ("self_attn.o_proj", "attn_output"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
+
+fn name(known: &str) -> String {
+    match known {
+        "model.embed_tokens.weight" => return "token_embd.weight".to_owned(),
+        "model.norm.weight" => return "output_norm.weight".to_owned(),
+        "lm_head.weight" => return "output.weight".to_owned(),
+        _ => {}
+    }
+    let rest = known.strip_prefix("model.layers.").unwrap();
+    let (layer, rest) = rest.split_once('.').unwrap();
+    let (part, ending) = rest.rsplit_once('.').unwrap();
+    let (_, part) = NAMES.iter().find(|(known, _)| *known == part).unwrap();
+    format!("blk.{layer}.{part}.{ending}")
+}
+
+/// Rows of queries and keys as Llama's converters order them: a pair's two side by side.
+fn side_by_side(values: &[f32], rows: usize, width: usize) -> Vec<f32> {
+    let depth = values.len() / rows;
+    let from = |row: usize| {
+        let (head, within) = (row / width, row % width);
+        head * width + within / 2 + (within % 2) * (width / 2)
+    };
+    let rows = (0..rows).flat_map(|row| &values[from(row) * depth..][..depth]);
+    rows.copied().collect()
+}
+
+fn metadata(writer: &mut Writer, config: &Value) {
+    let family = config["model_type"].as_str().unwrap();
+    let number = |key: &str| config[key].as_u64().map(|it| u32::try_from(it).unwrap());
+    let keys = [
+        ("embedding_length", "hidden_size"),
+        ("block_count", "num_hidden_layers"),
+        ("attention.head_count", "num_attention_heads"),
+        ("attention.head_count_kv", "num_key_value_heads"),
+        ("feed_forward_length", "intermediate_size"),
+        ("context_length", "max_position_embeddings"),
+        ("attention.key_length", "head_dim"),
+    ];
+    writer.text("general.architecture", family);
+    for (key, known) in keys {
+        if let Some(number) = number(known) {
+            writer.number(&format!("{family}.{key}"), number);
+        }
+    }
+    let float = |key: &str| config[key].as_f64().unwrap() as f32;
+    writer.float(&format!("{family}.rope.freq_base"), float("rope_theta"));
+    let epsilon = format!("{family}.attention.layer_norm_rms_epsilon");
+    writer.float(&epsilon, float("rms_norm_eps"));
+    writer.text("tokenizer.ggml.model", "gpt2");
+    let words = (0..number("vocab_size").unwrap()).map(|id| format!("w{id}"));
+    writer.texts("tokenizer.ggml.tokens", &words.collect::<Vec<_>>());
+    writer.texts("tokenizer.ggml.merges", &[]);
+}
+
+/// How matrices are written.
+#[derive(Clone, Copy)]
+enum Kind {
+    F32,
+    F16,
+    Q8,
+    Q4,
+}
+
+/// A matrix' bytes and its type's number, and the numbers it then stands for.
+fn written(kind: Kind, values: &[f32]) -> (u32, Vec<u8>, Vec<f32>) {
+    let bytes = |block: &[f32], to: &mut (Vec<u8>, Vec<f32>)| {
+        let largest = block.iter().fold(0.0f32, |most, it| most.max(it.abs()));
+        let most = if matches!(kind, Kind::Q8) { 127.0 } else { 7.0 };
+        let scale = F16::from_f32(largest / most);
+        to.0.extend(scale.0.to_le_bytes());
+        let whole = |it: &f32| (it / scale.to_f32()).round().clamp(-most, most);
+        to.1.extend(block.iter().map(|it| whole(it) * scale.to_f32()));
+        if matches!(kind, Kind::Q8) {
+            to.0.extend(block.iter().map(|it| (whole(it) as i8).cast_unsigned()));
+        } else {
+            let four = |it: &f32| (whole(it) + 8.0) as u8;
+            let pairs = block[..16].iter().zip(&block[16..]);
+            to.0.extend(pairs.map(|(low, high)| four(low) | (four(high) << 4)));
+        }
+    };
+    match kind {
+        Kind::F32 => {
+            let bytes = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+            (0, bytes, values.to_vec())
+        }
+        Kind::F16 => {
+            let halves: Vec<F16> = values.iter().map(|it| F16::from_f32(*it)).collect();
+            let bytes = halves.iter().flat_map(|it| it.0.to_le_bytes()).collect();
+            (1, bytes, halves.iter().map(|it| it.to_f32()).collect())
+        }
+        Kind::Q8 | Kind::Q4 => {
+            let mut made = (Vec::new(), Vec::new());
+            values.chunks(32).for_each(|block| bytes(block, &mut made));
+            (if matches!(kind, Kind::Q8) { 8 } else { 2 }, made.0, made.1)
+        }
+    }
+}
+
+/// A file of a model, and the same model in floats of 32 bits.
+fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
+    let [mut file, mut plain] = [Writer::default(), Writer::default()];
+    metadata(&mut file, config);
+    metadata(&mut plain, config);
+    for (known, dims) in common::sizes(config) {
+        let mut values = common::weight(&known, dims.iter().product());
+        let is_turned = known.contains("q_proj.weight") || known.contains("k_proj.weight");
+        if is_turned && config["model_type"] == "llama" {
+            let heads = config["num_attention_heads"].as_u64().unwrap() as usize;
+            let width = config["hidden_size"].as_u64().unwrap() as usize / heads;
+            values = side_by_side(&values, dims[0], width);
+        }
+        let own = if dims.len() == 1 { Kind::F32 } else { kind };
+        let (number, bytes, meant) = written(own, &values);
+        file.tensor(&name(&known), number, &dims, &bytes);
+        let (number, bytes, _) = written(Kind::F32, &meant);
+        plain.tensor(&name(&known), number, &dims, &bytes);
+    }
+    [file.finish(), plain.finish()]
+}
+
+/// The logits after the prompt.
+fn logits(file: &Bytes, prompt: &[u32]) -> Vec<f32> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, file).unwrap();
+    let decoder = LanguageModel::open(&path).unwrap().decoder(ROOM).unwrap();
+    let program = common::cpu().compile(&decoder.subgraph).unwrap();
+    common::sequence(&*program, &decoder, ROOM)
+        .push(prompt)
+        .unwrap()
+}
+
+#[test]
+fn a_gguf_file_gives_the_logits_of_its_reference() {
+    for name in ["llama", "qwen2", "qwen3"] {
+        let case = Case::read(name);
+        let [file, _] = files(&case.config, Kind::F32);
+        near(&logits(&file, &case.prompt), &case.logits[0], name);
+    }
+}
+
+#[test]
+fn halves_give_what_the_floats_they_stand_for_give() {
+    let case = Case::read("llama");
+    let [file, plain] = files(&case.config, Kind::F16);
+    let expected = logits(&plain, &case.prompt);
+    near(&logits(&file, &case.prompt), &expected, "f16");
+}
+
+/// Rows are rounded to bytes as well, so this is no closer than a byte is.
+#[test]
+fn blocks_give_nearly_what_the_floats_they_stand_for_give() {
+    for (kind, name) in [(Kind::Q8, "q8_0"), (Kind::Q4, "q4_0")] {
+        let case = Case::read("qwen3");
+        let [file, plain] = files(&case.config, kind);
+        let (found, expected) = (logits(&file, &case.prompt), logits(&plain, &case.prompt));
+        let size = |values: &mut dyn Iterator<Item = f32>| {
+            values.map(|it| f64::from(it).powi(2)).sum::<f64>().sqrt()
+        };
+        let apart = size(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+        let whole = size(&mut expected.iter().copied());
+        assert!(apart < 0.03 * whole, "{name}: {apart} of {whole}");
+    }
+}

@@ -1,0 +1,173 @@
+"""Decoders in 64-bit floats, as the papers write them: what souk's are held against.
+
+    python3 decoder.py           compute every case anew and compare with what lies here
+    python3 decoder.py --write   write the cases
+
+Numbers, weights and prompts come from a hash, so that the tests make the same ones: no file of
+weights is kept. numpy is all it needs.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+GENERATED = 16
+
+TINY = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 97, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 128, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}
+LLAMA_3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CASES = {
+    "llama": {},
+    "llama-3": {"rope_theta": 500000.0, "rope_scaling": LLAMA_3, "tie_word_embeddings": True},
+    "mistral": {"model_type": "mistral", "head_dim": 32, "sliding_window": 64},
+    "qwen2": {"model_type": "qwen2", "num_key_value_heads": 1, "rms_norm_eps": 1e-6},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
+}
+
+
+def mixed(words):
+    """SplitMix64's finaliser, on arrays."""
+    with np.errstate(over="ignore"):
+        words = words + np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def seed_of(name):
+    """FNV-1a of a name."""
+    seed = 0xCBF29CE484222325
+    for byte in name.encode():
+        seed = ((seed ^ byte) * 0x100000001B3) % 2**64
+    return np.uint64(seed)
+
+
+def weight(name, *sizes):
+    """Numbers between minus and plus a power of two, which 32-bit floats hold exactly."""
+    count = int(np.prod(sizes))
+    with np.errstate(over="ignore"):
+        words = mixed(seed_of(name) + np.arange(count, dtype=np.uint64))
+    units = (words >> np.uint64(40)).astype(np.float64) / 2**23 - 1
+    if "norm" in name:
+        return (1 + units / 4).astype(np.float32).astype(np.float64).reshape(sizes)
+    scale = 1 if "embed" in name else 0.25
+    return (units * scale).reshape(sizes)
+
+
+def prompt(name, vocabulary):
+    return [int(word) for word in mixed(seed_of(name) + np.arange(9, dtype=np.uint64)) % vocabulary]
+
+
+def normal(x, name, width, epsilon):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight(name, width)
+
+
+def turns(config, width):
+    """Angles of each pair at position 1."""
+    turn = config["rope_theta"] ** (-2.0 * np.arange(width // 2) / width)
+    scaling = config.get("rope_scaling")
+    if scaling is None:
+        return turn
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    whole = scaling["original_max_position_embeddings"] * turn / (2 * np.pi)
+    share = np.clip((whole - low) / (high - low), 0, 1)
+    return share * turn + (1 - share) * turn / scaling["factor"]
+
+
+def rotated(x, angles):
+    """Pairs half a head apart, turned by their angles: [position, head, width]."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
+    return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], -1)
+
+
+def attention(config, layer, x):
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    groups = config["num_key_value_heads"]
+    width = config.get("head_dim", hidden // heads)
+    base = f"model.layers.{layer}.self_attn."
+
+    def by_head(which, count):
+        y = x @ weight(f"{base}{which}_proj.weight", count * width, hidden).T
+        if config["model_type"] == "qwen2":
+            y = y + weight(f"{base}{which}_proj.bias", count * width)
+        y = y.reshape(len(x), count, width)
+        if config["model_type"] == "qwen3" and which != "v":
+            y = normal(y, f"{base}{which}_norm.weight", width, config["rms_norm_eps"])
+        return y
+
+    angles = np.arange(len(x))[:, None] * turns(config, width)
+    q = rotated(by_head("q", heads), angles)
+    k = rotated(by_head("k", groups), angles).repeat(heads // groups, axis=1)
+    v = by_head("v", groups).repeat(heads // groups, axis=1)
+    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(width)
+    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+    shares = np.exp(scores - scores.max(-1, keepdims=True))
+    shares = shares / shares.sum(-1, keepdims=True)
+    seen = np.einsum("hqk,khd->qhd", shares, v).reshape(len(x), heads * width)
+    return seen @ weight(base + "o_proj.weight", hidden, heads * width).T
+
+
+def feed_forward(config, layer, x):
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    base = f"model.layers.{layer}.mlp."
+    gate = x @ weight(base + "gate_proj.weight", wide, hidden).T
+    up = x @ weight(base + "up_proj.weight", wide, hidden).T
+    return (gate / (1 + np.exp(-gate)) * up) @ weight(base + "down_proj.weight", hidden, wide).T
+
+
+def logits(config, tokens):
+    """Those after each token."""
+    hidden, epsilon = config["hidden_size"], config["rms_norm_eps"]
+    embedding = weight("model.embed_tokens.weight", config["vocab_size"], hidden)
+    x = embedding[tokens]
+    for layer in range(config["num_hidden_layers"]):
+        base = f"model.layers.{layer}."
+        x = x + attention(config, layer, normal(x, base + "input_layernorm.weight", hidden, epsilon))
+        y = normal(x, base + "post_attention_layernorm.weight", hidden, epsilon)
+        x = x + feed_forward(config, layer, y)
+    x = normal(x, "model.norm.weight", hidden, epsilon)
+    if config["tie_word_embeddings"]:
+        return x @ embedding.T
+    return x @ weight("lm_head.weight", config["vocab_size"], hidden).T
+
+
+def case(name):
+    config = TINY | CASES[name]
+    tokens = prompt(name, config["vocab_size"])
+    given, last = len(tokens), None
+    for _ in range(GENERATED):
+        last = logits(config, tokens)
+        tokens.append(int(last[-1].argmax()))
+    return {
+        "config": config, "prompt": tokens[:given], "generated": tokens[given:],
+        "logits": [[round(float(x), 9) for x in row] for row in (last[given - 1], last[-1])],
+    }
+
+
+def main():
+    for name in CASES:
+        path = HERE / f"{name}.json"
+        made = case(name)
+        if "--write" in sys.argv:
+            path.write_text(json.dumps(made) + "\n")
+            continue
+        kept = json.loads(path.read_text())
+        same = all(made[key] == kept[key] for key in ("config", "prompt", "generated"))
+        near = np.allclose(made["logits"], kept["logits"], rtol=0, atol=1e-8)
+        print(f"{name}: {'as kept' if same and near else 'DIFFERS'}")
+        if not (same and near):
+            sys.exit(1)
+
+
+main()
