@@ -12,8 +12,8 @@ use crate::show::{self, say};
 /// Shows what the node of `folder` saw last.
 pub fn run(folder: &Path, output: Output) -> Outcome {
     let view = View::read(folder).map_err(|error| {
-        let hint = "--dir is the folder of a validator or provider; one that has just begun writes it in \
-                    some seconds";
+        let hint = "--dir is the folder of a validator or provider; one that has just begun writes \
+                    it in some seconds";
         Failure::new(Kind::State, error, hint)
     })?;
     match output {
