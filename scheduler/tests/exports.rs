@@ -33,21 +33,26 @@ struct Case {
 }
 
 fn tensor(text: &str) -> Tensor {
-    let (head, values) = text.split_once(':').unwrap();
+    let (head, values) = text
+        .split_once(':')
+        .expect("a file of cases is well formed");
     let [dtype, dims] = head
         .split_whitespace()
         .collect::<Vec<_>>()
         .try_into()
-        .unwrap();
+        .expect("a file of cases is well formed");
     let dims: Vec<usize> = match dims {
         "-" => Vec::new(),
-        dims => dims.split(',').map(|it| it.parse().unwrap()).collect(),
+        dims => dims
+            .split(',')
+            .map(|it| it.parse().expect("a file of cases is well formed"))
+            .collect(),
     };
     let values: Vec<f64> = values
         .split_whitespace()
-        .map(|it| it.parse().unwrap())
+        .map(|it| it.parse().expect("a file of cases is well formed"))
         .collect();
-    let made = match dtype.parse().unwrap() {
+    let made = match dtype.parse().expect("a file of cases is well formed") {
         DType::F32 => {
             Tensor::from_vec(dims, values.iter().map(|&it| it as f32).collect::<Vec<_>>())
         }
@@ -60,7 +65,7 @@ fn tensor(text: &str) -> Tensor {
         DType::U8 => Tensor::from_vec(dims, values.iter().map(|&it| it as u8).collect::<Vec<_>>()),
         dtype => panic!("no case has {dtype}"),
     };
-    made.unwrap()
+    made.expect("a file of cases is well formed")
 }
 
 fn value(line: &str) -> Option<Value> {
@@ -77,20 +82,38 @@ fn value(line: &str) -> Option<Value> {
 }
 
 fn attribute(text: &str) -> AttributeProto {
-    let (name, value) = text.split_once('=').unwrap();
-    let (kind, value) = value.split_once(':').unwrap();
+    let (name, value) = text
+        .split_once('=')
+        .expect("a file of cases is well formed");
+    let (kind, value) = value
+        .split_once(':')
+        .expect("a file of cases is well formed");
     let list = || value.split(',');
     match kind {
-        "i" => AttributeProto::of(name, value.parse::<i64>().unwrap()),
-        "f" => AttributeProto::of(name, value.parse::<f32>().unwrap()),
+        "i" => AttributeProto::of(
+            name,
+            value
+                .parse::<i64>()
+                .expect("a file of cases is well formed"),
+        ),
+        "f" => AttributeProto::of(
+            name,
+            value
+                .parse::<f32>()
+                .expect("a file of cases is well formed"),
+        ),
         "s" => AttributeProto::of(name, value),
         "is" => AttributeProto::of(
             name,
-            list().map(|it| it.parse().unwrap()).collect::<Vec<i64>>(),
+            list()
+                .map(|it| it.parse().expect("a file of cases is well formed"))
+                .collect::<Vec<i64>>(),
         ),
         "fs" => AttributeProto::of(
             name,
-            list().map(|it| it.parse().unwrap()).collect::<Vec<f32>>(),
+            list()
+                .map(|it| it.parse().expect("a file of cases is well formed"))
+                .collect::<Vec<f32>>(),
         ),
         _ => {
             let texts = list().map(|it| it.to_owned().into());
@@ -101,8 +124,11 @@ fn attribute(text: &str) -> AttributeProto {
 
 fn case(text: &str) -> Case {
     let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-    let mut words = lines.next().unwrap().split(' ');
-    let operator = words.next().unwrap();
+    let mut words = lines
+        .next()
+        .expect("a file of cases is well formed")
+        .split(' ');
+    let operator = words.next().expect("a file of cases is well formed");
     let (domain, operator) = operator.rsplit_once('.').unwrap_or(("", operator));
     let mut node = NodeProto {
         domain: Some(domain.to_owned()),
@@ -170,15 +196,18 @@ impl Case {
         let bindings = given().fold(Bindings::new(), |bindings, it| {
             bindings.input(it.name.as_str(), it.tensor.dtype(), it.tensor.dims())
         });
-        let graph = Graph::import(encode(&self.model()), &bindings).unwrap();
+        let graph = Graph::import(encode(&self.model()), &bindings)
+            .expect("a file of cases is well formed");
         let count = graph.nodes().len();
         let assignment: Vec<usize> = (0..count).map(|node| node * parts / count).collect();
         let weights: BTreeMap<_, _> = cut::weight_bytes(&graph).collect();
-        let profile = catalogue::find("amd-epyc-9654").unwrap().clone();
+        let profile = catalogue::find("amd-epyc-9654")
+            .expect("a file of cases is well formed")
+            .clone();
         let cpu = Cpu::new(profile, NonZeroUsize::MIN);
         let held = given().map(|it| (it.name.clone(), it.tensor.clone()));
         let mut values: BTreeMap<String, Tensor> = held.collect();
-        for part in cut::cut(&graph, &assignment).unwrap() {
+        for part in cut::cut(&graph, &assignment).expect("a file of cases is well formed") {
             let program = cpu.compile(&subgraph::Subgraph {
                 model: part.model,
                 weights: weights.clone(),
@@ -187,7 +216,12 @@ impl Case {
                 program.unwrap_or_else(|error| panic!("{}: {error}", self.node.op_type()));
             let mut inputs = values.clone();
             inputs.retain(|name, _| program.inputs().iter().any(|port| port.name == *name));
-            values.extend(program.run(&inputs).unwrap().outputs);
+            values.extend(
+                program
+                    .run(&inputs)
+                    .expect("a file of cases is well formed")
+                    .outputs,
+            );
         }
         values
     }
@@ -215,16 +249,16 @@ impl Case {
 
 fn numbers(tensor: &Tensor) -> Vec<f64> {
     match tensor.dtype() {
-        DType::F32 => tensor.to_f64s().unwrap(),
+        DType::F32 => tensor.to_f64s().expect("a file of cases is well formed"),
         DType::I64 => tensor
             .to_vec::<i64>()
-            .unwrap()
+            .expect("a file of cases is well formed")
             .into_iter()
             .map(|it| it as f64)
             .collect(),
         DType::I32 => tensor
             .to_vec::<i32>()
-            .unwrap()
+            .expect("a file of cases is well formed")
             .into_iter()
             .map(f64::from)
             .collect(),
