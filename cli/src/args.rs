@@ -5,6 +5,7 @@ mod bench;
 mod device;
 mod everywhere;
 mod examples;
+#[cfg(feature = "generate")]
 mod generate;
 mod groups;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use bench::{
 };
 pub use device::{Backend, Device, Probe};
 pub use everywhere::{Everywhere, Output};
+#[cfg(feature = "generate")]
 pub use generate::{GenerateArgs, SamplingArgs};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{FoundArgs, Market};
@@ -136,6 +138,7 @@ pub enum Command {
     #[command(subcommand)]
     Model(Model),
     /// Go on with a text by a language model, token by token.
+    #[cfg(feature = "generate")]
     Generate(GenerateArgs),
     /// Processors: this machine's, and those souk knows by name.
     #[command(subcommand)]
@@ -254,6 +257,7 @@ pub enum Model {
     },
     /// Write a language model as an ONNX decoder with its weights, tokeniser and template in one
     /// folder.
+    #[cfg(feature = "generate")]
     Import {
         /// A folder as Hugging Face's tools leave it, or a GGUF file.
         from: PathBuf,

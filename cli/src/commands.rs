@@ -9,6 +9,7 @@ mod debug;
 mod demo;
 mod device;
 mod doctor;
+#[cfg(feature = "generate")]
 mod generate;
 mod help;
 mod job;
@@ -65,6 +66,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Balance(freshness) => book::balance(folder, freshness, output).await?,
         Command::Receipt(command) => receipt::run(folder, output, &command).await?,
         Command::Model(command) => model::run(output, &command)?,
+        #[cfg(feature = "generate")]
         Command::Generate(args) => generate::run(output, &args)?,
         Command::Device(command) => device::run(folder, output, &command)?,
         Command::Doctor => doctor::run(folder, output).await?,

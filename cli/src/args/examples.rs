@@ -219,6 +219,7 @@ const EXAMPLES: &[Example] = &[
         "model inspect",
         &["souk model inspect model.onnx --symbol batch=8"],
     ),
+    #[cfg(feature = "generate")]
     (
         "model import",
         &[
@@ -226,6 +227,7 @@ const EXAMPLES: &[Example] = &[
             "souk model import qwen2.5-0.5b-q8_0.gguf qwen --context 8192",
         ],
     ),
+    #[cfg(feature = "generate")]
     (
         "generate",
         &[

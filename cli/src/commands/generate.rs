@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -54,12 +55,12 @@ pub fn run(output: Output, args: &GenerateArgs) -> Outcome {
 }
 
 /// Positions to have room for.
-pub fn room(model: &LanguageModel, wanted: Option<usize>) -> usize {
+fn room(model: &LanguageModel, wanted: Option<usize>) -> usize {
     wanted.unwrap_or(model.positions().min(POSITIONS_DEFAULT))
 }
 
 /// A model that cannot be used.
-pub fn refused(error: ModelError) -> Failure {
+fn refused(error: ModelError) -> Failure {
     let hint = "a folder with config.json, tokenizer.json and .safetensors, or a GGUF file";
     Failure::new(Kind::Input, error, hint)
 }
@@ -270,4 +271,23 @@ fn from_generation(error: GenerationError) -> Failure {
         }
     };
     Failure::new(kind, error, hint)
+}
+
+/// Writes a language model in souk's form.
+pub fn import(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
+    let model = LanguageModel::open(from).map_err(refused)?;
+    let (card, room) = (model.card.clone(), room(&model, context));
+    model.write(to, room).map_err(refused)?;
+    let licence = card.licence.as_deref().unwrap_or("not stated");
+    let facts = json!({
+        "name": card.name, "folder": to, "positions": room, "licence": card.licence,
+        "chat_template": card.template.is_some(),
+    });
+    let text = format!(
+        "{} is in {}: {room} positions, licence {licence}",
+        card.name,
+        to.display()
+    );
+    show::line(output, &facts, &text);
+    Ok(())
 }

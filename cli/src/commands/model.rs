@@ -1,11 +1,10 @@
-//! `souk model`: what is in a model, and a language model brought into souk's form.
+//! `souk model`: what is in a model.
 
 use std::path::Path;
 
-use serde_json::json;
-use souk_llm::model::LanguageModel;
 use souk_node::scheduler::graph::{Bindings, Graph};
 
+#[cfg(feature = "generate")]
 use super::generate;
 use super::job::from_import;
 use crate::args::{Model, Output};
@@ -16,26 +15,9 @@ use crate::{files, show};
 pub fn run(output: Output, command: &Model) -> Outcome {
     match command {
         Model::Inspect { file, symbol } => inspect(output, file, symbol),
-        Model::Import { from, to, context } => import(output, from, to, *context),
+        #[cfg(feature = "generate")]
+        Model::Import { from, to, context } => generate::import(output, from, to, *context),
     }
-}
-
-fn import(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
-    let model = LanguageModel::open(from).map_err(generate::refused)?;
-    let (card, room) = (model.card.clone(), generate::room(&model, context));
-    model.write(to, room).map_err(generate::refused)?;
-    let licence = card.licence.as_deref().unwrap_or("not stated");
-    let facts = json!({
-        "name": card.name, "folder": to, "positions": room, "licence": card.licence,
-        "chat_template": card.template.is_some(),
-    });
-    let text = format!(
-        "{} is in {}: {room} positions, licence {licence}",
-        card.name,
-        to.display()
-    );
-    show::line(output, &facts, &text);
-    Ok(())
 }
 
 fn inspect(output: Output, file: &Path, symbol: &[String]) -> Outcome {
