@@ -14,7 +14,7 @@ use souk_node::content::links::{LINKS_FILE, Links};
 use souk_node::device::linked::LibraryRecord;
 use souk_node::executor::IsolationFile;
 use souk_node::folder::config::ProviderFile;
-use souk_node::folder::price;
+use souk_node::folder::price::{self, PriceError};
 use souk_node::provider::{self, History, LiveFigures, Statistics};
 
 use super::node;
@@ -43,7 +43,13 @@ fn price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
         return Ok(());
     };
     let now = init::micro(credits, "the price")?;
-    let until_now = price::set(folder, now).map_err(from_config)?;
+    let until_now = price::set(folder, now).map_err(|error| match error {
+        PriceError::Config(error) => from_config(error),
+        made @ PriceError::Made { .. } => {
+            let hint = "change its [pricing]; strategy = \"fixed\" asks the price";
+            Failure::new(Kind::State, made, hint)
+        }
+    })?;
     let text = format!(
         "{} credits a device-second, {} until now; a provider that runs asks it within seconds",
         show::credits(now),

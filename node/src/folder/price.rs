@@ -7,19 +7,44 @@ use souk_market::AccountKey;
 
 use super::config::{self, ConfigError, KEY_FILE, PROVIDER_FILE, PROVIDER_TOML, ProviderFile};
 use super::key::NodeKey;
+use super::pricing::Strategy;
+
+/// Why a price was not set.
+#[derive(Debug, thiserror::Error)]
+pub enum PriceError {
+    /// The provider's file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What is asked would stay as it is.
+    #[error("{path} makes the price by the strategy of its [pricing], not by `price`")]
+    Made {
+        /// The file.
+        path: PathBuf,
+    },
+}
 
 /// Writes another price of a device-second, in micro-credits, into the file of the provider in
 /// `folder`, and leaves the rest of it as it is; the price until now. A provider that runs takes it
 /// with its next look at the market.
 ///
 /// # Errors
-/// [`ConfigError`] where there is no such file, or it cannot be read or written.
-pub fn set(folder: &Path, price: u64) -> Result<u64, ConfigError> {
+/// [`PriceError`] where there is no such file, it cannot be read or written, or says that the price
+/// comes about otherwise.
+pub fn set(folder: &Path, price: u64) -> Result<u64, PriceError> {
     let mut file = ProviderFile::find(folder)?;
     let until_now = std::mem::replace(&mut file.price, price);
-    let path = folder.join(PROVIDER_TOML);
-    if !path.exists() {
-        config::write(&folder.join(PROVIDER_FILE), &file)?;
+    let toml = folder.join(PROVIDER_TOML);
+    let is_toml = toml.exists();
+    let path = if is_toml {
+        toml
+    } else {
+        folder.join(PROVIDER_FILE)
+    };
+    if file.pricing.strategy != Strategy::Fixed {
+        return Err(PriceError::Made { path });
+    }
+    if !is_toml {
+        config::write(&path, &file)?;
         return Ok(until_now);
     }
     let failed = |source: io::Error| ConfigError::File {
@@ -97,6 +122,20 @@ price_min = 2
         fs::write(&path, TEXT.replace(" # cheap", "")).unwrap();
         assert_eq!(set(folder.path(), 10).unwrap(), 7);
         assert_eq!(set(folder.path(), 11).unwrap(), 10);
+    }
+
+    #[test]
+    fn a_price_that_would_not_be_asked_is_not_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(PROVIDER_TOML);
+        let text = format!("{TEXT}[pricing.strategy.follow]\npercent = 90\n");
+        fs::write(&path, &text).unwrap();
+        let refused = set(folder.path(), 9);
+        assert!(
+            matches!(refused, Err(PriceError::Made { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 
     #[test]

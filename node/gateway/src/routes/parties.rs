@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use souk_node::folder::price;
+use souk_node::folder::price::{self, PriceError};
 use souk_node::market::{AccountKey, Balances};
 use souk_node::protocols::statement::StatementLine;
 use utoipa::ToSchema;
@@ -15,7 +15,7 @@ use crate::extract::{Body, Parameters};
 use crate::market_view::AccountView;
 use crate::page::{Page, Paging};
 use crate::parties_view::{self, ProviderDetail, ProviderView, ValidatorView};
-use crate::problem::Problem;
+use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 use crate::{given, statement_place, times};
 
@@ -119,7 +119,13 @@ async fn reprice(
     };
     let key: AccountKey = account.parse().map_err(|_| none())?;
     let home = price::folder_of(&state.folder, key).ok_or_else(none)?;
-    let until_now = price::set(&home, asked.price).map_err(Problem::unexpected)?;
+    let until_now = price::set(&home, asked.price).map_err(|error| match error {
+        PriceError::Config(error) => Problem::unexpected(error),
+        made @ PriceError::Made { .. } => {
+            let hint = "change its [pricing]; strategy = \"fixed\" asks the price";
+            Problem::new(Code::State, made, hint)
+        }
+    })?;
     Ok(Json(SoldView {
         account: key.to_string(),
         price: asked.price,
