@@ -9,6 +9,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::number;
+use crate::operators::Operators;
+use crate::refused_nodes::RefusedNodes;
 use crate::text::Name;
 
 number! {
@@ -150,6 +152,12 @@ pub struct Resources {
     pub region: Region,
     /// What else it can do.
     pub features: Features,
+    /// Operators it runs.
+    #[serde(default)]
+    pub operators: Operators,
+    /// Nodes with these operators that it was seen to refuse all the same.
+    #[serde(default)]
+    pub refused: RefusedNodes,
     /// Whether time and energy come from a model of the device and not from the device.
     pub emulated: bool,
 }

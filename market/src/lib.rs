@@ -53,10 +53,12 @@ mod ids;
 mod lease;
 mod lease_table;
 mod ledger;
+mod operators;
 mod order;
 mod predicate;
 mod receipt;
 mod refusal;
+mod refused_nodes;
 mod request;
 mod rules;
 mod signing;
@@ -85,10 +87,12 @@ pub use ids::{
 };
 pub use lease::{CloseReason, Lease, LeaseState, Note, NoteState, Resale};
 pub use ledger::Totals;
+pub use operators::{Operators, OperatorsFault};
 pub use order::{Ask, Bid, Limit, SPOT_PRICES_MAX, Side, SpotPrice, Term, TimeInForce, Trade};
 pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
+pub use refused_nodes::{RefusedNodes, TooManyNodes};
 pub use request::{Direction, MoneyRequest};
 pub use rules::{
     CHANGES_MAX, ClassRules, RULES_VERSION, Rule, RuleFault, Rules, RulesChange, SETTINGS_MAX,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Dtype, Features, Region, Resources, Throughput};
 use crate::ids::{AccountKey, number};
+use crate::operators::Operators;
 use crate::units::{Credits, Millis, Permille};
 
 number! {
@@ -32,6 +33,8 @@ pub struct Wants {
     pub regions: Regions,
     /// All of these features.
     pub features: Features,
+    /// All of these operators.
+    pub operators: Operators,
     /// At least this reputation.
     pub reputation: Permille,
     /// At least this stake of the provider's.
@@ -78,6 +81,8 @@ pub enum Lack {
     Region,
     /// Lacks a feature.
     Features,
+    /// Lacks an operator.
+    Operators,
     /// Its provider's reputation is below the one demanded.
     Reputation,
     /// Its provider's stake is below the one demanded.
@@ -123,7 +128,11 @@ impl Wants {
             return Some(Lack::Region);
         }
         let missing = self.features.0 & !resources.features.0;
-        (missing != 0).then_some(Lack::Features)
+        if missing != 0 {
+            return Some(Lack::Features);
+        }
+        let lacks = !resources.operators.covers(&self.operators);
+        lacks.then_some(Lack::Operators)
     }
 }
 

@@ -4,6 +4,7 @@
 //! transfer arrived whole.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -42,6 +43,16 @@ impl ContentId {
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
+    }
+
+    /// The id of what a reader gives, which is never in memory as a whole.
+    ///
+    /// # Errors
+    /// That of the reader.
+    pub fn of_reader(reader: impl io::Read) -> io::Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(reader)?;
+        Ok(Self(*hasher.finalize().as_bytes()))
     }
 
     /// An id from its 32 bytes, as another party stated them.

@@ -59,7 +59,7 @@ use shell::Shell;
 use turn::Turn;
 
 pub use journal::{Journal, JournalError};
-pub use quote::{Alternative, Quote};
+pub use quote::{Alternative, Quote, Scarce};
 pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
 pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
@@ -321,14 +321,12 @@ impl Buyer {
         let deadline = Instant::now() + job.limits.wait;
         let turn = self.turn(&job.limits);
         let mut were_some = false;
+        let graph = quote::checked(job)?;
         loop {
-            match quote::quote(self, job, &turn).await {
+            match quote::over_book(self, graph.clone(), &job.limits, &turn).await {
                 // Devices that suited a moment ago and were leased since come back.
-                Err(error)
-                    if (error.passes() || were_some && error.may_pass())
-                        && Instant::now() < deadline =>
-                {
-                    were_some |= !matches!(error, QuoteError::NoneEligible { .. });
+                Err(error) if error.may_end(were_some) && Instant::now() < deadline => {
+                    were_some |= error.had_some();
                     tokio::time::sleep(BOOK_PERIOD).await;
                 }
                 done => return done,

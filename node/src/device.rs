@@ -8,6 +8,7 @@ pub mod kernels;
 mod library;
 pub mod linked;
 pub mod measurement;
+pub mod operators;
 pub mod probe;
 pub mod stated;
 
@@ -19,7 +20,9 @@ use std::time::Duration;
 use souk_cpu::Cpu;
 use souk_emulated::{EmulatedConfigError, EmulatedDevice};
 use souk_host::discover;
-use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Slowness, Throughput};
+use souk_market::{
+    Dtype, Features, KindCode, Name, RefusedNodes, Region, Resources, Slowness, Throughput,
+};
 use souk_memory::{DType, Tensor};
 use souk_onnx::subgraph::Subgraph;
 use souk_registry::check::{CheckError, check};
@@ -494,6 +497,8 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimi
             .map_or(0, |power| each(whole(power.busy_watts * 1e3))),
         region: Region(0),
         features: Features(kernels::offered(choice, limits).0 | backends::stated(choice).0),
+        operators: operators::offered(choice, limits),
+        refused: RefusedNodes::default(),
         emulated: profile.emulated,
     }
 }

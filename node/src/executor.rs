@@ -325,6 +325,23 @@ impl Executor {
     }
 }
 
+/// Why a subgraph is not ready.
+pub(crate) struct NotPrepared {
+    /// For the buyer.
+    pub(crate) failure: Failure,
+    /// The node that the device refuses, if it is one.
+    pub(crate) node: Option<String>,
+}
+
+impl From<Failure> for NotPrepared {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            node: None,
+        }
+    }
+}
+
 impl LeaseExecutor {
     fn new(place: LeaseProcess) -> LeaseExecutor {
         let run_mode = RunMode::ByItself;
@@ -377,7 +394,7 @@ impl LeaseExecutor {
         store: &Arc<Store>,
         model: ContentId,
         weights: &[ContentId],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), NotPrepared> {
         match &self.place {
             LeaseProcess::Here(runner, _) => {
                 let (runner, given) = (runner.clone(), weights.to_vec());
@@ -393,13 +410,20 @@ impl LeaseExecutor {
                 let prepared = tokio::task::spawn_blocking(preparing).await;
                 let prepared =
                     prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
-                prepared.map_err(|error| Failure::Compile(error.to_string()))
+                prepared.map_err(|error| NotPrepared {
+                    failure: Failure::Compile(error.to_string()),
+                    node: error.refused_node().map(str::to_owned),
+                })
             }
             LeaseProcess::Sandboxed(sandbox, pool) => {
                 let prepared = sandbox.prepare(store, pool.shared(), model, weights).await;
                 prepared.map_err(|fault| match fault {
-                    SandboxFault::Refused(reason) => Failure::Compile(reason),
-                    fault => run_failed(fault),
+                    SandboxFault::Refused(reason) => Failure::Compile(reason).into(),
+                    SandboxFault::RefusedNode(node, reason) => NotPrepared {
+                        failure: Failure::Compile(reason),
+                        node: Some(node),
+                    },
+                    fault => run_failed(fault).into(),
                 })
             }
         }
@@ -443,7 +467,9 @@ fn run_failed(fault: SandboxFault) -> Failure {
     match fault {
         SandboxFault::OutOfMemory { limit_bytes } => Failure::Memory(limit_bytes),
         SandboxFault::OutOfTime => Failure::Expired,
-        SandboxFault::Refused(reason) => Failure::Run(reason),
+        SandboxFault::Refused(reason) | SandboxFault::RefusedNode(_, reason) => {
+            Failure::Run(reason)
+        }
         SandboxFault::TooMuch { .. } => Failure::Limit(format!("{fault}: see limits.outputs_mib")),
         SandboxFault::Store(_) | SandboxFault::Memory(_) => Failure::Run(fault.to_string()),
         SandboxFault::NotHere { .. }

@@ -668,7 +668,7 @@ pub(crate) mod tests {
     /// What every node that stays speaks below the protocols of souk.
     const BELOW: [&str; 9] = [
         "/souk/kad/1",
-        "/souk/gossip/3/1.1.0",
+        "/souk/gossip/4/1.1.0",
         "/ipfs/id/1.0.0",
         "/ipfs/id/push/1.0.0",
         "/ipfs/ping/1.0.0",

@@ -15,6 +15,7 @@ mod pace;
 mod power;
 mod prefetch_predictor;
 mod receipts;
+mod refusals;
 mod room;
 mod sheet;
 mod shell;
@@ -60,6 +61,7 @@ use fault::Faulty;
 use journal::Sums;
 use pace::Pace;
 use prefetch_predictor::Outlook;
+use refusals::Refusals;
 use shell::{Incoming, Shell, Signal};
 
 pub use books::runs;
@@ -226,6 +228,8 @@ pub struct Provider {
     label: String,
     /// What the device was measured to do at its best.
     peak: Resources,
+    /// What it was seen to refuse.
+    refusals: Refusals,
     pace: Pace,
     terms: Conditions,
     /// What is taken of peers that open a stream.
@@ -249,6 +253,15 @@ pub struct Provider {
     power: Mutex<power::HeldLimits>,
     /// What the CPU takes for runs in processes of their own.
     energy: meter::Energy,
+}
+
+/// What its devices were measured to do at their best, as they are sold.
+fn peak_of(provider: &ProviderFile, profiles: &[souk_vocabulary::profile::Profile]) -> Resources {
+    let whole = together(profiles);
+    Resources {
+        region: provider.region.0,
+        ..resources(&provider.device, &whole, &provider.limits)
+    }
 }
 
 /// How a provider brings and serves contents.
@@ -290,9 +303,8 @@ impl Provider {
         };
         let (network, broker) = reach(&key, &market, config).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
-        let whole = together(&opened.profiles);
-        let mut peak = resources(&provider.device, &whole, &provider.limits);
-        peak.region = provider.region.0;
+        let peak = peak_of(&provider, &opened.profiles);
+        let refusals = Refusals::kept(&home, &provider.device);
         let pace = measured_pace(&provider, opened.profiles.clone(), opened.share).await;
         if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);
@@ -305,6 +317,7 @@ impl Provider {
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let provider = Arc::new(Provider {
             outlook: Outlook::start(&home, tensors.store()),
+            refusals,
             live: live::Live::new(&opened.executor, &opened.label, &opened.profiles),
             seen: opened.seen,
             home,

@@ -28,6 +28,7 @@ use cost::Cost;
 pub use error::ImportError;
 pub use extents::extents;
 pub(crate) use external::CONTENT_SCHEME;
+pub use external::FilePart;
 pub use order::topological;
 use shape::Fact;
 pub use souk_onnx::expansion::{Label, Meanings, Texts};
@@ -112,8 +113,11 @@ pub struct Weight {
     pub proto: TensorProto,
     /// Name of the bytes, if they are [`Weight::EXTERNAL_BYTES_MIN`] long or longer.
     pub id: Option<ContentId>,
-    /// Little-endian values in row-major order; `None` if only their id is known.
+    /// Little-endian values in row-major order; `None` if they are in a file, or only their id is
+    /// known.
     pub bytes: Option<Bytes>,
+    /// The file that has them, where they are too many to be held for a plan.
+    pub file: Option<FilePart>,
     /// Length of the values in bytes.
     pub byte_length: u64,
 }
@@ -121,6 +125,13 @@ pub struct Weight {
 impl Weight {
     /// Constants of this many bytes or more travel by content id, shorter ones inside the graph.
     pub const EXTERNAL_BYTES_MIN: u64 = 1024;
+
+    /// The values; `None` if only their id is known, or if their file is not what it was.
+    #[must_use]
+    pub fn read(&self) -> Option<Bytes> {
+        let from_file = || self.file.as_ref()?.read().ok();
+        self.bytes.clone().or_else(from_file)
+    }
 }
 
 /// What a person wants to know of a model before running it.

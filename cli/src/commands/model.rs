@@ -35,8 +35,8 @@ fn inspect(output: Output, file: &Path, symbol: &[String]) -> Outcome {
     }
     let folder = file.parent().map(Path::to_owned).unwrap_or_default();
     let declared = Graph::declared_inputs(bytes.clone()).map_err(from_import)?;
-    let mut read = |relative: &str| std::fs::read(folder.join(relative)).ok().map(Into::into);
-    let graph = Graph::import_with(bytes, &bindings, &mut read).map_err(from_import)?;
+    let mut find = |relative: &str| Some(folder.join(relative));
+    let graph = Graph::import_with(bytes, &bindings, &mut find).map_err(from_import)?;
     match output {
         Output::Json => show::json(&show::model::to_json(&graph, &declared)),
         Output::Text => show::model::print(&graph, &declared),

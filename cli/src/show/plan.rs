@@ -2,7 +2,7 @@
 
 use souk_node::buyer::job::Limits;
 use souk_node::buyer::plan_json::{against, critical, price_range, why};
-use souk_node::buyer::{Alternative, Quote};
+use souk_node::buyer::{Alternative, Quote, Scarce};
 use souk_node::scheduler::planning::Utilisation;
 
 use super::times::{self, Times};
@@ -30,30 +30,37 @@ pub fn print_choice(quote: &Quote, alternatives: &[Alternative]) {
     unsuitable(quote).iter().for_each(|line| say(line));
 }
 
-/// What does not suit, by cause, in lines.
+/// What does not suit, by cause, in lines, and which operators not every ask runs.
 pub fn unsuitable(quote: &Quote) -> Vec<String> {
-    if quote.unsuitable.is_empty() {
-        return Vec::new();
+    let mut lines = Vec::new();
+    if !quote.unsuitable.is_empty() {
+        let asks = count(quote.seen.saturating_sub(quote.eligible), "ask");
+        lines.push(format!("  not eligible: {asks}"));
+        lines.extend(quote.unsuitable.iter().map(|cause| format!("    {cause}")));
     }
-    let asks = count(quote.seen.saturating_sub(quote.eligible), "ask");
-    let head = format!("  not eligible: {asks}");
-    let each = quote.unsuitable.iter().map(|cause| format!("    {cause}"));
-    std::iter::once(head).chain(each).collect()
+    let scarce = quote.scarce.iter().map(|Scarce { operator, asks }| {
+        format!(
+            "  {operator} is run by {asks} of {}",
+            count(quote.seen, "ask")
+        )
+    });
+    lines.extend(scarce);
+    lines
 }
 
 /// The critical path, how busy each device is, and what one device alone would take.
 fn summary(quote: &Quote) -> Vec<String> {
     let path: Vec<String> = critical(quote).iter().map(usize::to_string).collect();
     let busy = |used: &Utilisation| {
-        let model = quote.listings[used.offer].resources.model.as_str();
-        format!("{model} {:.0} % busy", used.share * 100.0)
+        let device = quote.device(used.offer);
+        format!("{device} {:.0} % busy", used.share * 100.0)
     };
     let busy: Vec<String> = quote.plan.utilisation.iter().map(busy).collect();
     let single = quote.plan.best_single.zip(quote.plan.speedup);
     let single = single.map_or_else(
         || "no one device can run all of it".to_owned(),
         |(single, speedup)| {
-            let model = quote.listings[single.offer].resources.model.as_str();
+            let model = quote.device(single.offer);
             let alone = seconds(single.makespan_seconds);
             match (speedup, quote.parts.len()) {
                 (_, 1) => format!("{model} is the best single device"),

@@ -1,5 +1,6 @@
 //! The binary as a user has it, against markets of real processes.
 
+mod asks;
 mod backups;
 mod between;
 mod common;

@@ -237,13 +237,19 @@ impl Observation {
     }
 }
 
+/// Whether CPUs run an operator of this name, in what types so ever.
+#[must_use]
+pub fn has_operator(node: &NodeProto) -> bool {
+    souk_reference::is_known(node)
+}
+
 impl Processor for Cpu {
     fn profile(&self) -> &Profile {
         &self.profile
     }
 
     fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        if souk_reference::is_known(node) || WasmNodes::takes(node) {
+        if has_operator(node) || WasmNodes::takes(node) {
             return Ok(());
         }
         Err(Unsupported::new(node, UnsupportedReason::Operator))

@@ -43,6 +43,13 @@ use memory::GpuMemory;
 use program::{GpuProgram, custom, table};
 pub use traffic::TrafficTotals;
 
+/// Whether GPUs run an operator of this name, in what types so ever; the host does some of it for
+/// them.
+#[must_use]
+pub fn has_operator(node: &NodeProto) -> bool {
+    node.operator_domain().is_empty() && table::is_known(node.op_type())
+}
+
 /// A GPU that runs subgraphs.
 pub struct Gpu {
     profile: Profile,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use thiserror::Error;
 
-use super::ModelProto;
+use super::{AttributeProto, ModelProto};
 
 /// Why bytes are not an ONNX model.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -65,6 +65,12 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, DecodeError> {
 #[must_use]
 pub fn encode(model: &ModelProto) -> Bytes {
     Bytes::from(model.encode_to_vec())
+}
+
+/// Writes an attribute alone, as it is within a model.
+#[must_use]
+pub fn encode_attribute(attribute: &AttributeProto) -> Bytes {
+    Bytes::from(attribute.encode_to_vec())
 }
 
 /// Steps over the outermost fields, so that a file cut short is told from one that never was ONNX.

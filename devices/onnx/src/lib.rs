@@ -36,7 +36,7 @@ pub mod work;
 
 pub use access::CLASSICAL_DOMAIN;
 pub use constant::constant;
-pub use decode::{DecodeError, decode, encode};
+pub use decode::{DecodeError, decode, encode, encode_attribute};
 pub use proto::*;
 pub use split::{Split, SplitError, split_file};
 pub use tensor::{TensorDataError, location, raw_bytes, tensor_from_proto, tensor_to_proto};

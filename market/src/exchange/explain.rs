@@ -335,6 +335,7 @@ impl fmt::Display for Exclusion {
             Lack::LinkLatency => write!(f, "with a link slower than {wanted} us"),
             Lack::Region => f.write_str("in other regions"),
             Lack::Features => f.write_str("without a feature you need"),
+            Lack::Operators => f.write_str("without an operator you need"),
             Lack::Reputation => write!(f, "with a reputation below {wanted} (best {nearest})"),
             Lack::Stake => write!(f, "with a stake below {wanted} (best {nearest})"),
             Lack::Term => f.write_str("that resell a spot lease"),

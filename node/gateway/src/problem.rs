@@ -318,6 +318,10 @@ impl From<QuoteError> for Problem {
             QuoteError::NoneEligible { seen, unsuitable } => problem
                 .with("asks_seen", seen)
                 .with("not_eligible", unsuitable),
+            QuoteError::Operators { operators, seen } => {
+                let names: Vec<String> = operators.into_iter().map(|(name, _)| name).collect();
+                problem.with("asks_seen", seen).with("operators", names)
+            }
             QuoteError::Budget { cheapest, .. } => problem.with("needed", micro(cheapest)),
             QuoteError::Escrow { needed, .. } => problem.with("needed", micro(needed)),
             _ => problem,

@@ -4,6 +4,7 @@
 pub mod client;
 pub mod demands;
 pub mod features;
+pub mod operators;
 pub mod regions;
 pub mod roster;
 pub mod statement;

@@ -28,7 +28,8 @@ pub fn to_json(quote: &Quote) -> Value {
             "why": why(&planned.why, quote),
             "critical": quote.plan.critical_path.contains(&part.part),
             "next_best": planned.why.alternative.map(|next| json!({
-                "device": quote.listings[next.offer].resources.model.as_str(),
+                "device": quote.device(next.offer),
+                "emulated": quote.listings[next.offer].resources.emulated,
                 "makespan_seconds": next.makespan_seconds, "micro_credits": next.cost,
                 "joules": next.joules,
             })),
@@ -36,7 +37,8 @@ pub fn to_json(quote: &Quote) -> Value {
     };
     let device = |used: &Utilisation| {
         json!({
-            "device": quote.listings[used.offer].resources.model.as_str(),
+            "device": quote.device(used.offer),
+            "emulated": quote.listings[used.offer].resources.emulated,
             "provider": quote.listings[used.offer].provider,
             "busy_seconds": used.busy_seconds, "utilisation": used.share,
         })
@@ -91,8 +93,10 @@ fn edges(quote: &Quote) -> Vec<Value> {
 fn seconds_of(quote: &Quote) -> Vec<Value> {
     let second = |offer: &usize| {
         let listing = &quote.listings[*offer];
-        let device = named(listing.resources.model.as_str(), listing.resources.emulated);
-        json!({ "device": device, "provider": listing.provider })
+        json!({
+            "device": quote.device(*offer), "emulated": listing.resources.emulated,
+            "provider": listing.provider,
+        })
     };
     quote.seconds.iter().map(second).collect()
 }
@@ -114,6 +118,7 @@ pub fn with_choice(quote: &Quote, limits: &Limits, alternatives: &[Alternative])
     plan["alternatives"] = others.into();
     plan["price_range"] = json!({ "least_micro_credits": least, "most_micro_credits": most });
     plan["not_eligible"] = json!(quote.unsuitable);
+    plan["scarce_operators"] = json!(quote.scarce);
     plan
 }
 
@@ -164,15 +169,9 @@ pub fn why(why: &Why, quote: &Quote) -> String {
     };
     format!(
         "{reason}; with {} the plan would take {}",
-        quote.listings[next.offer].resources.model.as_str(),
+        quote.device(next.offer),
         seconds(next.makespan_seconds),
     )
-}
-
-/// A device's model, marked where it is emulated.
-fn named(model: &str, emulated: bool) -> String {
-    let mark = if emulated { " (emulated)" } else { "" };
-    format!("{model}{mark}")
 }
 
 /// Seconds in the unit that suits them.

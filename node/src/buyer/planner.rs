@@ -12,7 +12,7 @@ use souk_roles::job::plan::{
     LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest, Work,
 };
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
-use souk_scheduler::graph::{Bindings, Graph};
+use souk_scheduler::graph::{Bindings, Graph, Weight};
 
 use super::compare::tolerance;
 use super::quote::{self, Quote};
@@ -30,7 +30,7 @@ pub(super) struct Planner {
     limits: Limits,
     /// Its place among the buyer's jobs, from the first plan until that is bought.
     turn: Option<Arc<Turn>>,
-    weights: BTreeMap<ContentId, Bytes>,
+    weights: BTreeMap<ContentId, Weight>,
     bought: BTreeMap<ContentId, Quote>,
     /// What was planned last.
     next: Option<Quote>,
@@ -50,7 +50,9 @@ impl Planner {
     pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph) -> Planner {
         Planner {
             buyer: buyer.clone(),
-            weights: cut::weight_bytes(&graph).collect(),
+            weights: cut::weights(&graph)
+                .map(|(id, weight)| (id, weight.clone()))
+                .collect(),
             graph,
             inputs: job.inputs.clone(),
             limits: job.limits.clone(),
@@ -84,7 +86,7 @@ impl Planner {
         let mut parts = quotes.flat_map(|quote| &quote.parts);
         let part = parts.find(|part| part.id == *id);
         part.map(|part| part.model.clone())
-            .or_else(|| self.weights.get(id).cloned())
+            .or_else(|| self.weights.get(id)?.read())
     }
 
     /// Plans some work over the book as it stands.

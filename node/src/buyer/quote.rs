@@ -2,20 +2,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use souk_cpu::Cpu;
+use serde::Serialize;
 use souk_market::{Credits, Features, Listing, Millis, Units};
 use souk_memory::ContentId;
-use souk_onnx::subgraph::{CompileError, Subgraph as Compilable};
-use souk_roles::market::features;
-use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
+use souk_roles::market::operators as numbers;
+use souk_scheduler::graph::cut::{Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
     Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, node_seconds, pareto,
     plan,
 };
-use souk_vocabulary::catalogue;
-use souk_vocabulary::processor::Processor;
 
 use super::Buyer;
 use super::quote_error::QuoteError;
@@ -23,6 +19,7 @@ use super::terms::{self, MICRO};
 use super::turn::Turn;
 use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
+use crate::device::operators::{self, ModelOperators};
 use crate::device::{backends, kernels, stated};
 use crate::protocols::demands::{Choice, Demands};
 use crate::protocols::unsuitable::Unsuitable;
@@ -42,6 +39,8 @@ pub struct Quote {
     pub eligible: u64,
     /// The others, by cause.
     pub unsuitable: Vec<Unsuitable>,
+    /// Operators of the model that not every ask runs, rarest first.
+    pub scarce: Vec<Scarce>,
     /// What runs where and when; its costs are in micro-credits.
     pub plan: Plan,
     /// The plan's parts as models, in an order in which they can run.
@@ -55,6 +54,15 @@ pub struct Quote {
     pub requests: u32,
     /// Its place among the buyer's jobs, until it is bought.
     pub(super) turn: Arc<Turn>,
+}
+
+/// An operator of the model that not every ask runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Scarce {
+    /// Its name.
+    pub operator: String,
+    /// How many asks run it.
+    pub asks: u64,
 }
 
 /// Another plan a buyer might take: none is both faster and cheaper.
@@ -89,6 +97,12 @@ impl Quote {
     /// The ask that runs a part.
     pub fn listing(&self, part: usize) -> &Listing {
         &self.listings[self.plan.parts[part].offer]
+    }
+
+    /// What the device of an offer is called, marked where it is emulated.
+    #[must_use]
+    pub fn device(&self, offer: usize) -> String {
+        stated::label(&self.listings[offer].resources)
     }
 
     /// What the planned device time costs, that of second runs included.
@@ -192,13 +206,11 @@ impl Quote {
     }
 }
 
-/// Plans a job that nobody has looked at yet.
-pub(super) async fn quote(buyer: &Buyer, job: &Job, turn: &Arc<Turn>) -> Result<Quote, QuoteError> {
+/// The graph of a job, checked by what it says alone: who runs it is told by what asks state.
+pub(super) fn checked(job: &Job) -> Result<Graph, QuoteError> {
     let graph = import(job)?;
-    // Whole, on this machine, before anything is bought: every device runs the same runtime.
-    let whole = cut::whole(&graph)?;
-    preflight(&graph, &whole)?;
-    over_book(buyer, graph, &job.limits, turn).await
+    operators::check_kernels(&graph)?;
+    Ok(graph)
 }
 
 /// Plans a graph over the book as it stands.
@@ -208,15 +220,28 @@ pub(super) async fn over_book(
     limits: &Limits,
     turn: &Arc<Turn>,
 ) -> Result<Quote, QuoteError> {
-    let demands = demands(buyer, limits, &graph);
+    let needed = operators::needed(&graph);
+    let demands = demands(buyer, limits, &graph, &needed);
     turn.say(&demands);
     let choice = buyer.broker().choose(demands).await?;
+    let scarce = scarce(&needed, &choice);
     let Choice {
         seen,
         eligible,
         listings,
         unsuitable,
+        ..
     } = choice;
+    let nobodys = scarce.iter().filter(|it| it.asks == 0);
+    let named = |it: &Scarce| {
+        let node = operators::first_with(&graph, &it.operator);
+        (it.operator.clone(), node.unwrap_or_default().to_owned())
+    };
+    let nobodys: Vec<(String, String)> = nobodys.map(named).collect();
+    if !nobodys.is_empty() && (seen > 0 || !needed.unknown.is_empty()) {
+        let operators = nobodys;
+        return Err(QuoteError::Operators { operators, seen });
+    }
     if listings.is_empty() {
         return Err(QuoteError::NoneEligible { seen, unsuitable });
     }
@@ -225,7 +250,7 @@ pub(super) async fn over_book(
     let (listings, plan) = within_budget(&graph, listings, &ways, &limits)?;
     let parts = plan.cut(&graph)?;
     let seconds = if limits.copies > 1 {
-        seconds(&listings, &plan)?
+        seconds(&graph, &listings, &plan)?
     } else {
         Vec::new()
     };
@@ -239,6 +264,7 @@ pub(super) async fn over_book(
         seen,
         eligible,
         unsuitable,
+        scarce,
         plan,
         parts,
         seconds,
@@ -263,13 +289,13 @@ fn with_room_for_seconds(limits: &Limits, offers: usize) -> Result<Limits, Quote
 }
 
 /// For each offer of the plan the cheapest of the others that holds as much, each once.
-fn seconds(listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> {
+fn seconds(graph: &Graph, listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> {
     let first = plan.offers();
     let mut free: Vec<usize> = (0..listings.len()).filter(|o| !first.contains(o)).collect();
     free.sort_by_key(|offer| listings[*offer].price);
     let mut seconds = Vec::with_capacity(first.len());
-    for offer in &first {
-        let parts = plan.parts.iter().filter(|part| part.offer == *offer);
+    for offer_of in &first {
+        let parts = plan.parts.iter().filter(|part| part.offer == *offer_of);
         let memory = parts.map(|part| part.memory_bytes).max().unwrap_or(0);
         let taken = |other: &usize| {
             let provider = listings[*other].provider;
@@ -277,7 +303,14 @@ fn seconds(listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> 
             all.map(|taken: &usize| listings[*taken].provider)
                 .any(|taken| taken == provider)
         };
-        let suits = |other: &&usize| listings[**other].resources.memory_bytes >= memory;
+        let runs_all = |other: usize| {
+            let runs = offer(&listings[other]).operators;
+            let mut parts = plan.parts.iter().filter(|part| part.offer == *offer_of);
+            parts.all(|part| part.nodes.iter().all(|it| runs.contains(graph.node(*it))))
+        };
+        let suits = |other: &&usize| {
+            listings[**other].resources.memory_bytes >= memory && runs_all(**other)
+        };
         let found = free
             .iter()
             .filter(suits)
@@ -377,7 +410,17 @@ fn from_plan(error: PlanError) -> QuoteError {
     }
 }
 
-fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph) -> Demands {
+/// What not every ask runs, with what no device has at all.
+fn scarce(needed: &ModelOperators, choice: &Choice) -> Vec<Scarce> {
+    let unknown = needed.unknown.iter().map(|name| (name.clone(), 0));
+    let known = choice.scarce.iter();
+    let known = known.map(|it| (numbers::name(it.operator.into()).to_owned(), it.asks));
+    let all = unknown.chain(known);
+    all.map(|(operator, asks)| Scarce { operator, asks })
+        .collect()
+}
+
+fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph, needed: &ModelOperators) -> Demands {
     Demands {
         buyer: buyer.account(),
         excluded: limits.excluded.clone(),
@@ -389,6 +432,9 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph) -> Demands {
         reputation_min: limits.reputation_min,
         power_known: limits.objective == Objective::Greenest,
         features: Features(kernels::needed(graph).0 | backends::needed(limits.backend).0),
+        operators: needed.operators.clone(),
+        nodes: needed.nodes.clone(),
+        in_parts: limits.providers_max > 1,
         devices: limits.devices.clone(),
     }
 }
@@ -398,34 +444,10 @@ pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
     for (name, tensor) in &job.inputs {
         bindings = bindings.input(name, tensor.dtype(), tensor.dims());
     }
-    let mut read = |relative: &str| -> Option<Bytes> {
-        let path = job.folder.as_ref()?.join(relative);
-        std::fs::read(path).ok().map(Bytes::from)
-    };
-    let graph = Graph::import_with(job.model.clone(), &bindings, &mut read)?;
+    let mut find = |relative: &str| Some(job.folder.as_ref()?.join(relative));
+    let graph = Graph::import_with(job.model.clone(), &bindings, &mut find)?;
     // A provider of several devices has it on one of these, too.
     Ok(graph.asking_for(&job.limits.devices, job.limits.backend))
-}
-
-fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {
-    let one = std::num::NonZeroUsize::MIN;
-    let described = catalogue::all()
-        .first()
-        .expect("the catalogue has processors")
-        .clone();
-    let cpu = Cpu::new(described, one);
-    let needed = kernels::needed(graph);
-    let unknown = features::missing(&features::KERNELS, needed, kernels::here());
-    let unknown: Vec<&str> = unknown.collect();
-    if !unknown.is_empty() {
-        return kernels::check(graph, &cpu);
-    }
-    let weights = cut::weight_bytes(graph).collect();
-    let compilable = Compilable {
-        model: whole.model.clone(),
-        weights,
-    };
-    cpu.compile(&compilable).map(|_| ())
 }
 
 fn offer(listing: &Listing) -> Offer {

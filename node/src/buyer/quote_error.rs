@@ -1,11 +1,11 @@
 //! Why there is no quote.
 
-use souk_onnx::subgraph::CompileError;
 use souk_scheduler::graph::ImportError;
 use souk_scheduler::graph::cut::CutError;
 use souk_scheduler::planning::PlanError;
 
 use crate::client::broker::BrokerError;
+use crate::device::operators::KernelFault;
 use crate::protocols::unsuitable::Unsuitable;
 
 /// Why there is no quote.
@@ -14,9 +14,17 @@ pub enum QuoteError {
     /// The model or its inputs are wrong.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A device's runtime refuses something in the model.
+    /// A kernel of the model's own says wrongly what it is.
     #[error("no device can run the model: {0}")]
-    Unsupported(#[from] CompileError),
+    Kernel(#[from] KernelFault),
+    /// No ask runs an operator of the model.
+    #[error("no provider runs {} (0 of {seen} asks)", nodes_of(operators))]
+    Operators {
+        /// Their names, each with the first node that has it.
+        operators: Vec<(String, String)>,
+        /// How many asks there are.
+        seen: u64,
+    },
     /// The market was not reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
@@ -93,9 +101,26 @@ impl QuoteError {
 }
 
 impl QuoteError {
+    /// Whether waiting may end it, where asks suited before or did not.
+    pub(super) fn may_end(&self, were_some: bool) -> bool {
+        self.passes() || were_some && self.may_pass()
+    }
+
+    /// Whether there were asks that suited.
+    pub(super) fn had_some(&self) -> bool {
+        use QuoteError::{NoneEligible, Operators};
+        !matches!(self, NoneEligible { .. } | Operators { .. })
+    }
+
     /// Whether a book with devices in it that others have leased could do better.
     pub(super) fn may_pass(&self) -> bool {
-        self.passes() || matches!(self, QuoteError::NoneEligible { .. } | QuoteError::Plan(_))
+        self.passes()
+            || matches!(
+                self,
+                QuoteError::NoneEligible { .. }
+                    | QuoteError::Operators { .. }
+                    | QuoteError::Plan(_)
+            )
     }
 }
 
@@ -106,7 +131,8 @@ impl QuoteError {
     pub fn code(&self) -> &'static str {
         match self {
             QuoteError::Import(_) => "input",
-            QuoteError::Unsupported(_)
+            QuoteError::Kernel(_)
+            | QuoteError::Operators { .. }
             | QuoteError::Cut(_)
             | QuoteError::TooFewProviders { .. }
             | QuoteError::TooFewSeconds { .. } => "no_plan",
@@ -118,6 +144,12 @@ impl QuoteError {
             QuoteError::Behind { .. } => "behind",
         }
     }
+}
+
+fn nodes_of(operators: &[(String, String)]) -> String {
+    let named = |(operator, node): &(String, String)| format!("{operator} of node {node:?}");
+    let each: Vec<String> = operators.iter().map(named).collect();
+    each.join(" and ")
 }
 
 fn reasons(unsuitable: &[Unsuitable]) -> String {

@@ -166,7 +166,9 @@ fn wish(path: &Path) -> Option<Wish> {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Accepts, AccountKey, Credits, DeviceId, Features, Millis, OrderId};
+    use souk_market::{
+        Accepts, AccountKey, Credits, DeviceId, Features, Millis, Operators, OrderId,
+    };
     use souk_market::{Name, Permille, Price, Regions, Resources, Units};
 
     use super::*;
@@ -205,6 +207,9 @@ mod tests {
             reputation_min: Permille(0),
             power_known: false,
             features: Features(0),
+            operators: Operators::default(),
+            nodes: Vec::new(),
+            in_parts: true,
             devices: Vec::new(),
         }
     }

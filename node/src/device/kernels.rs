@@ -1,13 +1,10 @@
 //! Kernels of a buyer's own in the market's terms: a feature of a device for each language it runs.
 
-use souk_cpu::Cpu;
 use souk_market::Features;
 use souk_onnx::NodeProto;
-use souk_onnx::custom::{self, Custom};
-use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
+use souk_onnx::custom::Custom;
 use souk_roles::market::features;
 use souk_scheduler::graph::Graph;
-use souk_vocabulary::processor::Processor;
 
 use crate::folder::config::DeviceChoice;
 use crate::folder::limits::ProviderLimits;
@@ -28,13 +25,6 @@ pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Features {
     union(LANGUAGES.into_iter().filter(allowed))
 }
 
-/// What this machine's CPU runs in this build.
-#[must_use]
-pub fn here() -> Features {
-    let cpu = DeviceChoice::Cpu { threads: 0 };
-    union(LANGUAGES.into_iter().filter(|it| runs(&cpu, *it)))
-}
-
 /// Whether one of the devices runs kernels in a language.
 fn runs(devices: &DeviceChoice, language: Custom) -> bool {
     match devices {
@@ -52,31 +42,6 @@ fn runs(devices: &DeviceChoice, language: Custom) -> bool {
 pub fn needed(graph: &Graph) -> Features {
     let nodes = graph.nodes().iter();
     union(nodes.flat_map(|node| kernels(&node.proto)))
-}
-
-/// Checks a graph whose kernels this machine may not run: what they say of themselves, and that the
-/// other nodes are operators there are.
-///
-/// # Errors
-/// [`CompileError::Unsupported`], by the node.
-pub fn check(graph: &Graph, cpu: &Cpu) -> Result<(), CompileError> {
-    let mut nodes = graph.nodes().iter();
-    nodes.try_for_each(|node| check_node(&node.proto, cpu))
-}
-
-/// Checks a node, and those of its bodies.
-fn check_node(node: &NodeProto, cpu: &Cpu) -> Result<(), CompileError> {
-    if Custom::of(node).is_none() {
-        cpu.supports(node)?;
-    } else {
-        let stated = custom::output_types(node).map(|_| ());
-        let stated = stated.and_then(|()| custom::output_shapes(node).map(|_| ()));
-        stated.map_err(|error| {
-            Unsupported::new(node, UnsupportedReason::Engine(error.to_string()))
-        })?;
-    }
-    let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
-    inner.try_for_each(|node| check_node(node, cpu))
 }
 
 /// The languages of a node's kernels: its own, and those in its bodies.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use souk_market::{Dtype, Price, Resources, Work};
 use souk_memory::DType;
+use souk_roles::market::operators;
 use souk_scheduler::graph::{Bindings, Graph, Node};
 use souk_scheduler::planning::{Offer, Operators, Slowness, Throughput, node_seconds};
 
@@ -26,6 +27,13 @@ const SECONDS_MAX: f64 = 1e9;
 /// Element type and extents of an input, by its name.
 pub type Shape = (String, DType, Vec<usize>);
 
+/// What a device is called: its model, marked where it is emulated.
+#[must_use]
+pub fn label(stated: &Resources) -> String {
+    let emulated = if stated.emulated { " (emulated)" } else { "" };
+    format!("{}{emulated}", stated.model.as_str())
+}
+
 /// A device as the planner sees it.
 #[must_use]
 pub fn offer(stated: &Resources, price: Price) -> Offer {
@@ -38,9 +46,8 @@ pub fn offer(stated: &Resources, price: Price) -> Offer {
             flops_per_second,
         })
     };
-    let emulated = if stated.emulated { " (emulated)" } else { "" };
     Offer {
-        label: format!("{}{emulated}", stated.model.as_str()),
+        label: label(stated),
         throughput: DTYPES.into_iter().filter_map(rate).collect(),
         bytes_per_second: stated.memory_bandwidth as f64,
         memory_bytes: stated.memory_bytes,
@@ -48,8 +55,18 @@ pub fn offer(stated: &Resources, price: Price) -> Offer {
         slowness: slowness(&stated.slowness),
         cost_per_second: price.0 as f64,
         busy_watts: (stated.power_mw > 0).then(|| stated.power_mw as f64 / 1e3),
-        operators: Operators::All,
+        operators: runs(&stated.operators),
     }
+}
+
+/// What it runs; whoever states no operators at all is taken to run them all.
+fn runs(stated: &souk_market::Operators) -> Operators {
+    if stated.is_empty() {
+        return Operators::All;
+    }
+    let names = operators::NAMES.iter().enumerate();
+    let lacking = names.filter(|(number, _)| !stated.has(*number));
+    Operators::Without(lacking.map(|(_, name)| (*name).to_owned()).collect())
 }
 
 /// What takes longer than the other figures say, as the planner reads it.

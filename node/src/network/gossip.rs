@@ -69,7 +69,7 @@ pub fn behaviour() -> gossipsub::Behaviour {
         gossipsub::MessageId::from(hash.as_bytes()[..NAME_BYTES].to_vec())
     };
     let config = gossipsub::ConfigBuilder::default()
-        .protocol_id_prefix("/souk/gossip/3")
+        .protocol_id_prefix("/souk/gossip/4")
         .validation_mode(gossipsub::ValidationMode::Anonymous)
         // Nothing is passed on before it was checked.
         .validate_messages()

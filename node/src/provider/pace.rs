@@ -196,7 +196,15 @@ impl Speed {
 impl Provider {
     /// The device it sells, as its asks state it.
     pub fn resources(&self) -> Resources {
-        self.pace.advertised().of(&self.peak)
+        self.pace.advertised().of(&self.peak())
+    }
+
+    /// What the device does at its best, and what it was seen to refuse.
+    pub(super) fn peak(&self) -> Resources {
+        Resources {
+            refused: self.refusals.told(),
+            ..self.peak.clone()
+        }
     }
 
     /// Whether its ask follows what jobs got. What is emulated delivers its figures, unless it is

@@ -82,7 +82,7 @@ impl Shell {
         patience: Duration,
     ) -> (Shell, watch::Receiver<ProviderStatus>) {
         let speed = provider.pace.due(provider.known_times());
-        let resources = speed.of(&provider.peak);
+        let resources = speed.of(&provider.peak());
         let config = Config {
             account: provider.trader.account(),
             market: provider.trader.market(),
@@ -225,8 +225,18 @@ impl Shell {
         if !self.provider.pace.has_changed(known) {
             return;
         }
-        let speed = self.provider.pace.due(known);
-        let resources = speed.of(&self.provider.peak);
+        self.state(self.provider.pace.due(known));
+    }
+
+    /// The device refuses a node that this is the digest of: its asks say so from now on.
+    fn on_refused(&mut self, digest: u64) {
+        self.provider.refusals.learn(&self.provider.home, digest);
+        self.state(self.speed.1);
+    }
+
+    /// Has the device sold as it is known now, and at this speed.
+    fn state(&mut self, speed: Speed) {
+        let resources = speed.of(&self.provider.peak());
         if resources != self.speed.0 {
             self.speed = (resources.clone(), speed);
             self.ready.push_back(Event::SpeedDue(Box::new(resources)));

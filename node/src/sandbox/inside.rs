@@ -34,7 +34,8 @@ use crate::folder::config::{DeviceChoice, Fault};
 use crate::sandbox::channel::FarEnd;
 use crate::sandbox::confinement::{Confinement, alone};
 use crate::sandbox::messages::{
-    Number, OpenAnswer, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
+    NotReady, Number, OpenAnswer, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer,
+    SandboxOrder,
 };
 
 /// How often a sandbox at work says so.
@@ -201,7 +202,7 @@ impl Inside {
                     }
                     SandboxOrder::Prepare(number, model) => self.say_what_came(|| {
                         let prepared = self.runner.prepare(model);
-                        let prepared = prepared.map_err(|error| error.to_string());
+                        let prepared = prepared.map_err(NotReady::from);
                         (SandboxAnswer::Prepared(number, prepared), Vec::new())
                     }),
                     SandboxOrder::Run(number, order) => match order.run_mode {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_memory::ContentId;
+use souk_scheduler::execution::TaskError;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::learning::{CostHistory, Measurement};
@@ -92,6 +93,24 @@ pub(super) enum RunFault {
     Failed(String),
 }
 
+/// Why a model is not made ready.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct NotReady {
+    /// The device's words.
+    pub(super) reason: String,
+    /// The node that it refuses, if it is one.
+    pub(super) node: Option<String>,
+}
+
+impl From<TaskError> for NotReady {
+    fn from(error: TaskError) -> Self {
+        Self {
+            node: error.refused_node().map(str::to_owned),
+            reason: error.to_string(),
+        }
+    }
+}
+
 /// What a sandbox says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum SandboxAnswer {
@@ -100,7 +119,7 @@ pub(super) enum SandboxAnswer {
     /// Its devices are open; or why they are not.
     OpenAnswer(Result<OpenAnswer, String>),
     /// The model is ready; or why it is not.
-    Prepared(Number, Result<(), String>),
+    Prepared(Number, Result<(), NotReady>),
     /// What the run gave, or why it failed.
     Ran(Number, Box<Result<RunHead, RunFault>>),
 }

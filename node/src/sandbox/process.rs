@@ -25,7 +25,7 @@ use crate::device::probe::TOLD;
 use crate::folder::config::Fault;
 use crate::sandbox::channel::{self, Answers, Orders};
 use crate::sandbox::messages::{
-    self, Number, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
+    self, NotReady, Number, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
 };
 
 /// How long a sandbox may take to open its devices; a GPU's driver may take seconds.
@@ -89,7 +89,7 @@ struct PendingAnswers {
 /// An answer to a numbered order.
 #[derive(Debug)]
 enum NumberedAnswer {
-    Prepared(Result<(), String>),
+    Prepared(Result<(), NotReady>),
     Ran(Box<Result<RunResult, RunFault>>),
 }
 
@@ -272,7 +272,8 @@ impl Sandbox {
     /// Gives the sandbox a model and its weights, and has it made ready.
     ///
     /// # Errors
-    /// [`SandboxFault::Refused`] with the device's words, or how the sandbox ended.
+    /// [`SandboxFault::Refused`] or [`SandboxFault::RefusedNode`] with the device's words, or how
+    /// the sandbox ended.
     pub async fn prepare(
         &self,
         store: &Arc<Store>,
@@ -291,7 +292,10 @@ impl Sandbox {
         self.tell(&SandboxOrder::Prepare(number, model), &[])
             .await?;
         match self.answer(number).await? {
-            NumberedAnswer::Prepared(prepared) => prepared.map_err(SandboxFault::Refused),
+            NumberedAnswer::Prepared(prepared) => prepared.map_err(|it| match it.node {
+                Some(node) => SandboxFault::RefusedNode(node, it.reason),
+                None => SandboxFault::Refused(it.reason),
+            }),
             NumberedAnswer::Ran(_) => Err(SandboxFault::Confused),
         }
     }

@@ -64,6 +64,17 @@ pub enum TaskError {
     },
 }
 
+impl TaskError {
+    /// The node that a device refuses, if that is what is wrong.
+    #[must_use]
+    pub fn refused_node(&self) -> Option<&str> {
+        match self {
+            TaskError::Compile(CompileError::Unsupported(unsupported)) => Some(&unsupported.node),
+            _ => None,
+        }
+    }
+}
+
 /// Why a group was not set up.
 #[derive(Debug, Error)]
 pub enum GroupError {

@@ -471,6 +471,12 @@ pub fn weight_bytes(graph: &Graph) -> impl Iterator<Item = (ContentId, Bytes)> +
     let weights = graph.values().iter().filter_map(Value::weight);
     weights.filter_map(move |weight| {
         let id = weight.id.filter(|id| seen.insert(*id))?;
-        Some((id, weight.bytes.clone()?))
+        Some((id, weight.read()?))
     })
+}
+
+/// Every weight of `graph` that travels by content id, each once.
+pub fn weights(graph: &Graph) -> impl Iterator<Item = (ContentId, &Weight)> {
+    let weights = graph.values().iter().filter_map(Value::weight);
+    weights.filter_map(|weight| Some((weight.id?, weight)))
 }

@@ -1,4 +1,9 @@
-//! Constants: their bytes found, checked against their extents, and named by content.
+//! Constants: their bytes found, checked against their extents, and named by content. Those in
+//! files beside the model are read once, to be named, and stay there.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 use souk_memory::{ContentId, DType};
@@ -9,10 +14,42 @@ use super::{ImportError, Weight};
 /// Scheme of an external location that names bytes by content instead of by file.
 pub(crate) const CONTENT_SCHEME: &str = "blake3:";
 
-/// Gives the whole contents of a file by its path relative to the model's folder.
-pub(super) type Files<'a> = dyn FnMut(&str) -> Option<Bytes> + 'a;
+/// Gives the path of a file by its path relative to the model's folder.
+pub(super) type Files<'a> = dyn FnMut(&str) -> Option<PathBuf> + 'a;
 
-/// A constant with its values fetched, checked and named.
+/// Values that stay in a file: nobody needs them to plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePart {
+    path: PathBuf,
+    offset: u64,
+    length: u64,
+}
+
+impl FilePart {
+    /// The bytes as they are now.
+    ///
+    /// # Errors
+    /// When the file is gone, or too short.
+    pub fn read(&self) -> io::Result<Bytes> {
+        let length = usize::try_from(self.length).map_err(io::Error::other)?;
+        let mut bytes = vec![0; length];
+        self.open()?.read_exact(&mut bytes)?;
+        Ok(bytes.into())
+    }
+
+    /// What they are called.
+    fn id(&self) -> io::Result<ContentId> {
+        ContentId::of_reader(self.open()?.take(self.length))
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(self.offset))?;
+        Ok(file)
+    }
+}
+
+/// A constant with its values found, checked and named.
 pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight, ImportError> {
     let Ok(dtype) = DType::from_onnx_code(proto.data_type()) else {
         // Strings: values of no fixed width stay in the message.
@@ -21,20 +58,23 @@ pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight
             proto,
             id: None,
             bytes: None,
+            file: None,
             byte_length,
         });
     };
     let expected = expected_length(&proto, dtype)?;
-    let (known, bytes) = match location(&proto) {
-        None => (None, Some(raw_bytes(&proto)?)),
+    let large = expected >= Weight::EXTERNAL_BYTES_MIN;
+    let (mut id, mut bytes, mut file) = (None, None, None);
+    match location(&proto) {
+        None => bytes = Some(raw_bytes(&proto)?),
         Some(place) => match place.strip_prefix(CONTENT_SCHEME) {
-            Some(hex) => (Some(content_id(&proto, hex)?), None),
-            None => (None, Some(read(&proto, place, files)?)),
+            Some(hex) => id = Some(content_id(&proto, hex)?),
+            None => file = Some(find(&proto, place, files)?),
         },
-    };
-    if let Some(found) = bytes.as_ref().map(|bytes| bytes.len() as u64)
-        && found != expected
-    {
+    }
+    let found = bytes.as_ref().map(|bytes| bytes.len() as u64);
+    let found = found.or(file.as_ref().map(|file| file.length));
+    if let Some(found) = found.filter(|found| *found != expected) {
         let name = proto.name().to_owned();
         return Err(ImportError::WeightLength {
             name,
@@ -42,11 +82,19 @@ pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight
             found,
         });
     }
-    let large = expected >= Weight::EXTERNAL_BYTES_MIN;
-    let id = known.or_else(|| bytes.as_deref().filter(|_| large).map(ContentId::of));
+    let gone = |_| ImportError::ExternalMissing {
+        name: proto.name().to_owned(),
+        location: location(&proto).unwrap_or_default().to_owned(),
+    };
+    match &file {
+        Some(part) if large => id = Some(part.id().map_err(gone)?),
+        Some(part) => bytes = Some(part.read().map_err(gone)?),
+        None => id = id.or_else(|| bytes.as_deref().filter(|_| large).map(ContentId::of)),
+    }
     Ok(Weight {
         proto: declaration(proto),
         id,
+        file: file.filter(|_| bytes.is_none()),
         bytes,
         byte_length: expected,
     })
@@ -82,7 +130,7 @@ fn content_id(proto: &TensorProto, hex: &str) -> Result<ContentId, ImportError> 
     })
 }
 
-fn read(proto: &TensorProto, place: &str, files: &mut Files<'_>) -> Result<Bytes, ImportError> {
+fn find(proto: &TensorProto, place: &str, files: &mut Files<'_>) -> Result<FilePart, ImportError> {
     let name = || proto.name().to_owned();
     let location = || place.to_owned();
     if !stays_inside(place) {
@@ -91,11 +139,11 @@ fn read(proto: &TensorProto, place: &str, files: &mut Files<'_>) -> Result<Bytes
             location: location(),
         });
     }
-    let file = files(place).ok_or_else(|| ImportError::ExternalMissing {
+    let found = files(place).and_then(|path| Some((path.metadata().ok()?.len(), path)));
+    let (length, path) = found.ok_or_else(|| ImportError::ExternalMissing {
         name: name(),
         location: location(),
     })?;
-    let length = file.len() as u64;
     let offset = number(proto, "offset")?.unwrap_or(0);
     let count = number(proto, "length")?.unwrap_or(length.saturating_sub(offset));
     let end = offset.saturating_add(count);
@@ -108,8 +156,11 @@ fn read(proto: &TensorProto, place: &str, files: &mut Files<'_>) -> Result<Bytes
             length,
         });
     }
-    let index = |at: u64| usize::try_from(at).expect("within a file that is in memory");
-    Ok(file.slice(index(offset)..index(end)))
+    Ok(FilePart {
+        path,
+        offset,
+        length: count,
+    })
 }
 
 fn number(proto: &TensorProto, key: &'static str) -> Result<Option<u64>, ImportError> {

@@ -72,6 +72,7 @@ pub(super) fn known_constant(value: &Value) -> Option<Weight> {
         proto,
         id: None,
         bytes: Some(Bytes::from(raw)),
+        file: None,
         byte_length,
     })
 }

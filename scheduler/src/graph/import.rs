@@ -28,8 +28,8 @@ impl Graph {
         Self::import_with(model, bindings, &mut |_| None)
     }
 
-    /// Imports a model that may keep weights in files beside it. `files` gives the whole contents
-    /// of a file by its path relative to the model's folder; it is never asked for one outside.
+    /// Imports a model that may keep weights in files beside it. `files` gives the path of a file
+    /// by its path relative to the model's folder; it is never asked for one outside.
     ///
     /// # Errors
     /// [`ImportError`]: what is wrong with the model, its files or the bound inputs.

@@ -254,6 +254,7 @@ pub(crate) fn tensor_fact(tensor: &souk_onnx::TensorProto) -> Option<Fact> {
         proto: tensor.clone(),
         id: None,
         bytes: Some(bytes),
+        file: None,
         byte_length,
     }))
 }

@@ -60,6 +60,8 @@ pub enum Operators {
     All,
     /// Those named, as [`Node::operator`] names them.
     Only(BTreeSet<String>),
+    /// All but those named.
+    Without(BTreeSet<String>),
 }
 
 /// A way between two places.
@@ -131,8 +133,16 @@ impl Operators {
     pub fn contains(&self, node: &Node) -> bool {
         match self {
             Self::All => true,
-            Self::Only(names) => names.contains(&node.operator()),
+            Self::Only(names) => is_among(names, node),
+            Self::Without(names) => !is_among(names, node),
         }
+    }
+}
+
+fn is_among(names: &BTreeSet<String>, node: &Node) -> bool {
+    match node.proto.operator_domain() {
+        "" => names.contains(node.proto.op_type()),
+        _ => names.contains(&node.operator()),
     }
 }
 

@@ -49,7 +49,7 @@ const OF_VALIDATORS: [StreamProtocol; 2] = [market::PROTOCOL, raft_link::PROTOCO
 const OF_PROVIDERS: [StreamProtocol; 3] = [lease::PROTOCOL, transfers::PROTOCOL, direct::PROTOCOL];
 const OF_ALL: [StreamProtocol; 9] = [
     StreamProtocol::new("/souk/kad/1"),
-    StreamProtocol::new("/souk/gossip/3/1.1.0"),
+    StreamProtocol::new("/souk/gossip/4/1.1.0"),
     StreamProtocol::new("/ipfs/id/1.0.0"),
     StreamProtocol::new("/ipfs/id/push/1.0.0"),
     StreamProtocol::new("/ipfs/ping/1.0.0"),

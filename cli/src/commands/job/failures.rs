@@ -46,8 +46,15 @@ pub fn from_quote(error: QuoteError) -> Failure {
     match error {
         QuoteError::Import(error) => from_import(error),
         QuoteError::Broker(error) => unreachable_market(error),
-        QuoteError::Unsupported(_) => {
-            let hint = "export the model with another opset, or without that operator";
+        QuoteError::Kernel(_) => {
+            let hint = "correct the kernel's attributes";
+            Failure::new(Kind::NoPlan, error, hint)
+        }
+        QuoteError::Operators { .. } => {
+            let hint = format!(
+                "export the model without them, or wait for who runs them; on offer: {}",
+                paste::command("book")
+            );
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {

@@ -33,14 +33,14 @@ pub async fn measure(folder: &Path, output: Output) -> Outcome {
     let class = class_name::of(&resources.class());
     let speed = profile.operations_per_second(DType::F32).unwrap_or(0.0);
     let facts = json!({
-        "device": profile.model, "class_name": class,
+        "device": profile.model, "emulated": profile.emulated, "class_name": class,
         "operations_per_second": speed, "bytes_per_second": profile.memory.bytes_per_second,
         "share_of_mixed_work": known.share, "measured_at": known.at,
     });
     let text = format!(
         "{}: {} in f32, {} of memory, of which mixed work gets {:.0} %\n\
          class {class} at full speed; the provider goes by it from its next start",
-        profile.model,
+        show::device(&profile.model, profile.emulated),
         show::scaled(speed, "op/s"),
         show::scaled(profile.memory.bytes_per_second, "B/s"),
         known.share * 100.0,

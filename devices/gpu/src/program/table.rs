@@ -322,6 +322,11 @@ pub(crate) fn is_declared(operator: &str) -> bool {
     declared(operator).is_some()
 }
 
+/// Whether there is an operator of this name, on the device or on its host.
+pub(crate) fn is_known(operator: &str) -> bool {
+    is_declared(operator) || HOST.contains(&operator) || matches!(operator, "Shape" | "Size")
+}
+
 /// The values that the host must have for a node: sizes, indices, and divisors of integers.
 pub(crate) fn read_by_host<'a>(
     node: &'a NodeProto,

@@ -88,6 +88,7 @@ pub fn bid(
         throughput: listing.resources.throughput,
         regions: limits.regions,
         features: listing.resources.features,
+        operators: listing.resources.operators.clone(),
         reputation: limits.reputation_min,
         notice: limits.notice_min,
         excluded: excluded.to_vec(),

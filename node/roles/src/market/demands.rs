@@ -6,16 +6,21 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
+use souk_market::{
+    AccountKey, Class, Features, Listing, Millis, Operators, Permille, Price, Regions,
+};
 
 use super::unsuitable::{Cause, Tally, Unsuitable};
-use super::{features, regions};
+use super::{features, operators, regions};
 
 /// Asks of one class in an answer: more than a plan has parts, so that there is a choice.
 const PER_CLASS: usize = 24;
 
 /// Asks in an answer: what a planner looks through within milliseconds.
 const LISTINGS_MAX: usize = 256;
+
+/// Operators named in an example: enough to see what kind they are.
+const NAMED_MAX: usize = 5;
 
 /// What a buyer demands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +46,12 @@ pub struct Demands {
     /// Kernels of the buyer's own that the device must run, and what it must go through, as
     /// [`features`] has both.
     pub features: Features,
+    /// Operators of the model.
+    pub operators: Operators,
+    /// Digests of the model's nodes, in order, as [`souk_market::RefusedNodes`] has them.
+    pub nodes: Vec<u64>,
+    /// Whether a device that runs only some of them will do, for others may run the rest.
+    pub in_parts: bool,
     /// Kinds or models of which the device must be one, by kind or name; none for any.
     pub devices: Vec<String>,
 }
@@ -56,6 +67,17 @@ pub struct Choice {
     pub listings: Vec<Listing>,
     /// Those that do not, by cause.
     pub unsuitable: Vec<Unsuitable>,
+    /// Operators of the model that some of all asks do not run, rarest first.
+    pub scarce: Vec<ScarceOperator>,
+}
+
+/// An operator that not every ask runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScarceOperator {
+    /// Its number among [`operators::NAMES`].
+    pub operator: u16,
+    /// How many asks run it.
+    pub asks: u64,
 }
 
 impl Demands {
@@ -65,8 +87,12 @@ impl Demands {
         let mut suiting = BTreeMap::<Class, Vec<Listing>>::new();
         let mut tally = Tally::default();
         let mut choice = Choice::default();
+        let mut lacks = BTreeMap::<usize, u64>::new();
         for listing in asks {
             choice.seen += 1;
+            let there = &listing.resources.operators;
+            let missing = self.operators.numbers().filter(|it| !there.has(*it));
+            missing.for_each(|number| *lacks.entry(number).or_default() += 1);
             let listing = match self.spot {
                 true => listing.to_spot_buyer(self.notice_min),
                 false => listing,
@@ -79,13 +105,20 @@ impl Demands {
             tally.add(&listing, lack);
         }
         for mut class in suiting.into_values() {
-            class.sort_by_key(|listing| (listing.price, listing.order));
+            let is_short = |it: &Listing| !it.resources.operators.covers(&self.operators);
+            class.sort_by_key(|listing| (is_short(listing), listing.price, listing.order));
             class.truncate(PER_CLASS);
             choice.listings.extend(class);
         }
         choice.listings.sort_by_key(|listing| listing.order);
         choice.listings.truncate(LISTINGS_MAX);
         choice.unsuitable = tally.told();
+        let scarce = lacks.into_iter().map(|(number, lacking)| ScarceOperator {
+            operator: u16::try_from(number).expect("a set holds few"),
+            asks: choice.seen - lacking,
+        });
+        choice.scarce = scarce.collect();
+        choice.scarce.sort_by_key(|it| it.asks);
         choice
     }
 
@@ -120,10 +153,32 @@ impl Demands {
             let has = format!("runs no kernels in {}", kernels.join(" or "));
             return Some((Cause::Kernels, has));
         }
+        if let Some(lack) = self.lack_operators(&stated.operators) {
+            return Some((Cause::Operators, lack));
+        }
+        let mut refused = stated.refused.digests().iter();
+        if refused.any(|digest| self.nodes.binary_search(digest).is_ok()) {
+            return bare(Cause::Refused);
+        }
         if self.real_only && stated.emulated {
             return bare(Cause::Emulated);
         }
         self.far(listing).or_else(|| self.dear(listing))
+    }
+
+    /// What a device does not run of the model, if that keeps it out.
+    fn lack_operators(&self, there: &Operators) -> Option<String> {
+        let runs_some = || self.operators.numbers().any(|it| there.has(it));
+        if there.covers(&self.operators) || (self.in_parts && runs_some()) {
+            return None;
+        }
+        let missing: Vec<&str> = operators::missing(&self.operators, there).collect();
+        let named = missing[..missing.len().min(NAMED_MAX)].join(", ");
+        let more = match missing.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!("runs no {named}{more}"))
     }
 
     /// The same of what is promised around the device.
@@ -221,6 +276,9 @@ mod tests {
             reputation_min: Permille(0),
             power_known: false,
             features: Features(0),
+            operators: Operators::default(),
+            nodes: Vec::new(),
+            in_parts: false,
             devices: Vec::new(),
         }
     }
@@ -277,6 +335,54 @@ mod tests {
             text,
             ["3 of too low a reputation (H100 has 500, below 600)"]
         );
+    }
+
+    #[test]
+    fn only_who_runs_what_the_model_has_suits_and_what_is_scarce_is_counted() {
+        let set = |names: &[&str]| {
+            let numbers = names.iter().map(|name| operators::number(name).unwrap());
+            Operators::of(numbers)
+        };
+        let asks = || {
+            [
+                (1, &["Add", "Conv", "Relu"][..]),
+                (2, &["Add", "Relu"]),
+                (3, &["Relu"]),
+            ]
+            .map(|(order, names)| {
+                let mut ask = listing(order, 5 - order);
+                ask.resources.operators = set(names);
+                ask
+            })
+        };
+        let chosen = |needed: &[&str], in_parts| {
+            let wanted = Demands {
+                operators: set(needed),
+                in_parts,
+                ..demands()
+            };
+            let choice = wanted.choose(asks().into_iter());
+            let orders = choice
+                .listings
+                .iter()
+                .map(|it| it.order.0)
+                .collect::<Vec<_>>();
+            (orders, choice)
+        };
+        let (orders, choice) = chosen(&["Add", "Conv"], false);
+        assert_eq!(orders, [1]);
+        let told = choice.unsuitable[0].to_string();
+        let both = "2 without operators of the model (H100 runs no Add, Conv; H100 runs no Conv)";
+        assert_eq!(told, both);
+        let scarce = choice.scarce.iter().map(|it| {
+            let name = operators::name(usize::from(it.operator));
+            (name, it.asks)
+        });
+        assert_eq!(scarce.collect::<Vec<_>>(), [("Conv", 1), ("Add", 2)]);
+        // Who runs none of it is no help in parts either.
+        assert_eq!(chosen(&["Add", "Conv"], true).0, [1, 2]);
+        let (none, choice) = chosen(&["Gelu"], true);
+        assert!(none.is_empty() && choice.scarce[0].asks == 0);
     }
 
     #[test]

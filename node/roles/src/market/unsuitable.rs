@@ -23,6 +23,10 @@ pub enum Cause {
     Backend,
     /// Does not run the buyer's own kernels.
     Kernels,
+    /// Does not run operators of the model.
+    Operators,
+    /// Was seen to refuse a node of the model.
+    Refused,
     /// Not really there.
     Emulated,
     /// Elsewhere than the buyer wants.
@@ -67,7 +71,9 @@ impl Tally {
         if examples.len() >= EXAMPLES_MAX && !is_cheaper {
             return;
         }
-        let example = format!("{} {has}", listing.resources.model);
+        let stated = &listing.resources;
+        let emulated = if stated.emulated { " (emulated)" } else { "" };
+        let example = format!("{}{emulated} {has}", stated.model);
         let example = example.trim_end().to_owned();
         if let Some(known) = examples.iter_mut().find(|(_, known)| *known == example) {
             known.0 = known.0.min(listing.price);
@@ -100,6 +106,8 @@ impl fmt::Display for Cause {
             Cause::Device => "of another kind and name",
             Cause::Backend => "without the backend",
             Cause::Kernels => "without kernels of your own",
+            Cause::Operators => "without operators of the model",
+            Cause::Refused => "that refused a node of the model before",
             Cause::Emulated => "emulated",
             Cause::Region => "in another region",
             Cause::Reputation => "of too low a reputation",

@@ -19,12 +19,12 @@ use super::*;
 use crate::client::trader::TradeError;
 use crate::clock::unix_us;
 use crate::content::transfers::{FetchError, FetchedContent};
-use crate::executor::LeaseExecutor;
+use crate::executor::{LeaseExecutor, NotPrepared};
 use crate::folder::contact::Contact;
 use crate::folder::key;
 use crate::folder::limits::{LimitRefusal, ProviderLimits};
 use crate::protocols::lease;
-use crate::provider::fault;
+use crate::provider::{fault, refusals};
 
 impl Shell {
     /// Begins what is wanted.
@@ -166,12 +166,9 @@ impl Shell {
                 weights,
                 ..
             } => {
+                let part = (lease, graph, weights);
                 let executor = self.executor(lease);
-                self.spawn(ticket, async move {
-                    let store = provider.tensors.store();
-                    let prepared = executor.prepare(store, graph, &weights).await;
-                    EffectOutcome::Prepared { lease, prepared }
-                });
+                self.spawn(ticket, prepare(provider, executor, part));
             }
             Action::Run {
                 lease,
@@ -452,6 +449,26 @@ fn check_node(limits: &ProviderLimits, node: &onnx::NodeProto) -> Result<(), Lim
     limits.check_operator(node.op_type())?;
     let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
     inner.try_for_each(|node| check_node(limits, node))
+}
+
+/// Has the device make a part ready; a node that it refuses is named by its digest.
+async fn prepare(
+    provider: Arc<Provider>,
+    executor: Arc<LeaseExecutor>,
+    (lease, part, weights): (LeaseId, ContentId, Vec<ContentId>),
+) -> EffectOutcome {
+    let store = provider.tensors.store().clone();
+    let (prepared, node) = match executor.prepare(&store, part, &weights).await {
+        Ok(()) => (Ok(()), None),
+        Err(NotPrepared { failure, node }) => (Err(failure), node),
+    };
+    let digest = move || refusals::digest(store.get(&part).ok()??, &node?);
+    let refused = tokio::task::spawn_blocking(digest).await;
+    EffectOutcome::Prepared {
+        lease,
+        prepared,
+        refused: refused.expect("looking at a graph does not panic"),
+    }
 }
 
 /// Has the device run a part, and puts what it gives into the store.

@@ -34,6 +34,8 @@ pub(super) enum EffectOutcome {
     Prepared {
         lease: LeaseId,
         prepared: Result<(), Failure>,
+        /// The digest of a node that the device refuses.
+        refused: Option<u64>,
     },
     Ran {
         lease: LeaseId,
@@ -94,7 +96,14 @@ impl Shell {
                 }
                 Answer::Sandboxed { slots }
             }
-            EffectOutcome::Prepared { lease, prepared } => {
+            EffectOutcome::Prepared {
+                lease,
+                prepared,
+                refused,
+            } => {
+                if let Some(digest) = refused {
+                    self.on_refused(digest);
+                }
                 if let Some(job) = self.jobs.get_mut(&lease) {
                     job.is_ready();
                 }

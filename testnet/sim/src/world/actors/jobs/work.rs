@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::{AccountKey, Credits, Features, Millis, Permille, Regions};
+use souk_market::{AccountKey, Credits, Features, Millis, Operators, Permille, Regions};
 use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::job::{JobSpec, Limits};
@@ -90,6 +90,9 @@ pub fn demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> Demand
         reputation_min: Permille(0),
         power_known: false,
         features: Features(0),
+        operators: Operators::default(),
+        nodes: Vec::new(),
+        in_parts: true,
         devices: vec![MODEL.to_owned()],
     }
 }

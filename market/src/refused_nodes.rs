@@ -1,0 +1,71 @@
+//! Nodes of models that a device was seen to refuse, with a bound, so that no command can fill the
+//! exchange's memory.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Digests of nodes that a device refuses though it has their operators, newest first: of what a
+/// node is but for its names, as the devices' own taxonomy takes them.
+///
+/// Cloning it copies nothing, for every lease carries one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
+pub struct RefusedNodes(Arc<[u64]>);
+
+/// More of them than are told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{nodes} refused nodes, at most {} are told", RefusedNodes::NODES_MAX)]
+pub struct TooManyNodes {
+    /// How many.
+    nodes: usize,
+}
+
+impl RefusedNodes {
+    /// The most that are told: what is older is learned anew where it still holds.
+    pub const NODES_MAX: usize = 16;
+
+    /// The digests.
+    pub fn digests(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// The same with one more, as the newest.
+    #[must_use]
+    pub fn with(&self, digest: u64) -> Self {
+        let others = self.0.iter().copied().filter(|known| *known != digest);
+        let all = std::iter::once(digest).chain(others);
+        Self(all.take(Self::NODES_MAX).collect())
+    }
+}
+
+impl TryFrom<Vec<u64>> for RefusedNodes {
+    type Error = TooManyNodes;
+
+    fn try_from(digests: Vec<u64>) -> Result<Self, TooManyNodes> {
+        match digests.len() {
+            0..=Self::NODES_MAX => Ok(Self(digests.into())),
+            nodes => Err(TooManyNodes { nodes }),
+        }
+    }
+}
+
+impl From<RefusedNodes> for Vec<u64> {
+    fn from(refused: RefusedNodes) -> Self {
+        refused.0.to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_told_each_once_and_no_more_are_read() {
+        let all = (0..20).fold(RefusedNodes::default(), |all, digest| all.with(digest));
+        assert_eq!(all.digests().len(), RefusedNodes::NODES_MAX);
+        assert_eq!(all.with(7).digests()[..3], [7, 19, 18]);
+        assert_eq!(all.with(7).digests().len(), RefusedNodes::NODES_MAX);
+        assert!(RefusedNodes::try_from(vec![1; 17]).is_err());
+    }
+}

@@ -1,0 +1,204 @@
+//! Operators in the market's terms: which a device runs, and which a model has.
+//!
+//! Both are sets of numbers that an ask states and a buyer compares: nothing is compiled to know
+//! who may run a model. What a device has by name and still refuses as it is in a model is learned
+//! when it compiles, by the digest of such a node.
+
+use std::collections::BTreeSet;
+
+use souk_market::Operators;
+use souk_onnx::custom::Custom;
+use souk_onnx::{NodeProto, custom};
+use souk_roles::market::operators::{NAMES, number};
+use souk_scheduler::graph::{Graph, Node};
+
+use crate::folder::config::DeviceChoice;
+use crate::folder::limits::ProviderLimits;
+
+/// Between what a digest is of: no name or message has it first.
+const SEPARATOR: &[u8] = &[0xff];
+
+/// What a model has of operators.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelOperators {
+    /// Those that have a number.
+    pub operators: Operators,
+    /// Those that have none, by name: no device runs them.
+    pub unknown: BTreeSet<String>,
+    /// Digests of its nodes, in order, each once.
+    pub nodes: Vec<u64>,
+}
+
+/// Kernels of a buyer's own that say what they are wrongly.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("kernel {node:?} says wrongly what it makes: {cause}")]
+pub struct KernelFault {
+    /// The node.
+    node: String,
+    /// What is wrong.
+    cause: String,
+}
+
+/// What an ask states: operators that one of the devices runs and the provider's limits allow.
+#[must_use]
+pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Operators {
+    let is_offered = |name: &str| {
+        let node = bare(name);
+        limits.check_operator(node.op_type()).is_ok() && runs(devices, &node)
+    };
+    let names = NAMES.iter().enumerate();
+    Operators::of(names.filter(|(_, name)| is_offered(name)).map(|(at, _)| at))
+}
+
+/// What a model has.
+#[must_use]
+pub fn needed(graph: &Graph) -> ModelOperators {
+    let mut names = BTreeSet::new();
+    for node in graph.nodes() {
+        collect(&node.proto, &mut names);
+    }
+    let (known, unknown): (Vec<&String>, Vec<&String>) =
+        names.iter().partition(|name| number(name).is_some());
+    let nodes: BTreeSet<u64> = graph.nodes().iter().map(|it| digest(graph, it)).collect();
+    ModelOperators {
+        operators: Operators::of(known.into_iter().filter_map(|name| number(name))),
+        unknown: unknown.into_iter().cloned().collect(),
+        nodes: nodes.into_iter().collect(),
+    }
+}
+
+/// The first node that has an operator, itself or in a body.
+#[must_use]
+pub fn first_with<'g>(graph: &'g Graph, operator: &str) -> Option<&'g str> {
+    let has = |node: &&Node| {
+        let mut names = BTreeSet::new();
+        collect(&node.proto, &mut names);
+        names.contains(operator)
+    };
+    graph.nodes().iter().find(has).map(Node::name)
+}
+
+/// What a node is but for its names: operator, attributes, and the types of what it reads.
+#[must_use]
+pub fn digest(graph: &Graph, node: &Node) -> u64 {
+    let mut hash = blake3::Hasher::new();
+    hash.update(node.operator().as_bytes());
+    let mut attributes: Vec<_> = node.proto.attribute.iter().collect();
+    attributes.sort_by(|one, other| one.name().cmp(other.name()));
+    for attribute in attributes {
+        hash.update(SEPARATOR);
+        hash.update(&souk_onnx::encode_attribute(attribute));
+    }
+    hash.update(SEPARATOR);
+    for input in &node.inputs {
+        let dtype = input.and_then(|value| graph.value(value).dtype());
+        let code = dtype.map_or(0, souk_memory::DType::onnx_code);
+        hash.update(&code.to_le_bytes());
+    }
+    hash.update(SEPARATOR);
+    hash.update(&[u8::try_from(node.outputs.iter().flatten().count()).unwrap_or(u8::MAX)]);
+    let bytes = hash.finalize().as_bytes()[..8].try_into();
+    u64::from_le_bytes(bytes.expect("a digest has more bytes"))
+}
+
+/// Checks what a model's own kernels say of themselves.
+///
+/// # Errors
+/// [`KernelFault`]: the first that says it wrongly.
+pub fn check_kernels(graph: &Graph) -> Result<(), KernelFault> {
+    graph.nodes().iter().try_for_each(|it| check(&it.proto))
+}
+
+fn check(node: &NodeProto) -> Result<(), KernelFault> {
+    if Custom::of(node).is_some() {
+        let stated = custom::output_types(node).map(|_| ());
+        let stated = stated.and_then(|()| custom::output_shapes(node).map(|_| ()));
+        stated.map_err(|error| KernelFault {
+            node: node.name().to_owned(),
+            cause: error.to_string(),
+        })?;
+    }
+    let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
+    inner.try_for_each(check)
+}
+
+/// Operators of a node and of its bodies; its own kernels are features, constants are weights.
+fn collect(node: &NodeProto, names: &mut BTreeSet<String>) {
+    if Custom::of(node).is_none() && node.op_type() != "Constant" {
+        names.insert(match node.operator_domain() {
+            "" => node.op_type().to_owned(),
+            domain => format!("{domain}.{}", node.op_type()),
+        });
+    }
+    let inner = node.subgraphs().flat_map(|graph| &graph.node);
+    inner.for_each(|node| collect(node, names));
+}
+
+/// A node of an operator, by its name among [`NAMES`].
+fn bare(name: &str) -> NodeProto {
+    let (domain, operator) = name.rsplit_once('.').unwrap_or(("", name));
+    NodeProto {
+        op_type: Some(operator.to_owned()),
+        domain: Some(domain.to_owned()),
+        ..NodeProto::default()
+    }
+}
+
+/// Whether one of the devices runs an operator.
+fn runs(devices: &DeviceChoice, node: &NodeProto) -> bool {
+    match devices {
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => souk_cpu::has_operator(node),
+        #[cfg(any(feature = "wgpu", feature = "cuda"))]
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => souk_gpu::has_operator(node),
+        // Without the feature none is opened.
+        #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => false,
+        // It has all of ONNX's own.
+        DeviceChoice::Onnxruntime { .. } => node.operator_domain().is_empty(),
+        DeviceChoice::Group(group) => group.iter().any(|device| runs(device, node)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_onnx::schema::OperatorSchema;
+    use souk_roles::market::operators::name;
+
+    use super::*;
+
+    const CPU: DeviceChoice = DeviceChoice::Cpu { threads: 1 };
+
+    fn names(set: &Operators) -> Vec<&'static str> {
+        set.numbers().map(name).collect()
+    }
+
+    #[test]
+    fn every_operator_of_the_schema_has_a_number() {
+        let classical = |name: &str| number(&format!("ai.onnx.ml.{name}"));
+        let lacking = |name: &&str| number(name).or_else(|| classical(name)).is_none();
+        let lacking: Vec<&str> = OperatorSchema::names().filter(lacking).collect();
+        assert!(lacking.is_empty(), "{lacking:?}");
+    }
+
+    #[test]
+    fn an_ask_states_what_its_devices_run_and_its_limits_allow() {
+        let all = ProviderLimits::default();
+        let cpu = offered(&CPU, &all);
+        let has = |set: &Operators, name| set.has(number(name).unwrap());
+        assert!(has(&cpu, "MatMul") && has(&cpu, "ai.onnx.ml.TreeEnsemble"));
+        assert!(!has(&cpu, "ImageDecoder") && !has(&cpu, "ai.onnx.ml.ZipMap"));
+        let runtime = DeviceChoice::Onnxruntime {
+            provider: "cpu".to_owned(),
+        };
+        let group = DeviceChoice::Group(vec![CPU, runtime.clone()]);
+        assert!(has(&offered(&runtime, &all), "ImageDecoder"));
+        assert!(offered(&group, &all).covers(&cpu));
+        let two = ProviderLimits {
+            operators: vec!["MatMul".to_owned(), "Relu".to_owned()],
+            ..all
+        };
+        assert_eq!(names(&offered(&CPU, &two)), ["MatMul", "Relu"]);
+        let bytes = postcard::to_allocvec(&cpu).unwrap().len();
+        assert!(bytes <= 32, "{bytes} bytes in each ask");
+    }
+}
