@@ -113,8 +113,15 @@ fn print_report(report: &Report) {
     for (name, device) in &report.devices {
         let joules = device.energy.map_or(String::new(), |energy| {
             let sum = energy.measured_joules + energy.modelled_joules;
-            format!(", {sum:.3} J")
+            // What no meter counted goes by the power that is stated.
+            let modelled = if energy.modelled_joules > 0.0 {
+                ", modelled"
+            } else {
+                ""
+            };
+            format!(", {sum:.3} J{modelled}")
         });
+        let name = super::device(name, device.emulated);
         let by_other = device.engines.get(&Engine::OnnxRuntime);
         let other = by_other.map_or(String::new(), |tasks| format!(" ({tasks} by ONNX Runtime)"));
         say(&format!(
@@ -145,7 +152,9 @@ fn print_report(report: &Report) {
     let alone = match &against.single {
         Some(single) => {
             let alone = ms(single.expected_micros);
-            format!("{} alone would take {alone:.1} ms", single.device)
+            let known = report.devices.get(&single.device);
+            let device = super::device(&single.device, known.is_some_and(|it| it.emulated));
+            format!("{device} alone would take {alone:.1} ms")
         }
         None if report.devices.len() > 1 => "no device could run it alone".to_owned(),
         None => String::new(),

@@ -94,10 +94,9 @@ pub fn print_live(live: Option<&LiveFigures>) {
     say("");
     let mut table = Table::new(&["now", ">at work", ">memory free"]);
     for device in &live.devices {
-        let emulated = if device.emulated { " (emulated)" } else { "" };
         let free = device.memory_free_bytes;
         table.row([
-            format!("{}{emulated}", device.device),
+            super::device(&device.device, device.emulated),
             super::device::part(device.utilisation),
             free.map_or_else(|| "not known".to_owned(), bytes),
         ]);
@@ -105,7 +104,8 @@ pub fn print_live(live: Option<&LiveFigures>) {
     table.print();
     for device in &live.devices {
         if let Some(lost) = &device.lost {
-            say(&format!("{} is lost: {lost}", device.device));
+            let name = super::device(&device.device, device.emulated);
+            say(&format!("{name} is lost: {lost}"));
         }
     }
 }

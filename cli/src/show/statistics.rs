@@ -53,7 +53,7 @@ fn print_devices(report: &Report) {
             format!("{:.1}", energy.measured_joules + energy.modelled_joules)
         });
         [
-            name.clone(),
+            super::device(name, done.emulated),
             done.tasks.to_string(),
             done.operators.to_string(),
             time(done.busy_micros),

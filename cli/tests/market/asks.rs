@@ -266,3 +266,39 @@ fn a_model_of_ten_gigabytes_is_planned_in_little_memory_and_read_once() {
         "{read} bytes read"
     );
 }
+
+/// What a submission of the digits model says to a person.
+fn told(market: &Market) -> String {
+    let images = format!("images={}", digits("images.npy").display());
+    let out = market.path("out");
+    let mut command = Command::new(SOUK);
+    command.arg("--dir").arg(market.path("net")).arg("submit");
+    command
+        .arg(digits("digits.onnx"))
+        .args(["-i", &images, "-o", &out]);
+    let ran = command
+        .args(["--device", "H100"])
+        .output()
+        .expect("it runs");
+    assert!(ran.status.success());
+    [ran.stdout, ran.stderr]
+        .map(|text| String::from_utf8_lossy(&text).into_owned())
+        .concat()
+}
+
+#[test]
+fn each_line_that_names_an_emulated_device_says_so() {
+    let market = Market::up();
+    let text = told(&market);
+    let names = ["H100", "M3 Max", "EPYC 9654"];
+    let bare = text.lines().filter(|line| {
+        let named: usize = names.iter().map(|name| line.matches(name).count()).sum();
+        named > line.matches("emulated").count()
+    });
+    assert_eq!(bare.collect::<Vec<_>>(), Vec::<&str>::new(), "{text}");
+    assert!(text.contains("H100 SXM5 (emulated)"), "{text}");
+    let of_devices = text.lines().skip_while(|line| *line != "devices");
+    let device = of_devices.skip(1).find(|line| line.contains("busy "));
+    let device = device.unwrap_or_else(|| panic!("no device is told: {text}"));
+    assert!(device.contains("(emulated)"), "{device}");
+}
