@@ -48,6 +48,9 @@ use library::{beside, runtime, runtime_key};
 const LINK_BYTES_PER_SECOND: u64 = 125_000_000;
 const LINK_LATENCY: Duration = Duration::from_micros(500);
 
+/// The least part of a GPU's memory that is sold, in MiB: what it is measured with.
+const GPU_MEMORY_MIB_MIN: u32 = 64;
+
 /// The market's element types beside the devices'.
 const DTYPES: [(DType, Dtype); 6] = [
     (DType::F64, Dtype::F64),
@@ -79,6 +82,14 @@ pub enum DeviceError {
         name: String,
         /// Those there are.
         known: Vec<String>,
+    },
+    /// So small a part of a GPU's memory that it cannot be measured.
+    #[error(
+        "memory_mib is {mib}, and a GPU is measured with {GPU_MEMORY_MIB_MIN}: sell more of it"
+    )]
+    TooLittle {
+        /// What is to be sold.
+        mib: NonZeroU32,
     },
     /// The GPU's driver refuses.
     #[cfg(feature = "wgpu")]
@@ -317,12 +328,22 @@ fn gpu(
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_gpu::Gpu;
+    measurable(memory_mib, known)?;
     let adapter = adapter(name)?;
     let config = part_of(memory_mib);
     Ok(Arc::new(match known {
         Some(known) => Gpu::unmeasured(&adapter, config)?.described(known.clone()),
         None => souk_registry::gpus::open(&adapter, config)?,
     }))
+}
+
+/// Whether a GPU is known, or has room to be measured in.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn measurable(memory_mib: Option<NonZeroU32>, known: Option<&Profile>) -> Result<(), DeviceError> {
+    match memory_mib.filter(|mib| mib.get() < GPU_MEMORY_MIB_MIN) {
+        Some(mib) if known.is_none() => Err(DeviceError::TooLittle { mib }),
+        _ => Ok(()),
+    }
 }
 
 /// A GPU of whose memory so much may be used.
@@ -374,6 +395,7 @@ fn cuda(
     memory_mib: Option<NonZeroU32>,
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
+    measurable(memory_mib, known)?;
     let (ordinal, config) = (ordinal as usize, part_of(memory_mib));
     Ok(Arc::new(match known {
         Some(known) => souk_gpu::card::open(ordinal, config)?.described(known.clone()),
@@ -553,6 +575,20 @@ mod tests {
         assert!(stated.emulated && stated.class().emulated);
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
+    }
+
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn a_part_of_a_gpu_that_is_too_small_to_be_measured_is_refused() {
+        let part = DeviceChoice::Gpu {
+            name: "any".to_owned(),
+            memory_mib: NonZeroU32::new(24),
+        };
+        let refused = open(&part, None).err().expect("it is refused");
+        assert!(
+            matches!(refused, DeviceError::TooLittle { .. }),
+            "{refused}"
+        );
     }
 
     #[cfg(target_os = "linux")]
