@@ -9,7 +9,7 @@ use souk_node::market::Receipt;
 use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
 use crate::args::{Format, SubmitArgs};
-use crate::failure::{Failure, Kind};
+use crate::failure::{Failure, Kind, Outcome};
 use crate::legend::Legend;
 
 /// Reads a whole file.
@@ -37,6 +37,14 @@ pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String,
         }
     }
     Ok(inputs)
+}
+
+/// Computes what the model does with texts before it runs.
+pub fn prepare_texts(inputs: &mut BTreeMap<String, Tensor>, legend: &Legend) -> Outcome {
+    legend.prepare(inputs).map_err(|error| {
+        let hint = "give each input of texts as NAME=FILE.npy, an array of str";
+        Failure::new(Kind::Input, error.to_string(), hint)
+    })
 }
 
 /// The requests of a stream: the files of FOLDER or NAME=FOLDER that can be inputs, by name.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use souk_node::memory::Tensor;
 use souk_node::memory::npy::{self, NpyError};
-use souk_node::scheduler::graph::{Graph, Label, Meanings};
+use souk_node::scheduler::graph::{Graph, Label, Meanings, PreparationError};
 
 /// The legend of one model. Texts of inputs that are none of the model's own are added as they are
 /// read.
@@ -29,6 +29,15 @@ impl Legend {
         let words = &mut meanings.texts.words;
         let numbers: Vec<i64> = given.texts.iter().map(|text| words.number(text)).collect();
         Ok(Tensor::from_vec(given.dims, numbers)?)
+    }
+
+    /// Computes what the model does with texts before it runs.
+    pub fn prepare(&self, inputs: &mut BTreeMap<String, Tensor>) -> Result<(), PreparationError> {
+        let mut meanings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Meanings {
+            texts, preparation, ..
+        } = &mut *meanings;
+        preparation.run(&mut texts.words, inputs)
     }
 
     /// What the numbers of outputs stand for: texts as lists, maps as lists of objects.

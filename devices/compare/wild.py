@@ -13,7 +13,7 @@ nodes (QDQ) are judged beside the ONNX project's own evaluator: ONNX Runtime rou
 and is a step off now and then. What souk refuses is told with the
 operator. The last lines are a table by exporter. `--only TEXT` runs models with that in their
 names; `--keep DIR` keeps the models and inputs there. An exporter that is not installed is skipped
-aloud.
+aloud. ONNX Runtime lowers texts only where the machine has the locale en_US.UTF-8.
 """
 import argparse
 import collections
@@ -244,6 +244,41 @@ def text_columns():
             columns = ColumnTransformer([("t", encoder, ["town", "size"]), ("n", StandardScaler(), ["a", "b"])])
             pipeline = make_pipeline(columns, estimator).fit(frame, label)
             yield Case(f"{kind}, {name}", to_onnx(pipeline, initial_types=declared), given)
+
+
+@exporter("scikit-learn, sentences")
+def sentences():
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+    from sklearn.compose import ColumnTransformer
+    from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    import pandas
+
+    good = ["a fine day", "Good food and a good wine", "what a lovely place", "I liked it, very much!"]
+    bad = ["a bad day", "the food was awful", "never again", "I hated it: bad, very BAD!"]
+    said, label = np.array(good + bad), np.repeat(["good", "bad"], 4)
+    declared = [("said", StringTensorType([None, 1]))]
+    given = {"said": said[:, None].astype(object)}
+    counters = {
+        "words": TfidfVectorizer(),
+        "pairs of words": TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        "counts": CountVectorizer(stop_words=["a", "the"]),
+        "letters": TfidfVectorizer(analyzer="char", ngram_range=(2, 3)),
+    }
+    for name, counter in counters.items():
+        pipeline = make_pipeline(counter, LogisticRegression()).fit(said, label)
+        yield Case(name, to_onnx(pipeline, initial_types=declared), given)
+    towns, prices = np.array(["Bonn", "Lima"] * 4), np.arange(8, dtype=np.float32)
+    frame = pandas.DataFrame({"said": said, "town": towns, "price": prices})
+    columns = [("s", TfidfVectorizer(), "said"), ("t", OneHotEncoder(), ["town"])]
+    columns = ColumnTransformer([*columns, ("p", StandardScaler(), ["price"])])
+    pipeline = make_pipeline(columns, LogisticRegression()).fit(frame, label)
+    declared += [("town", StringTensorType([None, 1])), ("price", FloatTensorType([None, 1]))]
+    given = given | {"town": towns[:, None].astype(object), "price": prices[:, None]}
+    yield Case("beside columns", to_onnx(pipeline, initial_types=declared), given)
 
 
 # ---------------------------------------------------------------------------------------------

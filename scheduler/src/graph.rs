@@ -31,7 +31,7 @@ pub(crate) use external::CONTENT_SCHEME;
 pub use external::FilePart;
 pub use order::topological;
 use shape::Fact;
-pub use souk_onnx::expansion::{Label, Meanings, Texts};
+pub use souk_onnx::expansion::{Label, Meanings, PreparationError, Texts};
 pub use wish::Wish;
 
 /// A node by its place in [`Graph::nodes`]: topological, so a node's inputs come from lower ids.

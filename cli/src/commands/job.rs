@@ -44,7 +44,9 @@ pub use souk_node::buyer::journal::JOBS_FOLDER;
 /// Shows a plan and what else there is to choose from.
 pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
     let legend = Legend::of(files::read(&args.model)?);
-    let mut job = read(args, files::read_inputs(&args.input, &legend)?)?;
+    let mut inputs = files::read_inputs(&args.input, &legend)?;
+    files::prepare_texts(&mut inputs, &legend)?;
+    let mut job = read(args, inputs)?;
     let buyer = join(folder).await?;
     job.limits.excluded = excluded(&buyer, args).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;

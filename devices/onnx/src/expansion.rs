@@ -5,7 +5,8 @@
 //! inferred, costed and cut, and runs wherever those run. Left are operators with kernels of their
 //! own, in one form each. What is not known stays as it is, and is refused by name.
 //!
-//! Texts are told apart by numbers: see [`Words`].
+//! Texts are told apart by numbers: see [`Words`]. What takes them apart is computed before the
+//! rest: see [`Preparation`].
 
 mod activation;
 mod attention;
@@ -14,6 +15,7 @@ mod classical;
 mod ensemble;
 mod facts;
 mod fused;
+mod preparation;
 mod quantised;
 mod scores;
 mod words;
@@ -25,6 +27,7 @@ use thiserror::Error;
 use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use body::Body;
 use facts::Facts;
+pub use preparation::{Preparation, PreparationError};
 pub use words::{Texts, Words};
 
 /// What ONNX Runtime and its tools write beyond ONNX.
@@ -36,8 +39,10 @@ const OPSET_DEFAULT: i64 = 21;
 /// A model that cannot be written in terms of numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ExpansionError {
-    /// A node that does more with texts than to move and compare them.
-    #[error("node {node:?} ({operator}) computes with texts, which are only moved and compared")]
+    /// A node that does more with texts than to move and compare them, where only providers are.
+    #[error(
+        "node {node:?} ({operator}) computes with texts that are not at hand before the model runs"
+    )]
     Text {
         /// The node.
         node: String,
@@ -59,12 +64,14 @@ pub enum Label {
 }
 
 /// What a model's values mean that are no longer what the model says they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Meanings {
     /// Inputs and outputs that are texts, and the words there are.
     pub texts: Texts,
     /// Outputs that were lists of maps, each now a matrix with a row for each of them.
     pub columns: Columns,
+    /// What is computed from texts before the model runs.
+    pub preparation: Preparation,
 }
 
 /// Writes out what is short for standard operators.
@@ -82,6 +89,7 @@ pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
     if let Some(graph) = &mut model.graph {
         words::number(graph, &mut meanings.texts);
+        meanings.preparation = preparation::take(graph, &mut meanings.texts);
         written_out(graph, &Facts::new(opset), &mut meanings)?;
         declare_columns(graph, &meanings.columns);
     }

@@ -62,6 +62,11 @@ impl Bindings {
         self.inputs.contains_key(name)
     }
 
+    /// Whether an input of that name is needed and was not given.
+    pub(super) fn lacks(&self, name: &str) -> bool {
+        self.assumed_extent.is_none() && !self.has(name)
+    }
+
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         self.inputs.keys()
     }

@@ -16,6 +16,14 @@ pub enum ImportError {
     /// A node computes with texts.
     #[error(transparent)]
     Expansion(#[from] ExpansionError),
+    /// Texts are given as they are where they must be prepared.
+    #[error(
+        "the model computes with the texts of {inputs:?} before it runs: submit it with `souk submit`"
+    )]
+    Unprepared {
+        /// The inputs.
+        inputs: Vec<String>,
+    },
     /// The standard operator set is older than what the operators' rules here cover.
     #[error("operator set {found} is not supported: it must be {oldest} or newer")]
     Opset {

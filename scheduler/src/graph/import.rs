@@ -72,7 +72,11 @@ impl Graph {
             return Err(ImportError::Opset { found, oldest });
         }
         inline::functions(&mut model);
-        expand(&mut model)?;
+        let preparation = expand(&mut model)?.preparation;
+        if preparation.makes().any(|made| bindings.lacks(made)) {
+            let inputs = preparation.reads().cloned().collect();
+            return Err(ImportError::Unprepared { inputs });
+        }
         let graph = model.graph.take().unwrap_or_default();
         let mut draft = Draft::new(graph, bindings, files)?;
         draft.order()?;

@@ -144,10 +144,12 @@ impl Files {
 
     /// The inputs of a request.
     fn inputs(&self, place: usize) -> Result<BTreeMap<String, Tensor>, Failure> {
-        match &self.stream {
-            None => Ok(self.common.clone()),
-            Some(requests) => requests[place].read(&self.common, &self.legend),
-        }
+        let mut inputs = match &self.stream {
+            None => self.common.clone(),
+            Some(requests) => requests[place].read(&self.common, &self.legend)?,
+        };
+        files::prepare_texts(&mut inputs, &self.legend)?;
+        Ok(inputs)
     }
 
     /// What a request is called; nothing where it is the only one.

@@ -1,0 +1,326 @@
+//! What a model computes from texts before anything else: on the buyer's machine.
+//!
+//! A provider has numbers for texts and never the texts, so it cannot take them apart. Models do
+//! that first: they lower, split and count what comes in, and the rest of them sees numbers alone.
+//! That beginning is taken out of the model, and is computed where the texts are. It is cheap, and
+//! no text leaves the machine.
+
+mod moves;
+mod ngrams;
+mod operators;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_memory::{DType, Tensor, TensorError};
+use thiserror::Error;
+
+use super::RUNTIME_DOMAIN;
+use super::words::{Texts, Words, is_text_cast};
+use crate::{GraphProto, NodeProto, ValueInfoProto, constant, tensor_from_proto};
+
+/// The nodes that are computed from texts before a model runs, and the constants they read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Preparation {
+    nodes: Vec<NodeProto>,
+    constants: BTreeMap<String, Tensor>,
+    /// The model's inputs that are read here.
+    reads: BTreeSet<String>,
+    /// Those of them that nothing else reads.
+    taken: BTreeSet<String>,
+    /// What the rest of the model reads, by the names that it has there.
+    makes: BTreeMap<String, String>,
+}
+
+/// Texts that cannot be prepared.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum PreparationError {
+    /// An input is not there.
+    #[error("the input {0:?} is missing: it is of texts")]
+    Missing(String),
+    /// A node is given what it does not take.
+    #[error("node {node:?} ({operator}) is computed before the model runs: {why}")]
+    Node {
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+        /// What is wrong.
+        why: Wrong,
+    },
+}
+
+/// What is wrong with what a node is given.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum Wrong {
+    /// A tensor does not have the shape that it must have.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// An input is not there.
+    #[error("its input {0} is missing")]
+    Missing(usize),
+    /// Numbers stand where texts must.
+    #[error("it takes texts, and a number is given: make the array one of texts")]
+    NotText,
+    /// A text is no number.
+    #[error("{0:?} is no number")]
+    NoNumber(String),
+    /// An attribute has a value that is not known.
+    #[error("its attribute {name} is {found:?}")]
+    Attribute {
+        /// Its name.
+        name: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// A shape does not do.
+    #[error("the shape {0:?} does not fit")]
+    Shape(Vec<usize>),
+}
+
+impl Preparation {
+    /// What the model reads that is made here.
+    pub fn makes(&self) -> impl Iterator<Item = &String> {
+        self.makes.values()
+    }
+
+    /// The model's inputs that are read here.
+    pub fn reads(&self) -> impl Iterator<Item = &String> {
+        self.reads.iter()
+    }
+
+    /// Computes what the model reads from what its user gives.
+    ///
+    /// # Errors
+    /// [`PreparationError`]: an input is missing or is not what a node takes.
+    pub fn run(
+        &self,
+        words: &mut Words,
+        inputs: &mut BTreeMap<String, Tensor>,
+    ) -> Result<(), PreparationError> {
+        let mut known = self.constants.clone();
+        for name in &self.reads {
+            let given = inputs.get(name);
+            let given = given.ok_or_else(|| PreparationError::Missing(name.clone()))?;
+            known.insert(name.clone(), given.clone());
+        }
+        for node in &self.nodes {
+            let made = computed(node, &known, words).map_err(|why| PreparationError::Node {
+                node: crate::subgraph::node_name(node),
+                operator: node.op_type().to_owned(),
+                why,
+            })?;
+            let named = node.output.iter().cloned().zip(made);
+            known.extend(named.filter(|(name, _)| !name.is_empty()));
+        }
+        inputs.retain(|name, _| !self.taken.contains(name));
+        for (made, name) in &self.makes {
+            if let Some(tensor) = known.get(made) {
+                inputs.insert(name.clone(), tensor.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The outputs of a node, in their order.
+fn computed(
+    node: &NodeProto,
+    known: &BTreeMap<String, Tensor>,
+    words: &mut Words,
+) -> Result<Vec<Tensor>, Wrong> {
+    let inputs: Vec<Option<&Tensor>> = (0..node.input.len())
+        .map(|index| known.get(node.input_name(index)?))
+        .collect();
+    let input = |index: usize| inputs.get(index).copied().flatten();
+    match moves::moved(node, &input)? {
+        Some(moved) => Ok(vec![moved]),
+        None => operators::computed(node, &input, words),
+    }
+}
+
+/// Takes out of a graph what is computed from its texts before anything else.
+pub(super) fn take(graph: &mut GraphProto, texts: &mut Texts) -> Preparation {
+    let Search { nodes, known, .. } = Search::of(graph, texts);
+    if nodes.is_empty() {
+        return Preparation::default();
+    }
+    let mut preparation = Preparation::default();
+    let inputs: BTreeSet<String> = graph.input.iter().map(|it| it.name().to_owned()).collect();
+    let mut rest = Vec::new();
+    for (index, node) in std::mem::take(&mut graph.node).into_iter().enumerate() {
+        if nodes.contains(&index) {
+            let read = node.input.iter().filter(|name| inputs.contains(*name));
+            preparation.reads.extend(read.cloned());
+            preparation.nodes.push(node);
+        } else {
+            rest.push(node);
+        }
+    }
+    let named = |name: &String| Some((name.clone(), known.constants.get(name)?.clone()));
+    let read = preparation.nodes.iter().flat_map(|node| &node.input);
+    preparation.constants = read.filter_map(named).collect();
+    graph.node = rest;
+    hand_on(graph, texts, &mut preparation);
+    preparation
+}
+
+/// Makes what was taken out and is still read an input of what is left.
+fn hand_on(graph: &mut GraphProto, texts: &mut Texts, preparation: &mut Preparation) {
+    let read = reads(&graph.node);
+    let outputs: BTreeSet<String> = graph.output.iter().map(|it| it.name().to_owned()).collect();
+    for node in preparation.nodes.clone() {
+        for (place, made) in node.output.iter().enumerate() {
+            if outputs.contains(made) {
+                // An output that no provider makes: it is handed through.
+                let name = format!("{made} (prepared)");
+                let through = NodeProto::of("Identity", &[&name], made);
+                graph.node.push(through);
+                declare(graph, texts, &node, place, &name);
+                preparation.makes.insert(made.clone(), name);
+            } else if read.contains(made) {
+                declare(graph, texts, &node, place, made);
+                preparation.makes.insert(made.clone(), made.clone());
+            }
+        }
+    }
+    let still = reads(&graph.node);
+    let gone = |name: &String| !still.contains(name) && !outputs.contains(name);
+    let taken = preparation.reads.iter().filter(|name| gone(name));
+    preparation.taken = taken.cloned().collect();
+    let taken = &preparation.taken;
+    graph.input.retain(|input| !taken.contains(input.name()));
+    graph
+        .initializer
+        .retain(|it| still.contains(it.name()) || outputs.contains(it.name()));
+}
+
+/// Every value that nodes read, in their bodies too.
+fn reads(nodes: &[NodeProto]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for node in nodes {
+        found.extend(node.input.iter().cloned());
+        for body in node.subgraphs() {
+            found.extend(reads(&body.node));
+            found.extend(body.output.iter().map(|it| it.name().to_owned()));
+        }
+    }
+    found
+}
+
+/// Declares an output of a node that was taken out as an input.
+fn declare(graph: &mut GraphProto, texts: &mut Texts, node: &NodeProto, place: usize, name: &str) {
+    let dtype = numbers_made(node, place);
+    if dtype.is_none() {
+        texts.note(name);
+    }
+    let code = dtype.unwrap_or(DType::I64).onnx_code();
+    graph.input.push(ValueInfoProto::tensor(name, code, None));
+}
+
+/// The type of an output of a node that is computed here; `None` if it is of texts.
+fn numbers_made(node: &NodeProto, place: usize) -> Option<DType> {
+    match node.op_type() {
+        "TfIdfVectorizer" => Some(DType::F32),
+        "RegexFullMatch" => Some(DType::Bool),
+        "StringSplit" if place == 1 => Some(DType::I64),
+        "Cast" => {
+            let code = node.int("to").and_then(|code| i32::try_from(code).ok())?;
+            DType::from_onnx_code(code).ok()
+        }
+        _ => None,
+    }
+}
+
+/// What is at hand before a model runs.
+#[derive(Default)]
+struct AtHand {
+    constants: BTreeMap<String, Tensor>,
+    /// Values that are made here, each with the node that makes it.
+    made: BTreeMap<String, usize>,
+    inputs: BTreeSet<String>,
+}
+
+/// The nodes that are to be taken out.
+struct Search {
+    nodes: BTreeSet<usize>,
+    known: AtHand,
+}
+
+impl Search {
+    /// Those that compute with texts that are at hand, and what they need.
+    fn of(graph: &GraphProto, texts: &mut Texts) -> Self {
+        let mut search = Self {
+            nodes: BTreeSet::new(),
+            known: AtHand::default(),
+        };
+        let known = &mut search.known;
+        known.inputs = texts.inputs.clone();
+        for tensor in &graph.initializer {
+            if moves::is_small(tensor)
+                && let Ok(value) = tensor_from_proto(tensor)
+            {
+                known.constants.insert(tensor.name().to_owned(), value);
+            }
+        }
+        let mut computing = Vec::new();
+        for (index, node) in graph.node.iter().enumerate() {
+            if let (Some(value), Some(name)) = (constant(node), node.output.first()) {
+                known.constants.insert(name.clone(), value);
+                continue;
+            }
+            let computes = computes(node, texts);
+            let at_hand = node.input.iter().all(|name| known.has(name));
+            if !at_hand || !(computes || moves::is_move(node, texts)) {
+                continue;
+            }
+            for (place, name) in node.output.iter().enumerate() {
+                known.made.insert(name.clone(), index);
+                if numbers_made(node, place).is_none() {
+                    texts.note(name);
+                }
+            }
+            if computes {
+                computing.push(index);
+            }
+        }
+        for index in computing {
+            search.need(graph, index);
+        }
+        search
+    }
+
+    fn need(&mut self, graph: &GraphProto, index: usize) {
+        if !self.nodes.insert(index) {
+            return;
+        }
+        for name in &graph.node[index].input {
+            if let Some(&maker) = self.known.made.get(name) {
+                self.need(graph, maker);
+            }
+        }
+    }
+}
+
+impl AtHand {
+    fn has(&self, name: &str) -> bool {
+        name.is_empty()
+            || self.constants.contains_key(name)
+            || self.made.contains_key(name)
+            || self.inputs.contains(name)
+    }
+}
+
+/// Whether a node computes with texts.
+fn computes(node: &NodeProto, texts: &Texts) -> bool {
+    let reads_text = node.input.iter().any(|name| texts.has(name));
+    match (node.operator_domain(), node.op_type()) {
+        (RUNTIME_DOMAIN, "Tokenizer") => true,
+        ("", "StringNormalizer" | "StringConcat" | "StringSplit" | "RegexFullMatch") => true,
+        ("", "TfIdfVectorizer") => reads_text,
+        ("", "Cast") => reads_text && !is_text_cast(node),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

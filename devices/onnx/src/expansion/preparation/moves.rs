@@ -1,0 +1,176 @@
+//! What moves texts, on the way to what computes with them.
+
+use souk_memory::Tensor;
+
+use super::super::words::Texts;
+use super::Wrong;
+use crate::{NodeProto, TensorProto};
+
+/// Elements of a constant that may say where texts go: what is larger is a weight.
+const SMALL_MAX: usize = 1 << 16;
+
+/// Whether a constant may be what a move reads.
+pub fn is_small(tensor: &TensorProto) -> bool {
+    let count = tensor.element_count();
+    crate::location(tensor).is_none() && count.is_some_and(|count| count <= SMALL_MAX)
+}
+
+/// Whether a node moves texts in a way that is known here.
+pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
+    let moves = matches!(
+        node.op_type(),
+        "Identity" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" | "Concat" | "Gather"
+    );
+    moves && node.operator_domain().is_empty() && node.input.iter().any(|name| texts.has(name))
+}
+
+/// What a move makes; `None` if the node is none.
+pub fn moved<'a>(
+    node: &NodeProto,
+    input: &impl Fn(usize) -> Option<&'a Tensor>,
+) -> Result<Option<Tensor>, Wrong> {
+    if !node.operator_domain().is_empty() {
+        return Ok(None);
+    }
+    let first = || input(0).ok_or(Wrong::Missing(0));
+    let made = match node.op_type() {
+        "Identity" => first()?.clone(),
+        "Reshape" => reshaped(node, first()?, &list(node, "shape", input(1))?)?,
+        "Flatten" => {
+            let tensor = first()?;
+            let axis = place(node.int("axis").unwrap_or(1), tensor.dims().len() + 1)?;
+            let (front, back) = tensor.dims().split_at(axis);
+            tensor.reshaped([front.iter().product(), back.iter().product()])?
+        }
+        "Squeeze" => squeezed(first()?, &list(node, "axes", input(1))?)?,
+        "Unsqueeze" => unsqueezed(first()?, &list(node, "axes", input(1))?)?,
+        "Concat" => joined(node, input)?,
+        "Gather" => gathered(node, first()?, input(1).ok_or(Wrong::Missing(1))?)?,
+        _ => return Ok(None),
+    };
+    Ok(Some(made))
+}
+
+/// Sizes or places, in an attribute or in an input.
+fn list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>, Wrong> {
+    match (input, node.ints(name)) {
+        (Some(tensor), _) => Ok(tensor.to_vec::<i64>()?),
+        (None, Some(list)) => Ok(list.to_vec()),
+        (None, None) => Ok(Vec::new()),
+    }
+}
+
+/// A place that may be counted from the end.
+fn place(at: i64, count: usize) -> Result<usize, Wrong> {
+    let signed = i64::try_from(count).unwrap_or(i64::MAX);
+    let found = usize::try_from(if at < 0 { at + signed } else { at }).ok();
+    let wrong = || Wrong::Shape(vec![count]);
+    found.filter(|&found| found < count).ok_or_else(wrong)
+}
+
+fn reshaped(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<Tensor, Wrong> {
+    let dims = tensor.dims();
+    let wrong = || Wrong::Shape(dims.to_vec());
+    let keeps = node.int("allowzero").unwrap_or(0) == 0;
+    let mut made = Vec::with_capacity(wanted.len());
+    let mut open = None;
+    for (index, &size) in wanted.iter().enumerate() {
+        let size = match size {
+            -1 if open.is_none() => {
+                open = Some(index);
+                1
+            }
+            0 if keeps => *dims.get(index).ok_or_else(wrong)?,
+            size => usize::try_from(size).map_err(|_| wrong())?,
+        };
+        made.push(size);
+    }
+    if let Some(open) = open {
+        let fixed: usize = made.iter().product();
+        made[open] = tensor.shape().dims().iter().product::<usize>() / fixed.max(1);
+    }
+    Ok(tensor.reshaped(made)?)
+}
+
+fn squeezed(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
+    let dims = tensor.dims();
+    let axes = axes.iter().map(|&axis| place(axis, dims.len()));
+    let axes = axes.collect::<Result<Vec<usize>, Wrong>>()?;
+    let goes = |axis: usize, size: usize| match axes.is_empty() {
+        true => size == 1,
+        false => axes.contains(&axis),
+    };
+    let kept = dims
+        .iter()
+        .enumerate()
+        .filter(|&(axis, &size)| !goes(axis, size));
+    Ok(tensor.reshaped(kept.map(|(_, &size)| size).collect::<Vec<_>>())?)
+}
+
+fn unsqueezed(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
+    let rank = tensor.dims().len() + axes.len();
+    let axes = axes.iter().map(|&axis| place(axis, rank));
+    let axes = axes.collect::<Result<Vec<usize>, Wrong>>()?;
+    let mut rest = tensor.dims().iter().copied();
+    let size = |axis| {
+        if axes.contains(&axis) {
+            1
+        } else {
+            rest.next().unwrap_or(1)
+        }
+    };
+    Ok(tensor.reshaped((0..rank).map(size).collect::<Vec<_>>())?)
+}
+
+fn joined<'a>(
+    node: &NodeProto,
+    input: &impl Fn(usize) -> Option<&'a Tensor>,
+) -> Result<Tensor, Wrong> {
+    let parts = (0..node.input.len()).map(|index| input(index).ok_or(Wrong::Missing(index)));
+    let parts = parts.collect::<Result<Vec<&Tensor>, Wrong>>()?;
+    let first = parts.first().ok_or(Wrong::Missing(0))?.dims();
+    let axis = place(node.int("axis").unwrap_or(0), first.len())?;
+    let mut dims = first.to_vec();
+    dims[axis] = 0;
+    for part in &parts {
+        let fits = part.dims().len() == dims.len()
+            && (0..dims.len()).all(|at| at == axis || part.dims()[at] == dims[at]);
+        if !fits {
+            return Err(Wrong::Shape(part.dims().to_vec()));
+        }
+        dims[axis] += part.dims()[axis];
+    }
+    let values = parts.iter().map(|part| part.to_vec::<i64>());
+    let values = values.collect::<Result<Vec<_>, _>>()?;
+    let before: usize = dims[..axis].iter().product();
+    let mut made = Vec::new();
+    for row in 0..before {
+        for (part, values) in parts.iter().zip(&values) {
+            let run: usize = part.dims()[axis..].iter().product();
+            made.extend_from_slice(&values[row * run..(row + 1) * run]);
+        }
+    }
+    Ok(Tensor::from_vec(dims, made)?)
+}
+
+fn gathered(node: &NodeProto, tensor: &Tensor, indices: &Tensor) -> Result<Tensor, Wrong> {
+    let dims = tensor.dims();
+    let axis = place(node.int("axis").unwrap_or(0), dims.len())?;
+    let found = indices
+        .to_vec::<i64>()?
+        .into_iter()
+        .map(|at| place(at, dims[axis]));
+    let found = found.collect::<Result<Vec<usize>, Wrong>>()?;
+    let values = tensor.to_vec::<i64>()?;
+    let before: usize = dims[..axis].iter().product();
+    let run: usize = dims[axis + 1..].iter().product();
+    let mut made = Vec::new();
+    for row in 0..before {
+        for at in &found {
+            let start = (row * dims[axis] + at) * run;
+            made.extend_from_slice(&values[start..start + run]);
+        }
+    }
+    let sizes = [&dims[..axis], indices.dims(), &dims[axis + 1..]].concat();
+    Ok(Tensor::from_vec(sizes, made)?)
+}

@@ -1,0 +1,158 @@
+//! `TfIdfVectorizer`: how often each of a list of word sequences is in each row.
+
+use std::collections::BTreeMap;
+
+use souk_memory::Tensor;
+
+use super::Wrong;
+use crate::NodeProto;
+
+/// What is counted and how it is weighed.
+struct Counter<'a> {
+    /// The column of each sequence that counts.
+    columns: BTreeMap<Vec<&'a str>, usize>,
+    /// How long sequences are.
+    lengths: std::ops::RangeInclusive<usize>,
+    /// How many words may lie between two of a sequence.
+    skips: usize,
+    width: usize,
+}
+
+/// The counts of each row, weighed.
+pub fn counted(node: &NodeProto, texts: &[String], dims: &[usize]) -> Result<Tensor, Wrong> {
+    let pool = node.strings("pool_strings").unwrap_or_default();
+    let pool = pool
+        .iter()
+        .map(|text| std::str::from_utf8(text).unwrap_or_default());
+    let pool: Vec<&str> = pool.collect();
+    let counter = Counter::of(node, &pool)?;
+    let weigh = weigher(node, counter.width)?;
+    let (rows, length) = match *dims {
+        [length] => (1, length),
+        [rows, length] => (rows, length),
+        _ => return Err(Wrong::Shape(dims.to_vec())),
+    };
+    let mut made = Vec::with_capacity(rows * counter.width);
+    for row in 0..rows {
+        let words: Vec<&str> = texts[row * length..(row + 1) * length]
+            .iter()
+            .map(String::as_str)
+            .collect();
+        let counts = counter.row(&words);
+        made.extend(
+            counts
+                .into_iter()
+                .enumerate()
+                .map(|(at, count)| weigh(at, count)),
+        );
+    }
+    let dims = if dims.len() == 1 {
+        vec![counter.width]
+    } else {
+        vec![rows, counter.width]
+    };
+    Ok(Tensor::from_vec(dims, made)?)
+}
+
+/// How a count is weighed, by its column.
+fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, Wrong> {
+    let weights = node.floats("weights").unwrap_or_default();
+    // Weights are of sequences as they are listed, each of which has a column.
+    let mut by_column = vec![1.0_f32; width];
+    let columns = node.ints("ngram_indexes").unwrap_or_default();
+    for (weight, column) in weights.iter().zip(columns) {
+        if let Some(at) = usize::try_from(*column)
+            .ok()
+            .and_then(|at| by_column.get_mut(at))
+        {
+            *at = *weight;
+        }
+    }
+    let mode = node.string("mode").unwrap_or("TF");
+    let (counts, weighs) = match mode {
+        "TF" => (true, false),
+        "IDF" => (false, true),
+        "TFIDF" => (true, true),
+        _ => {
+            let found = mode.to_owned();
+            return Err(Wrong::Attribute {
+                name: "mode",
+                found,
+            });
+        }
+    };
+    Ok(move |at: usize, count: u32| {
+        let counted = if counts {
+            count as f32
+        } else {
+            f32::from(u8::from(count > 0))
+        };
+        if weighs {
+            counted * by_column[at]
+        } else {
+            counted
+        }
+    })
+}
+
+impl<'a> Counter<'a> {
+    fn of(node: &NodeProto, pool: &[&'a str]) -> Result<Self, Wrong> {
+        let size = |name: &'static str, least: i64| {
+            let found = node.int(name).unwrap_or(least).max(least);
+            usize::try_from(found).unwrap_or(usize::MAX)
+        };
+        let lengths = size("min_gram_length", 1)..=size("max_gram_length", 1);
+        let starts = node.ints("ngram_counts").unwrap_or_default();
+        let indexes = node.ints("ngram_indexes").unwrap_or_default();
+        let wrong = |name| {
+            let found = "not of the pool's size".to_owned();
+            Wrong::Attribute { name, found }
+        };
+        let mut columns = BTreeMap::new();
+        let mut sequences = indexes.iter();
+        for (place, &start) in starts.iter().enumerate() {
+            let end = starts.get(place + 1).copied();
+            let end = end.map_or(Some(pool.len()), |end| usize::try_from(end).ok());
+            let start = usize::try_from(start).ok();
+            let part = start.zip(end).and_then(|(start, end)| pool.get(start..end));
+            let part = part.ok_or_else(|| wrong("ngram_counts"))?;
+            for sequence in part.chunks(place + 1) {
+                let column = sequences.next().and_then(|&at| usize::try_from(at).ok());
+                let column = column.ok_or_else(|| wrong("ngram_indexes"))?;
+                columns.insert(sequence.to_vec(), column);
+            }
+        }
+        let widest = indexes.iter().max().copied().unwrap_or(-1);
+        Ok(Self {
+            columns,
+            lengths,
+            skips: size("max_skip_count", 0),
+            width: usize::try_from(widest + 1).unwrap_or(0),
+        })
+    }
+
+    /// How often each column's sequence is in a row of words.
+    fn row(&self, words: &[&str]) -> Vec<u32> {
+        let mut counts = vec![0; self.width];
+        let skips = self.skips.min(words.len());
+        for apart in 1..=skips + 1 {
+            for length in self.lengths.clone() {
+                // One word alone has nothing between.
+                if length == 1 && apart > 1 {
+                    continue;
+                }
+                let Some(reach) = (length - 1).checked_mul(apart) else {
+                    continue;
+                };
+                for start in 0..words.len().saturating_sub(reach) {
+                    let sequence: Vec<&str> =
+                        (0..length).map(|at| words[start + at * apart]).collect();
+                    if let Some(&column) = self.columns.get(&sequence) {
+                        counts[column] += 1;
+                    }
+                }
+            }
+        }
+        counts
+    }
+}

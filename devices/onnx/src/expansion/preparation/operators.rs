@@ -1,0 +1,287 @@
+//! The operators that take texts apart, put them together and read them.
+
+use regex::Regex;
+use souk_memory::{DType, Tensor};
+
+use super::super::words::Words;
+use super::{Wrong, ngrams};
+use crate::NodeProto;
+
+/// What stands at the ends of a text's tokens where an exporter asks for it.
+const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];
+
+/// Texts with their shape.
+struct TextTensor {
+    dims: Vec<usize>,
+    texts: Vec<String>,
+}
+
+/// The outputs of a node.
+pub fn computed<'a>(
+    node: &NodeProto,
+    input: &impl Fn(usize) -> Option<&'a Tensor>,
+    words: &mut Words,
+) -> Result<Vec<Tensor>, Wrong> {
+    let given = TextTensor::of(input(0).ok_or(Wrong::Missing(0))?, words)?;
+    match node.op_type() {
+        "StringNormalizer" => Ok(vec![normalised(node, given)?.numbers(words)?]),
+        "Tokenizer" => Ok(vec![tokens(node, &given)?.numbers(words)?]),
+        "TfIdfVectorizer" => Ok(vec![ngrams::counted(node, &given.texts, &given.dims)?]),
+        "StringConcat" => {
+            let other = TextTensor::of(input(1).ok_or(Wrong::Missing(1))?, words)?;
+            Ok(vec![concatenated(&given, &other)?.numbers(words)?])
+        }
+        "StringSplit" => split(node, &given, words),
+        "RegexFullMatch" => {
+            let pattern = pattern("pattern", &format!(r"\A(?:{})\z", text(node, "pattern")))?;
+            let found = given.texts.iter().map(|text| pattern.is_match(text));
+            Ok(vec![Tensor::from_bools(
+                given.dims.clone(),
+                &found.collect::<Vec<_>>(),
+            )?])
+        }
+        _ => Ok(vec![read(node, &given)?]),
+    }
+}
+
+impl TextTensor {
+    fn of(tensor: &Tensor, words: &Words) -> Result<Self, Wrong> {
+        let numbers = match tensor.dtype() {
+            DType::I64 => tensor.to_vec::<i64>()?,
+            _ => return Err(Wrong::NotText),
+        };
+        let texts = numbers.into_iter().map(|number| words.text(number));
+        let texts = texts.map(|text| text.map(str::to_owned).ok_or(Wrong::NotText));
+        Ok(Self {
+            dims: tensor.dims().to_vec(),
+            texts: texts.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn numbers(self, words: &mut Words) -> Result<Tensor, Wrong> {
+        let numbers: Vec<i64> = self.texts.iter().map(|text| words.number(text)).collect();
+        Ok(Tensor::from_vec(self.dims, numbers)?)
+    }
+}
+
+fn text<'a>(node: &'a NodeProto, name: &str) -> &'a str {
+    node.string(name).unwrap_or_default()
+}
+
+fn pattern(name: &'static str, pattern: &str) -> Result<Regex, Wrong> {
+    Regex::new(pattern).map_err(|_| {
+        let found = pattern.to_owned();
+        Wrong::Attribute { name, found }
+    })
+}
+
+/// Texts without those that do not count, in one case.
+fn normalised(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> {
+    let exact = node.int("is_case_sensitive").unwrap_or(0) != 0;
+    let alike = |text: &str| {
+        if exact {
+            text.to_owned()
+        } else {
+            text.to_lowercase()
+        }
+    };
+    let stops = node.strings("stopwords").unwrap_or_default();
+    let stops: Vec<String> = stops
+        .iter()
+        .map(|it| alike(&String::from_utf8_lossy(it)))
+        .collect();
+    let action = match text(node, "case_change_action") {
+        "" | "NONE" => str::to_owned,
+        "LOWER" => str::to_lowercase,
+        "UPPER" => str::to_uppercase,
+        other => {
+            let (name, found) = ("case_change_action", other.to_owned());
+            return Err(Wrong::Attribute { name, found });
+        }
+    };
+    let mut dims = match *given.dims {
+        [_] | [1, _] => given.dims.clone(),
+        _ => return Err(Wrong::Shape(given.dims)),
+    };
+    let kept = given
+        .texts
+        .iter()
+        .filter(|text| !stops.contains(&alike(text)));
+    let mut texts: Vec<String> = kept.map(|text| action(text)).collect();
+    if texts.is_empty() {
+        texts.push(String::new());
+    }
+    if let Some(last) = dims.last_mut() {
+        *last = texts.len();
+    }
+    Ok(TextTensor { dims, texts })
+}
+
+/// The tokens of each text, as many as the most have.
+fn tokens(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, Wrong> {
+    let least = usize::try_from(node.int("mincharnum").unwrap_or(1)).unwrap_or(0);
+    let marked = node.int("mark").unwrap_or(0) != 0;
+    let cut = match node.string("tokenexp") {
+        Some(tokens) => Cut::At(pattern("tokenexp", tokens)?),
+        None => Cut::between(node)?,
+    };
+    let of = |text: &String| {
+        let found = cut.tokens(text).into_iter();
+        let mut found: Vec<String> = found.filter(|it| it.chars().count() >= least).collect();
+        if marked {
+            found.insert(0, MARKS[0].to_owned());
+            found.push(MARKS[1].to_owned());
+        }
+        found
+    };
+    let rows = given.texts.iter().map(of).collect();
+    Ok(padded(&given.dims, rows, text(node, "pad_value")))
+}
+
+/// Rows of texts as a tensor: all as long as the longest.
+fn padded(dims: &[usize], rows: Vec<Vec<String>>, filler: &str) -> TextTensor {
+    let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let mut texts = Vec::with_capacity(rows.len() * longest);
+    for mut row in rows {
+        row.resize(longest, filler.to_owned());
+        texts.append(&mut row);
+    }
+    let dims = [dims, &[longest]].concat();
+    TextTensor { dims, texts }
+}
+
+/// How a text is cut into tokens.
+enum Cut {
+    /// Tokens are what matches.
+    At(Regex),
+    /// Tokens are what is between matches, of one after the other.
+    Between(Vec<Regex>),
+    /// Each character is one.
+    Characters,
+}
+
+impl Cut {
+    fn between(node: &NodeProto) -> Result<Self, Wrong> {
+        let separators = node.strings("separators").unwrap_or_default();
+        if separators.iter().all(|it| it.is_empty()) {
+            return Ok(Self::Characters);
+        }
+        let patterns = separators
+            .iter()
+            .map(|it| pattern("separators", &String::from_utf8_lossy(it)));
+        Ok(Self::Between(patterns.collect::<Result<_, _>>()?))
+    }
+
+    fn tokens(&self, text: &str) -> Vec<String> {
+        match self {
+            Self::At(pattern) => pattern
+                .find_iter(text)
+                .map(|it| it.as_str().to_owned())
+                .collect(),
+            Self::Characters => text.chars().map(String::from).collect(),
+            Self::Between(patterns) => {
+                let mut parts = vec![text];
+                for pattern in patterns {
+                    parts = parts.iter().flat_map(|part| pattern.split(part)).collect();
+                }
+                let parts = parts.into_iter().filter(|part| !part.is_empty());
+                parts.map(str::to_owned).collect()
+            }
+        }
+    }
+}
+
+/// Texts put together, the smaller one repeated.
+fn concatenated(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wrong> {
+    let rank = left.dims.len().max(right.dims.len());
+    let aligned =
+        |given: &TextTensor| [&vec![1; rank - given.dims.len()][..], &given.dims].concat();
+    let (one, two) = (aligned(left), aligned(right));
+    let mut dims = Vec::with_capacity(rank);
+    for (&one, &two) in one.iter().zip(&two) {
+        dims.push(match (one, two) {
+            (1, size) | (size, 1) => size,
+            (size, other) if size == other => size,
+            _ => return Err(Wrong::Shape(right.dims.clone())),
+        });
+    }
+    let place = |of: &[usize], mut index: usize| {
+        let (mut at, mut step) = (0, 1);
+        for axis in (0..rank).rev() {
+            let here = index % dims[axis];
+            index /= dims[axis];
+            at += if of[axis] == 1 { 0 } else { here * step };
+            step *= of[axis];
+        }
+        at
+    };
+    let count: usize = dims.iter().product();
+    let text = |index| {
+        let (first, second) = (
+            &left.texts[place(&one, index)],
+            &right.texts[place(&two, index)],
+        );
+        format!("{first}{second}")
+    };
+    let texts = (0..count).map(text).collect();
+    Ok(TextTensor { dims, texts })
+}
+
+/// The parts of each text, and how many there are.
+fn split(node: &NodeProto, given: &TextTensor, words: &mut Words) -> Result<Vec<Tensor>, Wrong> {
+    let at = text(node, "delimiter");
+    let most = node
+        .int("maxsplit")
+        .and_then(|most| usize::try_from(most).ok());
+    let parts = |text: &String| -> Vec<String> {
+        let most = most.unwrap_or(usize::MAX - 1);
+        if text.is_empty() {
+            return Vec::new();
+        }
+        if !at.is_empty() {
+            return text.splitn(most + 1, at).map(str::to_owned).collect();
+        }
+        let (mut found, mut rest) = (Vec::new(), text.trim());
+        while let Some((part, after)) = rest.split_once(char::is_whitespace) {
+            if found.len() == most {
+                break;
+            }
+            found.push(part.to_owned());
+            rest = after.trim_start();
+        }
+        if !rest.is_empty() {
+            found.push(rest.to_owned());
+        }
+        found
+    };
+    let rows: Vec<Vec<String>> = given.texts.iter().map(parts).collect();
+    let counts: Vec<i64> = rows.iter().map(|row| row.len() as i64).collect();
+    let counts = Tensor::from_vec(given.dims.clone(), counts)?;
+    Ok(vec![padded(&given.dims, rows, "").numbers(words)?, counts])
+}
+
+/// Texts as the numbers they spell.
+fn read(node: &NodeProto, given: &TextTensor) -> Result<Tensor, Wrong> {
+    fn all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, Wrong> {
+        let read = |text: &String| {
+            let number = text.trim().parse();
+            number.map_err(|_| Wrong::NoNumber(text.clone()))
+        };
+        texts.iter().map(read).collect()
+    }
+    let (dims, texts) = (given.dims.clone(), &given.texts);
+    let code = node.int("to").unwrap_or_default();
+    let dtype = i32::try_from(code)
+        .ok()
+        .and_then(|code| DType::from_onnx_code(code).ok());
+    Ok(match dtype {
+        Some(DType::F32) => Tensor::from_vec(dims, all::<f32>(texts)?)?,
+        Some(DType::F64) => Tensor::from_vec(dims, all::<f64>(texts)?)?,
+        Some(DType::I32) => Tensor::from_vec(dims, all::<i32>(texts)?)?,
+        Some(DType::I64) => Tensor::from_vec(dims, all::<i64>(texts)?)?,
+        _ => {
+            let found = code.to_string();
+            return Err(Wrong::Attribute { name: "to", found });
+        }
+    })
+}
