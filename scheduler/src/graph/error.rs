@@ -18,7 +18,7 @@ pub enum ImportError {
     Expansion(#[from] ExpansionError),
     /// Texts are given as they are where they must be prepared.
     #[error(
-        "the model computes with the texts of {inputs:?} before it runs: submit it with `souk submit`"
+        "texts of {inputs:?} are computed with before the model runs: submit it by `souk submit`"
     )]
     Unprepared {
         /// The inputs.

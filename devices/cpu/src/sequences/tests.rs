@@ -315,7 +315,7 @@ fn a_layer_is_one_run_of_nodes() {
     let graph = Graph::bind(&subgraph).unwrap();
     let all = 0..graph.nodes().len();
     assert_eq!(runs(&graph, &[]), std::slice::from_ref(&all));
-    assert_eq!(runs(&graph, std::slice::from_ref(&all)), []);
+    assert!(runs(&graph, std::slice::from_ref(&all)).is_empty());
     assert_backend(&subgraph, &inputs);
 }
 
