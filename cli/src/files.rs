@@ -27,7 +27,7 @@ pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String,
     for text in given {
         let tensors = match text.split_once('=') {
             Some((name, file)) => read_named(name, Path::new(file), legend)?,
-            None => read_all(Path::new(text))?,
+            None => read_each(Path::new(text), legend)?,
         };
         for (name, tensor) in tensors {
             if inputs.insert(name.clone(), tensor).is_some() {
@@ -113,7 +113,7 @@ impl Request {
     ) -> Result<BTreeMap<String, Tensor>, Failure> {
         let mut inputs = match &self.name {
             Some(name) => read_named(name, &self.path, legend)?,
-            None => read_all(&self.path)?,
+            None => read_each(&self.path, legend)?,
         };
         for (name, tensor) in common {
             if inputs.insert(name.clone(), tensor.clone()).is_some() {
@@ -266,13 +266,43 @@ fn read_named(
             let cause = format!("{} has no tensor {name}", path.display());
             Failure::new(Kind::Input, cause, format!("its tensors are {known}"))
         })?;
+        check_texts(name, path, false, legend)?;
         return Ok(BTreeMap::from([(name.to_owned(), tensor)]));
     }
-    let tensor = legend.tensor(&read(path)?).map_err(|error| {
+    let (tensor, is_text) = legend.tensor(&read(path)?).map_err(|error| {
         let cause = format!("{}: {error}", path.display());
         Failure::new(Kind::Input, cause, "write it again with numpy.save")
     })?;
+    check_texts(name, path, is_text, legend)?;
     Ok(BTreeMap::from([(name.to_owned(), tensor)]))
+}
+
+/// Texts and numbers travel alike: one in the other's place would give an answer, and a wrong one.
+fn check_texts(name: &str, path: &Path, is_text: bool, legend: &Legend) -> Outcome {
+    if legend
+        .wants_texts(name)
+        .is_none_or(|wants| wants == is_text)
+    {
+        return Ok(());
+    }
+    let (wanted, found) = match is_text {
+        true => ("numbers", "texts"),
+        false => ("texts", "numbers"),
+    };
+    let cause = format!(
+        "the input {name} is of {wanted}, {} holds {found}",
+        path.display()
+    );
+    let hint = "give texts as NAME=FILE.npy, an array of str; numbers as an array of their type";
+    Err(Failure::new(Kind::Input, cause, hint))
+}
+
+/// Every tensor of a file, none of which is of texts.
+fn read_each(path: &Path, legend: &Legend) -> Result<BTreeMap<String, Tensor>, Failure> {
+    let all = read_all(path)?;
+    let mut names = all.keys();
+    names.try_for_each(|name| check_texts(name, path, false, legend))?;
+    Ok(all)
 }
 
 fn read_all(path: &Path) -> Result<BTreeMap<String, Tensor>, Failure> {
@@ -304,6 +334,40 @@ mod tests {
         assert_eq!(file_name("../../etc/passwd"), ".._.._etc_passwd");
         assert_eq!(file_name(".."), "_");
         assert_eq!(file_name("sentence_embedding"), "sentence_embedding");
+    }
+
+    #[test]
+    fn texts_and_numbers_are_not_taken_for_each_other() {
+        let declared = |name: &str, code| souk_onnx::ValueInfoProto::tensor(name, code, None);
+        let model = souk_onnx::ModelProto {
+            graph: Some(souk_onnx::GraphProto {
+                input: vec![declared("town", 8), declared("count", 7)],
+                ..souk_onnx::GraphProto::default()
+            }),
+            ..souk_onnx::ModelProto::default()
+        };
+        let legend = Legend::of(souk_onnx::encode(&model));
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, kind: &str, data: &[u8]| {
+            let path = folder.path().join(name);
+            let head = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': (1,), }}\n");
+            let size = u16::try_from(head.len()).unwrap().to_le_bytes();
+            let bytes = [b"\x93NUMPY\x01\x00", &size[..], head.as_bytes(), data].concat();
+            std::fs::write(&path, bytes).unwrap();
+            path.display().to_string()
+        };
+        let numbers = write("numbers.npy", "<i8", &[0; 8]);
+        let texts = write("texts.npy", "<U1", &u32::from('a').to_le_bytes());
+        let given = |name: &str, path: &str| {
+            let read = read_inputs(&[format!("{name}={path}")], &legend);
+            read.map(|inputs| inputs.len()).map_err(|it| it.cause)
+        };
+        assert_eq!(given("town", &texts), Ok(1));
+        assert_eq!(given("count", &numbers), Ok(1));
+        let wrong = given("town", &numbers).unwrap_err();
+        assert!(wrong.contains("the input town is of texts"), "{wrong}");
+        let wrong = given("count", &texts).unwrap_err();
+        assert!(wrong.contains("the input count is of numbers"), "{wrong}");
     }
 
     #[test]

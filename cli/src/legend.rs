@@ -12,28 +12,42 @@ use souk_node::scheduler::graph::{Graph, Label, Meanings, PreparationError};
 /// The legend of one model. Texts of inputs that are none of the model's own are added as they are
 /// read.
 #[derive(Default)]
-pub struct Legend(Mutex<Meanings>);
+pub struct Legend {
+    meanings: Mutex<Meanings>,
+    /// Whether the model was understood; what is wrong with it is said where it is imported.
+    is_known: bool,
+}
 
 impl Legend {
-    /// That of a model; what is wrong with it is said where it is imported.
+    /// That of a model.
     pub fn of(model: Bytes) -> Self {
-        Self(Mutex::new(Graph::meanings(model).unwrap_or_default()))
+        let meanings = Graph::meanings(model);
+        Self {
+            is_known: meanings.is_ok(),
+            meanings: Mutex::new(meanings.unwrap_or_default()),
+        }
     }
 
-    /// The tensor of a NumPy file, texts as their numbers.
-    pub fn tensor(&self, file: &Bytes) -> Result<Tensor, NpyError> {
+    /// Whether an input is of texts; none where nothing is known of the model.
+    pub fn wants_texts(&self, input: &str) -> Option<bool> {
+        let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_known.then(|| meanings.texts.inputs.contains(input))
+    }
+
+    /// The tensor of a NumPy file, texts as their numbers, and whether it is of texts.
+    pub fn tensor(&self, file: &Bytes) -> Result<(Tensor, bool), NpyError> {
         let Some(given) = npy::read_texts(file)? else {
-            return npy::read(file);
+            return Ok((npy::read(file)?, false));
         };
-        let mut meanings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let words = &mut meanings.texts.words;
         let numbers: Vec<i64> = given.texts.iter().map(|text| words.number(text)).collect();
-        Ok(Tensor::from_vec(given.dims, numbers)?)
+        Ok((Tensor::from_vec(given.dims, numbers)?, true))
     }
 
     /// Computes what the model does with texts before it runs.
     pub fn prepare(&self, inputs: &mut BTreeMap<String, Tensor>) -> Result<(), PreparationError> {
-        let mut meanings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let Meanings {
             texts, preparation, ..
         } = &mut *meanings;
@@ -51,7 +65,7 @@ impl Legend {
 
     /// What an output stands for, if not for itself.
     fn meaning(&self, name: &str, tensor: &Tensor) -> Option<Value> {
-        let meanings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         if meanings.texts.outputs.contains(name) {
             let words = &meanings.texts.words;
             let numbers = tensor.to_vec::<i64>().ok()?.into_iter();
@@ -104,7 +118,10 @@ mod tests {
         meanings.texts.outputs.insert("label".to_owned());
         let labels = vec![Label::Text("cat".to_owned()), Label::Number(7)];
         meanings.columns.insert("scores".to_owned(), labels);
-        let legend = Legend(Mutex::new(meanings));
+        let legend = Legend {
+            meanings: Mutex::new(meanings),
+            is_known: true,
+        };
         let label = Tensor::from_vec([2, 1], vec![numbers[1], numbers[0]]).unwrap();
         let scores = Tensor::from_vec([2, 2], vec![0.25f32, 0.75, 1.0, 0.0]).unwrap();
         let told = |name: &str, tensor| legend.meaning(name, tensor);

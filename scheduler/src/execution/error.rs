@@ -3,7 +3,7 @@
 use souk_memory::space::SpaceError;
 use souk_memory::{ContentId, StoreError};
 use souk_onnx::DecodeError;
-use souk_onnx::subgraph::CompileError;
+use souk_onnx::subgraph::{CompileError, UnsupportedReason};
 use souk_vocabulary::processor::RunError;
 use thiserror::Error;
 
@@ -65,13 +65,23 @@ pub enum TaskError {
 }
 
 impl TaskError {
-    /// The node that a device refuses, if that is what is wrong.
+    /// The node that a device refuses wherever it stands, if that is what is wrong. What an engine
+    /// says, the range of integers and where sizes come from are of the graph around it.
     #[must_use]
     pub fn refused_node(&self) -> Option<&str> {
-        match self {
-            TaskError::Compile(CompileError::Unsupported(unsupported)) => Some(&unsupported.node),
-            _ => None,
-        }
+        let TaskError::Compile(CompileError::Unsupported(unsupported)) = self else {
+            return None;
+        };
+        let is_anywhere = match unsupported.reason {
+            UnsupportedReason::Operator | UnsupportedReason::Attribute(_) => true,
+            // Integers may be sizes, which a GPU's host computes.
+            UnsupportedReason::DType(dtype) => dtype.is_float(),
+            UnsupportedReason::UnknownDType
+            | UnsupportedReason::Version(_)
+            | UnsupportedReason::IntegerRange
+            | UnsupportedReason::Engine(_) => false,
+        };
+        is_anywhere.then_some(&unsupported.node)
     }
 }
 
@@ -149,4 +159,30 @@ pub enum GroupRunError {
     /// The system gives no thread for it.
     #[error("cannot start a thread for the run: {0}")]
     Thread(std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_memory::DType;
+    use souk_onnx::NodeProto;
+    use souk_onnx::subgraph::Unsupported;
+
+    use super::*;
+
+    #[test]
+    fn only_what_a_device_refuses_in_every_graph_is_said_to_be_refused() {
+        let refused = |reason| {
+            let node = NodeProto::of("Reshape", &["x", "s"], "y");
+            let error = TaskError::Compile(Unsupported::new(&node, reason).into());
+            error.refused_node().map(str::to_owned)
+        };
+        let y = Some("y".to_owned());
+        assert_eq!(refused(UnsupportedReason::Operator), y);
+        assert_eq!(refused(UnsupportedReason::Attribute("mode")), y);
+        assert_eq!(refused(UnsupportedReason::DType(DType::F64)), y);
+        assert_eq!(refused(UnsupportedReason::DType(DType::I64)), None);
+        assert_eq!(refused(UnsupportedReason::Version(5)), None);
+        let here = "a shape or index is only known on the device".to_owned();
+        assert_eq!(refused(UnsupportedReason::Engine(here)), None);
+    }
 }

@@ -1,6 +1,6 @@
 //! The operators that take texts apart, put them together and read them.
 
-use regex::Regex;
+use regex_lite::Regex;
 use souk_memory::{DType, Tensor};
 
 use super::super::words::Words;
