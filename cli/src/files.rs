@@ -340,6 +340,7 @@ mod tests {
     fn texts_and_numbers_are_not_taken_for_each_other() {
         let declared = |name: &str, code| souk_onnx::ValueInfoProto::tensor(name, code, None);
         let model = souk_onnx::ModelProto {
+            ir_version: Some(10),
             graph: Some(souk_onnx::GraphProto {
                 input: vec![declared("town", 8), declared("count", 7)],
                 ..souk_onnx::GraphProto::default()
@@ -347,6 +348,7 @@ mod tests {
             ..souk_onnx::ModelProto::default()
         };
         let legend = Legend::of(souk_onnx::encode(&model));
+        assert_eq!(legend.wants_texts("town"), Some(true));
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, kind: &str, data: &[u8]| {
             let path = folder.path().join(name);
