@@ -34,7 +34,7 @@ pub use bench::{
 pub use device::{Backend, Device, Probe};
 pub use everywhere::{Everywhere, Output};
 #[cfg(feature = "generate")]
-pub use generate::{GenerateArgs, SamplingArgs};
+pub use generate::{GenerateArgs, LeaseArgs, SamplingArgs};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{FoundArgs, Market};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};

@@ -67,7 +67,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Receipt(command) => receipt::run(folder, output, &command).await?,
         Command::Model(command) => model::run(output, &command)?,
         #[cfg(feature = "generate")]
-        Command::Generate(args) => generate::run(output, &args)?,
+        Command::Generate(args) => generate::run(folder, output, &args).await?,
         Command::Device(command) => device::run(folder, output, &command)?,
         Command::Doctor => doctor::run(folder, output).await?,
         Command::Top(args) => top::run(folder, output, args).await?,

@@ -13,7 +13,7 @@ use crate::sampling::{History, Sampling};
 
 /// Tokens of a prompt that are given at once: enough for products to be computed by blocks, few
 /// enough that what lies between layers stays small.
-const CHUNK: usize = 256;
+pub const CHUNK: usize = 256;
 
 /// Why a text went no further.
 #[derive(Debug, Error)]

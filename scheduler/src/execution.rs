@@ -14,6 +14,7 @@ mod metering;
 mod programs;
 pub mod report;
 mod runner;
+mod sessions;
 mod single_device;
 mod single_history;
 mod stream;

@@ -14,7 +14,10 @@ mod import;
 mod inline;
 mod order;
 pub mod shape;
+mod states;
 mod wish;
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use souk_memory::{ContentId, DType};
@@ -54,6 +57,8 @@ pub struct Graph {
     pub(crate) inputs: Vec<ValueId>,
     pub(crate) outputs: Vec<ValueId>,
     pub(crate) dropped_nodes: usize,
+    /// What parts state of sizes, where that is less than is known here.
+    open: BTreeMap<ValueId, shape::Dims>,
 }
 
 /// One operation.
@@ -226,7 +231,7 @@ impl Graph {
     /// Counts, work and memory for people.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let mut operators = std::collections::BTreeMap::new();
+        let mut operators = BTreeMap::new();
         for node in &self.nodes {
             *operators
                 .entry(node.proto.op_type().to_owned())

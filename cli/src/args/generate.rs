@@ -10,9 +10,11 @@ pub struct GenerateArgs {
     pub model: PathBuf,
     /// The text.
     pub prompt: String,
-    /// Run it on this machine's processor. It is the only way yet: no market sells texts.
-    #[arg(long)]
+    /// Run it on this machine's processor, without a market.
+    #[arg(long, conflicts_with_all = ["budget", "min_providers", "out"])]
     pub here: bool,
+    #[command(flatten)]
+    pub lease: LeaseArgs,
     /// Tokens at most.
     #[arg(short, long = "max", default_value_t = 128, value_name = "TOKENS")]
     pub tokens: usize,
@@ -34,6 +36,26 @@ pub struct GenerateArgs {
     pub stop: Vec<String>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+}
+
+/// What is bought for a text.
+#[derive(Debug, clap::Args)]
+pub struct LeaseArgs {
+    /// The most the text may cost, in credits, sessions that failed included. A hard stop.
+    #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
+    pub budget: Option<f64>,
+    /// Cut the model over at least so many providers.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub min_providers: usize,
+    /// Use at most so many providers: each more is one more hop for every token.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub max_providers: usize,
+    /// Wait so many seconds for devices that others have leased.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    pub wait: u64,
+    /// Write receipts into this folder.
+    #[arg(short, long, value_name = "FOLDER")]
+    pub out: Option<PathBuf>,
 }
 
 /// How the next token is drawn.

@@ -1,7 +1,8 @@
 //! `souk generate`: a text goes on, token by token.
 //!
-//! The model runs on this machine. What steps it is a session of a program; that of a lease takes
-//! this one's place once providers sell sessions.
+//! What steps it is a session: that of a lease, or of a program on this machine.
+
+mod market_session;
 
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -14,11 +15,13 @@ use souk_cpu::Cpu;
 use souk_host::discover;
 use souk_llm::chat::Message;
 use souk_llm::decoder::Decoder;
-use souk_llm::generation::{Ending, GenerationError, Request, Sequence, generate};
+use souk_llm::generation::{self, Ending, GenerationError, Request, Sequence, generate};
 use souk_llm::model::{Card, LanguageModel, ModelError};
 use souk_llm::sampling::Sampling;
 use souk_llm::stopping::{Stop, StopStrings};
 use souk_llm::tokens::{Marks, TextStream, Tokenizer};
+use souk_node::buyer::job::{Job, Limits};
+use souk_node::market::Receipt;
 use souk_onnx::subgraph::Subgraph;
 use souk_registry::measure::{self, CpuMeasurement};
 use souk_vocabulary::processor::session::State;
@@ -27,31 +30,73 @@ use souk_vocabulary::processor::{Processor, Program};
 use crate::args::{GenerateArgs, Output, SamplingArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
+use market_session::{MarketSession, Steps};
+
+/// What the ONNX model of a written language model is called.
+const MODEL_FILE: &str = "model.onnx";
 
 /// Positions unless others are asked for: a cache of more is most of a small machine's memory.
 const POSITIONS_DEFAULT: usize = 4096;
 
 /// Runs the command.
-pub fn run(output: Output, args: &GenerateArgs) -> Outcome {
-    if !args.here {
-        let cause = "no market sells texts yet";
-        return Err(Failure::new(
-            Kind::Usage,
-            cause,
-            "say --here to run it on this machine",
-        ));
-    }
+pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {
     let sampling = sampling(&args.sampling)?;
     let model = LanguageModel::open(&args.model).map_err(refused)?;
     let prompt = prompt(&model, args)?;
     let (card, tokenizer) = (model.card.clone(), model.tokenizer.clone());
     let room = room(&model, args.context);
-    let mut decoder = model.decoder(room).map_err(refused)?;
-    let subgraph = std::mem::take(&mut decoder.subgraph);
-    let program = compiled(subgraph, args.threads)?;
-    let mut sequence = sequence(&*program, &decoder, room)?;
     let text = Text::new(output, &card, &tokenizer, args);
-    text.told(&mut sequence, &prompt, &sampling)
+    if args.here {
+        let mut decoder = model.decoder(room).map_err(refused)?;
+        let subgraph = std::mem::take(&mut decoder.subgraph);
+        let program = compiled(subgraph, args.threads)?;
+        let mut sequence = sequence(&*program, &decoder, room)?;
+        let told = text.told(&mut sequence, &prompt, &sampling)?;
+        told.finish("on this machine, no market", &[]);
+        return Ok(());
+    }
+    if let Some(out) = &args.lease.out {
+        crate::files::prepare(out)?;
+    }
+    // Weights are read from here as providers ask for them.
+    let unwritten = |error| Failure::new(Kind::State, error, "");
+    let written = tempfile::tempdir().map_err(|error| unwritten(error.to_string()))?;
+    model.write(written.path(), room).map_err(refused)?;
+    let requests = prompt.len() + args.tokens;
+    let job = job_of(written.path(), room, requests)?;
+    let mut session = MarketSession::open((folder, output), job, &args.lease).await?;
+    let told = tokio::task::block_in_place(|| {
+        let handle = tokio::runtime::Handle::current();
+        let session = &mut session;
+        let mut sequence = Sequence::new(Box::new(Steps { session, handle }), room);
+        text.told(&mut sequence, &prompt, &sampling)
+    });
+    let receipts = session.finish().await?;
+    let told = told?;
+    if let Some(out) = &args.lease.out {
+        super::job::write_each(out, &receipts)?;
+    }
+    told.finish("in the market", &receipts);
+    Ok(())
+}
+
+/// The job of a decoder that was written: as many requests, of a token each. A token of the prompt
+/// takes no longer than one that is generated.
+fn job_of(folder: &Path, room: usize, requests: usize) -> Result<Job, Failure> {
+    let decoder = LanguageModel::open(folder).and_then(|model| model.decoder(room));
+    let decoder = decoder.map_err(refused)?;
+    let mut inputs = generation::inputs(&[0], 0, &[0]);
+    let empty = decoder.empty_cache(room);
+    let states = decoder.states.iter();
+    inputs.extend(states.map(|port| (port.input.clone(), empty.clone())));
+    let mut job = Job {
+        model: crate::files::read(&folder.join(MODEL_FILE))?,
+        folder: Some(folder.to_owned()),
+        inputs,
+        limits: Limits::default(),
+    };
+    job.limits.requests = u32::try_from(requests).unwrap_or(u32::MAX);
+    Ok(job)
 }
 
 /// Positions to have room for.
@@ -174,7 +219,12 @@ impl<'a> Text<'a> {
         }
     }
 
-    fn told(mut self, sequence: &mut Sequence<'_>, prompt: &[u32], sampling: &Sampling) -> Outcome {
+    fn told(
+        mut self,
+        sequence: &mut Sequence<'_>,
+        prompt: &[u32],
+        sampling: &Sampling,
+    ) -> Result<TextResult<'a>, Failure> {
         let request = Request {
             prompt,
             sampling,
@@ -190,8 +240,13 @@ impl<'a> Text<'a> {
             let rest = std::mem::take(&mut self.stops).rest();
             self.say(&rest);
         }
-        self.finish(prompt.len(), ending);
-        Ok(())
+        let whole = self.begun.elapsed();
+        Ok(TextResult {
+            text: self,
+            prompt: prompt.len(),
+            ending,
+            whole,
+        })
     }
 
     fn take(&mut self, token: u32) -> ControlFlow<()> {
@@ -226,39 +281,60 @@ impl<'a> Text<'a> {
                 .and_then(|()| stdout.flush());
         }
     }
+}
 
-    fn finish(self, prompt: usize, ending: Ending) {
-        let whole = self.begun.elapsed();
-        let first = self.first.unwrap_or(whole);
-        let after = self.tokens.len().saturating_sub(1);
+/// A text that was told.
+struct TextResult<'a> {
+    text: Text<'a>,
+    /// Tokens of the prompt.
+    prompt: usize,
+    ending: Ending,
+    /// How long it took.
+    whole: Duration,
+}
+
+impl TextResult<'_> {
+    /// Tells how it went, and what was paid.
+    fn finish(self, place: &str, receipts: &[Receipt]) {
+        let (text, prompt, whole) = (self.text, self.prompt, self.whole);
+        let first = text.first.unwrap_or(whole);
+        let after = text.tokens.len().saturating_sub(1);
         let rest = (whole - first).as_secs_f64();
         let rate = if after > 0 && rest > 0.0 {
             after as f64 / rest
         } else {
             0.0
         };
-        let ended = match (self.stopped, ending) {
+        let ended = match (text.stopped, self.ending) {
             (true, _) => "a string to stop at",
             (false, Ending::Token) => "a token that ends texts",
             (false, Ending::Length) => "as many tokens as were asked for",
             (false, Ending::Room | Ending::Taker) => "no more room",
         };
         let seconds = first.as_secs_f64();
-        if self.output == Output::Json {
+        if text.output == Output::Json {
             show::json(&json!({
-                "model": self.card.name, "text": self.text, "tokens": self.tokens,
+                "model": text.card.name, "text": text.text, "tokens": text.tokens,
                 "prompt_tokens": prompt, "seconds_to_first_token": seconds,
-                "tokens_per_second": rate, "ended_by": ended, "market": false,
+                "tokens_per_second": rate, "ended_by": ended, "market": !receipts.is_empty(),
+                "receipts": receipts,
             }));
             return;
         }
         show::say("");
         show::tell(&format!(
-            "{} on this machine, no market: {prompt} + {} tokens, the first after {seconds:.3} s, \
+            "{} {place}: {prompt} + {} tokens, the first after {seconds:.3} s, \
              then {rate:.2} a second; ended by {ended}",
-            self.card.name,
-            self.tokens.len(),
+            text.card.name,
+            text.tokens.len(),
         ));
+        for receipt in receipts {
+            let body = &receipt.body;
+            let (lease, amount) = (body.lease, show::credits(body.amount.0));
+            show::tell(&format!(
+                "  lease {lease}: {amount} credits, signed by both sides"
+            ));
+        }
     }
 }
 

@@ -14,7 +14,9 @@ use souk_node::buyer::job::{Job, Limits, Priority};
 use souk_node::buyer::plan_json;
 use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote, Submission};
 use souk_node::folder::config::{DirectChoice, Traffic};
-use souk_node::market::{AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Regions};
+use souk_node::market::{
+    AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Receipt, Regions,
+};
 use souk_node::memory::Tensor;
 use souk_node::protocols::regions;
 use tokio::sync::mpsc;
@@ -28,8 +30,8 @@ use crate::show::balance::Balances;
 use crate::show::times::{Times, Watch};
 use crate::{files, show};
 use asking::{Asking, Files, PlanView};
-use failures::{from_ended, left, with_held};
-pub use failures::{from_import, from_quote, unreadable};
+pub use failures::{from_ended, from_import, from_quote, unreadable};
+use failures::{left, with_held};
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
 
 /// Progress that may wait to be printed.
@@ -269,8 +271,13 @@ fn absolute(args: &SubmitArgs) -> SubmitArgs {
 
 /// Writes each receipt beside the outputs.
 pub fn write_receipts(out: &Path, finished: &JobResult) -> Result<Vec<PathBuf>, Failure> {
+    write_each(out, &finished.receipts)
+}
+
+/// Writes receipts into a folder.
+pub fn write_each(out: &Path, receipts: &[Receipt]) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
-    for receipt in &finished.receipts {
+    for receipt in receipts {
         let path = out.join(format!("receipt-{}.json", receipt.body.lease));
         let text = serde_json::to_vec_pretty(receipt).map_err(|error| {
             Failure::new(
@@ -362,7 +369,7 @@ fn seconds(option: &str, given: f64) -> Result<Duration, Failure> {
     })
 }
 
-fn micro(option: &str, credits: f64) -> Result<u64, Failure> {
+pub fn micro(option: &str, credits: f64) -> Result<u64, Failure> {
     let micro = credits * MICRO;
     if (0.0..=u64::MAX as f64).contains(&micro) {
         return Ok(micro as u64);

@@ -33,6 +33,8 @@ mod seller;
 mod shares;
 mod streams;
 mod teams;
+#[cfg(feature = "generate")]
+mod texts;
 mod trading;
 mod validator;
 mod watching;

@@ -38,6 +38,7 @@
 //! ```
 
 mod memory;
+mod session;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,6 +52,7 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::{Work, computes};
+use souk_vocabulary::processor::session::{Session, State as SessionState};
 use souk_vocabulary::processor::{
     Energy, Estimate, Outcome, Processor, Program, RunError, WorkError,
 };
@@ -59,6 +61,7 @@ use souk_vocabulary::residency::{DeviceMemory, TensorHandle};
 
 pub use memory::CopyTotals;
 use memory::{Copies, EmulatedMemory};
+use session::EmulatedSession;
 
 /// Sets of input shapes whose work is remembered for each program.
 const SHAPES_MAX: usize = 64;
@@ -331,23 +334,12 @@ impl EmulatedProgram {
         self.cpu.work_of(&self.subgraph, inputs)
     }
 
-    /// What a run really takes, its jitter included, as a factor of the model.
-    fn factor(&self, run: u64) -> f64 {
-        let spread = 2.0 * fraction(self.config.seed, run, 1) - 1.0;
-        (1.0 + self.config.jitter * spread) / self.config.speed
-    }
-}
-
-impl Program for EmulatedProgram {
-    fn inputs(&self) -> &[Port] {
-        self.program.inputs()
-    }
-
-    fn outputs(&self) -> &[Port] {
-        self.program.outputs()
-    }
-
-    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+    /// What is run takes the time and energy of a run on these inputs.
+    fn as_modelled(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+        run_it: impl FnOnce() -> Result<Outcome, RunError>,
+    ) -> Result<Outcome, RunError> {
         let start = Instant::now();
         let run = self.state.runs.fetch_add(1, Ordering::Relaxed);
         if fraction(self.config.seed, run, 0) < self.config.failures {
@@ -356,7 +348,7 @@ impl Program for EmulatedProgram {
                 run,
             });
         }
-        let outcome = self.program.run(inputs)?;
+        let outcome = run_it()?;
         let estimate = self.modelled(inputs)?;
         let seconds = estimate.time.as_secs_f64() * self.factor(run);
         let busy = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -374,6 +366,30 @@ impl Program for EmulatedProgram {
             energy,
             ..outcome
         })
+    }
+
+    /// What a run really takes, its jitter included, as a factor of the model.
+    fn factor(&self, run: u64) -> f64 {
+        let spread = 2.0 * fraction(self.config.seed, run, 1) - 1.0;
+        (1.0 + self.config.jitter * spread) / self.config.speed
+    }
+}
+
+impl Program for EmulatedProgram {
+    fn inputs(&self) -> &[Port] {
+        self.program.inputs()
+    }
+
+    fn outputs(&self) -> &[Port] {
+        self.program.outputs()
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        self.as_modelled(inputs, || self.program.run(inputs))
+    }
+
+    fn session(&self, states: Vec<SessionState>) -> Result<Box<dyn Session + '_>, RunError> {
+        Ok(Box::new(EmulatedSession::new(self, states)?))
     }
 
     fn run_held(
@@ -421,6 +437,7 @@ fn fraction(seed: u64, run: u64, purpose: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use souk_memory::DType;
+    use souk_onnx::states::StatePort;
     use souk_testing::{product, product_inputs};
     use souk_vocabulary::profile::Throughput;
 
@@ -557,6 +574,35 @@ mod tests {
         let program = device.compile(&product()).unwrap();
         assert!(device.memory_free_bytes() < free);
         drop(program);
+        assert_eq!(device.memory_free_bytes(), free);
+    }
+
+    #[test]
+    fn a_session_takes_the_profiles_time_and_memory_and_gives_the_memory_back() {
+        let device = device(at_once());
+        let program = device.compile(&product()).unwrap();
+        let given = product_inputs();
+        let (name, first) = given.first_key_value().unwrap();
+        let port = StatePort {
+            input: name.clone(),
+            output: "y".to_owned(),
+        };
+        let state = SessionState {
+            port,
+            value: first.clone(),
+        };
+        let free = device.memory_free_bytes();
+        let held = first.bytes().len() as u64;
+        let mut session = program.session(vec![state]).unwrap();
+        assert_eq!(device.memory_free_bytes(), free - held);
+        let step = session.step(&BTreeMap::new()).unwrap();
+        assert!(step.outputs.is_empty(), "states stay where they are");
+        // 8 operations at 8 a second, 10 watts: a run's.
+        assert_eq!(step.busy, Duration::from_secs(1));
+        assert_eq!(step.energy.map(|it| it.joules), Some(10.0));
+        let kept = session.export().unwrap();
+        assert_eq!(kept[name].to_vec::<f32>().unwrap(), [13.0, 24.0]);
+        drop(session);
         assert_eq!(device.memory_free_bytes(), free);
     }
 

@@ -62,14 +62,15 @@ pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
     let Some(graph) = &model.graph else {
         return Ok(Vec::new());
     };
-    let entries = graph.node.iter().flat_map(|node| {
-        let own = node
-            .metadata_props
-            .iter()
-            .filter(|entry| entry.key() == KEY);
-        own.map(move |entry| (node, entry.value()))
+    let stated = graph.node.iter().flat_map(|node| {
+        of_node(node).map(move |places| {
+            let (input, output) = places?;
+            Ok(StatePort {
+                input: node.input[input].clone(),
+                output: node.output[output].clone(),
+            })
+        })
     });
-    let stated = entries.map(|(node, value)| stated(node, value));
     let stated: Vec<StatePort> = stated.collect::<Result<_, _>>()?;
     let inputs: BTreeSet<&str> = graph.input.iter().map(|it| it.name()).collect();
     let outputs: BTreeSet<&str> = graph.output.iter().map(|it| it.name()).collect();
@@ -86,19 +87,25 @@ pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
     Ok(stated)
 }
 
-fn stated(node: &NodeProto, value: &str) -> Result<StatePort, StateError> {
-    let places = value.split_once(':');
-    let places =
-        places.and_then(|(input, output)| Some((input.parse().ok()?, output.parse().ok()?)));
-    let port = places.and_then(|(input, output): (usize, usize)| {
-        Some(StatePort {
-            input: node.input_name(input)?.to_owned(),
-            output: node.output.get(output)?.clone(),
+/// The states that a node reads and makes anew: the places of each among its inputs and outputs.
+///
+/// # Errors
+/// [`StateError::Entry`]: it has no such input and output.
+pub fn of_node(node: &NodeProto) -> impl Iterator<Item = Result<(usize, usize), StateError>> + '_ {
+    let entries = node.metadata_props.iter();
+    let own = entries.filter(|entry| entry.key() == KEY);
+    own.map(|entry| {
+        let value = entry.value();
+        let places = value.split_once(':');
+        let places =
+            places.and_then(|(input, output)| Some((input.parse().ok()?, output.parse().ok()?)));
+        let places = places.filter(|(input, output): &(usize, usize)| {
+            node.input_name(*input).is_some() && node.output.get(*output).is_some()
+        });
+        places.ok_or_else(|| StateError::Entry {
+            node: crate::subgraph::node_name(node),
+            value: value.to_owned(),
         })
-    });
-    port.ok_or_else(|| StateError::Entry {
-        node: crate::subgraph::node_name(node),
-        value: value.to_owned(),
     })
 }
 

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use souk_cpu::Cpu;
@@ -18,6 +18,7 @@ use souk_onnx::NodeProto;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
 use souk_onnx::work::Work;
 use souk_onnxruntime::{Library, OnnxRuntime};
+use souk_vocabulary::processor::session::{Session, State};
 use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
 use souk_vocabulary::profile::Profile;
 
@@ -104,6 +105,8 @@ struct Contest {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     stage: Mutex<Stage>,
+    /// Steps sessions, once there is one.
+    stepped: OnceLock<Arc<dyn Program>>,
 }
 
 /// How far a contest is.
@@ -294,6 +297,16 @@ impl Contest {
                 times: Times::default(),
                 candidate,
             }),
+            stepped: OnceLock::new(),
+        }
+    }
+
+    /// The own engine, unless the other one has taken its place.
+    fn own(&self) -> Arc<dyn Program> {
+        match &*self.stage() {
+            Stage::Before { own, .. } => own.clone(),
+            Stage::Between(held) => held.own.clone(),
+            Stage::Over(program) => program.clone(),
         }
     }
 
@@ -365,13 +378,8 @@ impl Contest {
         first: &Outcome,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Outcome, RunError> {
-        let own = match &*self.stage() {
-            Stage::Between(held) => held.own.clone(),
-            Stage::Before { .. } => unreachable!("the other engine has run"),
-            // A run beside this one has found the other engine to fail.
-            Stage::Over(program) => program.clone(),
-        };
-        let outcome = own.run(inputs)?;
+        // A run beside this one may have found the other engine to fail: then there is one.
+        let outcome = self.own().run(inputs)?;
         if !are_alike(&outcome.outputs, &first.outputs) {
             self.drop_other();
         }
@@ -416,6 +424,11 @@ impl Program for Contest {
                 None => Err(error),
             },
         }
+    }
+
+    /// States stay with one engine: the own one, which writes them in place.
+    fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
+        self.stepped.get_or_init(|| self.own()).session(states)
     }
 }
 
@@ -569,6 +582,7 @@ mod tests {
                 rounds: VecDeque::new(),
                 quiet: 0,
             })),
+            stepped: OnceLock::new(),
         };
         (contest, held)
     }
@@ -593,6 +607,23 @@ mod tests {
             assert!(!own_runs(&contest, 30, 1));
         }
         assert!(held.iter().all(|program| program.strong_count() > 0));
+    }
+
+    #[test]
+    fn a_session_stays_with_the_own_engine_whoever_wins() {
+        let (contest, held) = by_size();
+        let given = BTreeMap::from([("x".to_owned(), Tensor::from_vec([30], vec![0f32; 30]))]);
+        let given = given.into_iter().map(|(name, x)| (name, x.unwrap()));
+        let given: BTreeMap<_, _> = given.collect();
+        let mut session = contest.session(Vec::new()).unwrap();
+        for _ in 0..2 * QUIET_RUNS {
+            let step = session.step(&given).unwrap();
+            assert_eq!(step.outputs["y"].to_vec::<f32>().unwrap(), [1.0]);
+            // Meanwhile the other engine wins all that is run, and the own one is let go of.
+            contest.run(&given).unwrap();
+        }
+        assert!(!own_runs(&contest, 30, 1));
+        assert!(held[0].strong_count() > 0, "the session has it");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is said about one lease: the words of `/souk/lease/7`.
+//! What is said about one lease: the words of `/souk/lease/8`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the work:
 //! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves
@@ -34,6 +34,9 @@ pub const THINGS_MAX: usize = 16_384;
 /// Of a text that a peer says, so many bytes are kept.
 pub const TEXT_BYTES_MAX: usize = 256;
 
+/// Tensors that a session makes in one lease: what its provider says at the end names them all.
+pub const SESSION_TENSORS_MAX: usize = 4096;
+
 /// Runs of less device time than this say more about clocks than about the device.
 pub const TELLING_RUN: Micros = Micros::millis(20);
 
@@ -66,6 +69,9 @@ pub struct Start {
     /// Its place among this buyer's own leases at the same provider: of two at work, no part of
     /// the lower one is begun meanwhile. To other buyers' leases it is nothing.
     pub priority: u8,
+    /// Whether it is a session: parts keep what their graphs call states from request to request,
+    /// requests may differ in shape, and the receipt names all that was made by one hash.
+    pub session: bool,
     /// The first request.
     pub first: Request,
     /// Whether it is the last one too.
@@ -333,6 +339,15 @@ impl Start {
         }
     }
 
+    /// Tensors that requests may bring or make in this lease.
+    #[must_use]
+    pub fn tensors_max(&self) -> usize {
+        match self.session {
+            true => SESSION_TENSORS_MAX,
+            false => Receipt::TENSORS_MAX,
+        }
+    }
+
     /// Whether it is work, and of a size that is looked at.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
@@ -378,6 +393,15 @@ impl UntakenOffer {
     }
 }
 
+/// The one content by which the receipt of a session names all that was made: the hash of their
+/// ids, each once, in the order of their bytes. Where nothing was made there is none.
+#[must_use]
+pub fn transcript<'a>(made: impl IntoIterator<Item = &'a ContentId>) -> Option<ContentId> {
+    let ids: BTreeSet<&[u8]> = made.into_iter().map(|id| &id.as_bytes()[..]).collect();
+    let ids: Vec<&[u8]> = ids.into_iter().collect();
+    (!ids.is_empty()).then(|| ContentId::of(&ids.concat()))
+}
+
 /// The first [`TEXT_BYTES_MAX`] bytes of what a peer said, whole characters of it.
 #[must_use]
 pub fn cut(mut text: String) -> String {
@@ -413,6 +437,7 @@ mod tests {
         };
         let given = (0..inputs).map(|number| (format!("x{number}"), id));
         Start {
+            session: false,
             lease: LeaseId(1),
             job: JobId([2; 32]),
             parts: vec![

@@ -1,7 +1,7 @@
 //! What the core of a job wants planned: a graph of what is left, a quote for it over the book, and
 //! the plan in the core's words.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,10 +21,15 @@ use super::turn::Turn;
 use super::{Buyer, QuoteError};
 use crate::buyer::job::{Job, Limits};
 
+/// What a request of a session waits at each provider beside what is planned, on a busy machine.
+const HOP: Micros = Micros::millis(5);
+
 /// Plans one job, and knows the plans that it bought.
 pub(super) struct Planner {
     buyer: Buyer,
     graph: Graph,
+    /// Whether states stay with the providers.
+    session: bool,
     /// The inputs of one request: all have the same shapes.
     inputs: BTreeMap<String, Tensor>,
     limits: Limits,
@@ -47,13 +52,14 @@ pub(super) enum PlanError {
 
 impl Planner {
     /// For a job over its whole graph.
-    pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph) -> Planner {
+    pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph, session: bool) -> Planner {
         Planner {
             buyer: buyer.clone(),
             weights: cut::weights(&graph)
                 .map(|(id, weight)| (id, weight.clone()))
                 .collect(),
             graph,
+            session,
             inputs: job.inputs.clone(),
             limits: job.limits.clone(),
             turn: None,
@@ -64,7 +70,10 @@ impl Planner {
 
     /// Takes a quote that was just made; the plan of it.
     pub(super) fn take(&mut self, quote: Quote) -> Plan {
-        let plan = plan_of(&quote);
+        let mut plan = plan_of(&quote);
+        if self.session {
+            keep_states(&mut plan, &quote);
+        }
         self.turn = Some(quote.turn.clone());
         self.next = Some(quote);
         plan
@@ -190,6 +199,23 @@ pub(super) fn plan_of(quote: &Quote) -> Plan {
         legs,
         parts: parts.collect(),
         makespan: micros(quote.run_seconds() + quote.upload_seconds()),
+    }
+}
+
+/// Takes states out of what parts read and give, and gives requests time to go round one by one;
+/// none is like another, so none is judged by the plan's figures.
+fn keep_states(plan: &mut Plan, quote: &Quote) {
+    let hops = u64::from(quote.requests).saturating_mul(plan.legs.len() as u64);
+    let waited = Micros(HOP.0.saturating_mul(hops));
+    plan.makespan = plan.makespan.plus(waited);
+    let graph = &quote.graph;
+    let states = graph.states();
+    let states = states.iter().map(|id| graph.value(*id).name.as_str());
+    let states: BTreeSet<&str> = states.collect();
+    for part in &mut plan.parts {
+        part.inputs.retain(|it| !states.contains(it.name.as_str()));
+        part.outputs.retain(|it| !states.contains(it.name.as_str()));
+        part.flops = [0; 2];
     }
 }
 

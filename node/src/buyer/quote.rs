@@ -1,5 +1,6 @@
 //! The quote: what of a job would run where, for how long and at what price. No money moves.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -444,10 +445,35 @@ pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
     for (name, tensor) in &job.inputs {
         bindings = bindings.input(name, tensor.dtype(), tensor.dims());
     }
-    let mut find = |relative: &str| Some(job.folder.as_ref()?.join(relative));
-    let graph = Graph::import_with(job.model.clone(), &bindings, &mut find)?;
+    let graph = open_to_requests(job, bound(job, &bindings)?)?;
     // A provider of several devices has it on one of these, too.
     Ok(graph.asking_for(&job.limits.devices, job.limits.backend))
+}
+
+fn bound(job: &Job, bindings: &Bindings) -> Result<Graph, ImportError> {
+    let mut find = |relative: &str| Some(job.folder.as_ref()?.join(relative));
+    Graph::import_with(job.model.clone(), bindings, &mut find)
+}
+
+/// A graph with states whose parts leave the sizes open in which requests of a session may differ:
+/// those that the model names by symbols which no state has.
+fn open_to_requests(job: &Job, graph: Graph) -> Result<Graph, ImportError> {
+    let states = graph.states();
+    if states.is_empty() {
+        return Ok(graph);
+    }
+    let states: BTreeSet<&str> = states.iter().map(|id| &*graph.value(*id).name).collect();
+    let inputs = job.inputs.iter();
+    let (kept, given): (Vec<_>, Vec<_>) =
+        inputs.partition(|(name, _)| states.contains(name.as_str()));
+    let extents = given.iter().flat_map(|(_, tensor)| tensor.dims());
+    let another = extents.max().map_or(1, |most| *most as u64 + 1);
+    let bindings = Bindings::assume(another);
+    let bindings = kept.iter().fold(bindings, |bindings, (name, state)| {
+        bindings.input(name.as_str(), state.dtype(), state.dims())
+    });
+    let other = bound(job, &bindings)?;
+    Ok(graph.open_to(&other))
 }
 
 fn offer(listing: &Listing) -> Offer {

@@ -167,6 +167,7 @@ fn furnished(open: &OpenOrder) -> Result<(Arc<Store>, Runner), String> {
     let runner = runner.map_err(|error| error.to_string())?;
     runner.recall(&open.costs);
     warm_up(&runner);
+    runner.keep_sessions();
     Ok((store, runner))
 }
 

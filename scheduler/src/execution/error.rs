@@ -3,6 +3,7 @@
 use souk_memory::space::SpaceError;
 use souk_memory::{ContentId, StoreError};
 use souk_onnx::DecodeError;
+use souk_onnx::states::StateError;
 use souk_onnx::subgraph::{CompileError, UnsupportedReason};
 use souk_vocabulary::processor::RunError;
 use thiserror::Error;
@@ -13,6 +14,29 @@ use crate::graph::cut::CutError;
 use crate::planning::PlanError;
 use crate::planning::problem::ProblemError;
 use crate::planning::split::SplitError;
+
+/// Why there is no session of a model, or why it went no further.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// What the model says of its states does not hold.
+    #[error(transparent)]
+    States(StateError),
+    /// The model does not say how large a state is, or it is too large.
+    #[error("state {name:?} has no fixed sizes of 32-bit floats that there is room for")]
+    Sizes {
+        /// Its name.
+        name: String,
+    },
+    /// The device refuses it.
+    #[error(transparent)]
+    Device(#[from] RunError),
+    /// The system gives no thread.
+    #[error("a session's thread does not start: {0}")]
+    Thread(std::io::Error),
+    /// The session came to grief.
+    #[error("the session is gone")]
+    Gone,
+}
 
 /// Why a task did not run.
 #[derive(Debug, Error)]
@@ -48,6 +72,9 @@ pub enum TaskError {
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A session is not opened, or went no further.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The devices cannot share the subgraph.
     #[error(transparent)]
     Plan(#[from] GroupPlanError),

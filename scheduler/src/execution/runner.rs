@@ -4,7 +4,7 @@
 //! sent them, what runs is what was named. Compiled programs are kept, since the same subgraph is
 //! mostly run again.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use souk_memory::holdings::PoolUse;
 use souk_memory::space::MoveTotals;
@@ -17,6 +17,7 @@ use super::error::{GroupError, GroupRunError, TaskError};
 use super::group::{DeviceGroup, GroupConfig, GroupDevice, LostDevice, Request, Stream};
 use super::metering;
 use super::programs::Programs;
+use super::sessions::Sessions;
 use super::single_device::SingleDevice;
 use super::single_history::SingleHistory;
 use super::task::{Clock, Precedence, RunResult, Task, weights_of};
@@ -55,6 +56,7 @@ impl Runner {
             store: store.clone(),
             clock,
             programs: Programs::default(),
+            sessions: OnceLock::new(),
         };
         Self {
             store,
@@ -178,6 +180,14 @@ impl Runner {
         match &self.engine {
             Engine::One(one, _) => one.program(model).map(|_| ()),
             Engine::Group(device_group) => device_group.prepare(model),
+        }
+    }
+
+    /// Has one device keep the states of models whose tasks do not bring them: for a process that
+    /// is one lease's own, whose requests come one after the other. A group keeps none.
+    pub fn keep_sessions(&self) {
+        if let Engine::One(one, _) = &self.engine {
+            one.sessions.get_or_init(Sessions::default);
         }
     }
 

@@ -1,9 +1,10 @@
 //! One device by itself: whole subgraphs, one after the other.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use souk_memory::{ContentId, Store};
 use souk_onnx::subgraph::Subgraph;
 use souk_vocabulary::processor::{Processor, Program};
@@ -12,6 +13,7 @@ use super::error::TaskError;
 use super::metering::{bytes_of_all, device_report, end_of};
 use super::programs::Programs;
 use super::report::{Against, Report};
+use super::sessions::Sessions;
 use super::single_history::SingleHistory;
 use super::task::{Clock, RunResult, Task, weights_of};
 use super::timeline::{Span, SpanKind, Timeline, UnixMicros};
@@ -24,19 +26,30 @@ pub(super) struct SingleDevice {
     pub(super) clock: Arc<Clock>,
     pub(super) programs: Programs,
     pub(super) seen: SingleHistory,
+    /// Where this process is one lease's own.
+    pub(super) sessions: OnceLock<Sessions>,
 }
 
 impl SingleDevice {
     pub(super) fn run(&self, task: &Task) -> Result<RunResult, TaskError> {
         let mut timeline = Timeline::default();
-        let forecast = self.seen.forecast(&self.store, task);
         let begin = (self.clock)();
         let (program, loaded_bytes) = self.program(task.model)?;
         let start = (self.clock)();
         if loaded_bytes > 0 {
             timeline.push(self.span(&task.name, SpanKind::TransferIn, begin, start));
         }
-        let outcome = program.run(&task.inputs)?;
+        let stepped = match self.sessions.get() {
+            Some(sessions) => sessions.step(task, &program, || self.model(task.model))?,
+            None => None,
+        };
+        let (outcome, forecast) = match stepped {
+            Some(outcome) => (outcome, None),
+            None => {
+                let forecast = self.seen.forecast(&self.store, task);
+                (program.run(&task.inputs)?, forecast)
+            }
+        };
         let end = end_of(&*self.processor, &self.clock, start, outcome.busy);
         timeline.push(self.span(&task.name, SpanKind::Compute, start, end));
         let bytes_in = loaded_bytes + bytes_of_all(&task.inputs);
@@ -72,10 +85,7 @@ impl SingleDevice {
         if let Some(program) = self.programs.get(&model) {
             return Ok((program, 0));
         }
-        let bytes = self
-            .store
-            .get(&model)?
-            .ok_or(TaskError::ModelMissing { id: model })?;
+        let bytes = self.model(model)?;
         let mut loaded = bytes.len() as u64;
         let mut weights = BTreeMap::new();
         for (name, id) in weights_of(&self.store, model)? {
@@ -93,6 +103,11 @@ impl SingleDevice {
         let program: Arc<dyn Program> = Arc::from(program);
         self.programs.insert(model, program.clone());
         Ok((program, loaded))
+    }
+
+    fn model(&self, id: ContentId) -> Result<Bytes, TaskError> {
+        let model = self.store.get(&id)?;
+        model.ok_or(TaskError::ModelMissing { id })
     }
 
     fn span(&self, name: &str, kind: SpanKind, start: UnixMicros, end: UnixMicros) -> Span {

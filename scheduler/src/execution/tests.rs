@@ -12,8 +12,8 @@ use souk_memory::{ContentId, DType, Store, Tensor};
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
 use souk_onnx::work::Work;
 use souk_onnx::{
-    DataLocation, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, ValueInfoProto, encode,
+    DataLocation, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, ValueInfoProto, encode,
 };
 use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
 use souk_vocabulary::profile::Profile;
@@ -350,4 +350,117 @@ fn a_run_whose_inputs_wait_for_a_disk_is_cancelled_all_the_same() {
     while runner.memory().unwrap().1.used > 0 {
         std::thread::yield_now();
     }
+}
+
+/// `present = past + x`, which the next request reads as its `past`; `y` is what it is.
+fn counter() -> ModelProto {
+    let vector = || Some(vec![Dimension::fixed(2)]);
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), vector());
+    let sum = NodeProto {
+        metadata_props: vec![souk_onnx::states::entry(0, 0)],
+        ..NodeProto::of("Add", &["past", "x"], "present")
+    };
+    let graph = GraphProto {
+        node: vec![sum, NodeProto::of("Identity", &["present"], "y")],
+        name: Some("counter".to_owned()),
+        input: vec![float("past"), float("x")],
+        output: vec![float("present"), float("y")],
+        ..GraphProto::default()
+    };
+    ModelProto {
+        graph: Some(graph),
+        ..model(&weight())
+    }
+}
+
+#[test]
+fn a_process_of_a_leases_own_keeps_states_that_tasks_do_not_bring() {
+    let store = Arc::new(Store::in_memory(1 << 20));
+    let model = store.put(encode(&counter())).unwrap();
+    let runner = Runner::new("cpu0", cpu(), store, clock());
+    let given = |names: &[&str]| {
+        let one = || Tensor::from_vec([2], vec![1f32, 10.0]).unwrap();
+        let inputs = names.iter().map(|name| ((*name).to_owned(), one()));
+        Task {
+            name: "counter".to_owned(),
+            model,
+            inputs: inputs.collect(),
+        }
+    };
+    let y = |task: Task| runner.run(&task).map(|ran| ran.outputs["y"].clone());
+    let missing = y(given(&["x"])).unwrap_err();
+    assert!(missing.to_string().contains("past"), "{missing}");
+    runner.keep_sessions();
+    for times in 1..4 {
+        let ran = runner.run(&given(&["x"])).unwrap();
+        assert_eq!(ran.outputs.keys().collect::<Vec<_>>(), ["y"]);
+        let found = ran.outputs["y"].to_vec::<f32>().unwrap();
+        assert_eq!(found, [times as f32, 10.0 * times as f32]);
+    }
+    // What brings its states is by itself.
+    let whole = y(given(&["past", "x"])).unwrap();
+    assert_eq!(whole.to_vec::<f32>().unwrap(), [2.0, 20.0]);
+}
+
+#[test]
+fn states_are_known_by_their_nodes() {
+    let shape = [2_usize];
+    let bindings = crate::graph::Bindings::new()
+        .input("past", DType::F32, &shape)
+        .input("x", DType::F32, &shape);
+    let graph = crate::graph::Graph::import(encode(&counter()), &bindings).unwrap();
+    let states = graph.states().into_iter();
+    let names: Vec<&str> = states.map(|id| graph.value(id).name.as_str()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(
+        names.contains(&"past") && names.contains(&"present"),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn what_another_import_differs_in_is_left_open_where_it_is_cut() {
+    let symbol = |name: &str| Some(vec![Dimension::fixed(1), Dimension::symbol(name)]);
+    let float = |name: &str, dims| ValueInfoProto::tensor(name, DType::F32.onnx_code(), dims);
+    let graph = GraphProto {
+        node: vec![
+            NodeProto::of("Neg", &["x"], "y"),
+            NodeProto::of("Neg", &["w"], "z"),
+        ],
+        name: Some("two".to_owned()),
+        input: vec![float("x", symbol("sequence")), float("w", symbol("room"))],
+        output: vec![float("y", None), float("z", None)],
+        ..GraphProto::default()
+    };
+    let of = encode(&ModelProto {
+        graph: Some(graph),
+        ..model(&weight())
+    });
+    let import = |sequence: usize| {
+        let bindings = crate::graph::Bindings::new()
+            .input("x", DType::F32, &[1, sequence])
+            .input("w", DType::F32, &[1, 8]);
+        crate::graph::Graph::import(of.clone(), &bindings).unwrap()
+    };
+    let open = import(1).open_to(&import(2));
+    let whole = crate::graph::cut::whole(&open).unwrap();
+    assert_eq!(
+        whole.inputs[0].dims,
+        Some(vec![Some(1), Some(1)]),
+        "it is known here"
+    );
+    let program = cpu().compile(&Subgraph {
+        model: whole.model,
+        ..Subgraph::default()
+    });
+    let program = program.unwrap();
+    let dims: Vec<_> = program
+        .inputs()
+        .iter()
+        .map(|port| port.dims.clone())
+        .collect();
+    assert_eq!(
+        dims,
+        [Some(vec![Some(1), None]), Some(vec![Some(1), Some(8)])]
+    );
 }

@@ -317,11 +317,11 @@ impl<'a> Builder<'a> {
                 .collect(),
             input: inputs
                 .iter()
-                .map(|input| info(graph.value(input.value)))
+                .map(|input| info(graph, input.value))
                 .collect(),
             output: outputs
                 .iter()
-                .map(|output| info(graph.value(output.value)))
+                .map(|output| info(graph, output.value))
                 .collect(),
             ..GraphProto::default()
         };
@@ -367,11 +367,13 @@ impl<'a> Builder<'a> {
 }
 
 /// Declaration of a value: what was inferred, or the model's own for what is no tensor.
-fn info(value: &Value) -> ValueInfoProto {
+fn info(graph: &Graph, id: ValueId) -> ValueInfoProto {
+    let value = graph.value(id);
     let Some(elem) = value.fact.elem else {
         return value.stated.clone().unwrap_or_default();
     };
-    let dims = value.fact.dims.as_ref().map(|dims| {
+    let dims = graph.open.get(&id).or(value.fact.dims.as_ref());
+    let dims = dims.map(|dims| {
         let dimension = |dim: &Option<u64>| match dim.and_then(|extent| i64::try_from(extent).ok())
         {
             Some(extent) => Dimension::fixed(extent),

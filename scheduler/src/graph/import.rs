@@ -442,6 +442,7 @@ impl Draft {
             opsets: Vec::new(),
             functions: Vec::new(),
             dropped_nodes: self.found_nodes.saturating_sub(nodes.len()),
+            open: BTreeMap::new(),
             nodes,
             values,
             inputs: self.inputs.iter().map(|id| numbers[id.0]).collect(),

@@ -77,6 +77,9 @@ impl JobCore {
     fn prepare(&mut self, errand: Errand) {
         let wait_until = self.now.tick.plus(self.spec.limits.wait);
         let has_bought = self.next_attempt > 0;
+        if self.spec.session && has_bought {
+            return self.end(End::Failed(self.session_over()));
+        }
         let budget = self.spec.limits.budget;
         let pursuit = self.pursuit(errand);
         pursuit.wait_until.get_or_insert(wait_until);
@@ -88,6 +91,16 @@ impl JobCore {
         }
         pursuit.left = budget;
         self.plan_or_buy(errand);
+    }
+
+    /// Why a session goes no further: its states went with its leases.
+    fn session_over(&self) -> Reason {
+        let over = || {
+            let text = "the session's leases are over".to_owned();
+            let kind = NoPlanKind::Other;
+            Reason::NoPlan(NoPlan { kind, text })
+        };
+        self.losses.last().cloned().unwrap_or_else(over)
     }
 
     pub(super) fn look_again(&mut self, errand: Errand) {
@@ -356,6 +369,7 @@ impl JobCore {
             number,
             inputs: asked,
         };
+        let session = self.spec.session;
         let attempt = self.attempt(n);
         for place in attempt.places() {
             let told = start::Briefing {
@@ -365,6 +379,7 @@ impl JobCore {
                 job,
                 priority,
                 last,
+                session,
             };
             let start = told.start(place, &first);
             attempt.legs[place as usize].start = Some(start);

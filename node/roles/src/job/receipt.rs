@@ -7,7 +7,7 @@ use souk_memory::ContentId;
 
 use super::facts::Terms;
 use super::reason::{Objection, Speed, Term};
-use crate::lease::{Start, TELLING_RUN, USAGE_MIN};
+use crate::lease::{Start, TELLING_RUN, USAGE_MIN, transcript};
 
 /// What a receipt is held against.
 pub(super) struct Purchase<'a> {
@@ -57,6 +57,9 @@ impl Purchase<'_> {
         let span = self.terms.deadline.since(self.terms.start);
         check_usage(body, DeviceMicros::of(self.terms.quantity, span))?;
         check_speed(body, self.start)?;
+        if self.start.session {
+            return check_transcript(body, &self.told, &self.served);
+        }
         let strange = |id: &&souk_market::ContentId| !self.given.contains(&ours(id));
         if let Some(unknown) = body.inputs.iter().filter(strange).nth(self.untold) {
             return Err(Objection::Input(*unknown));
@@ -73,6 +76,22 @@ impl Purchase<'_> {
     fn is_graph(&self, body: &ReceiptBody) -> bool {
         let mut runs = self.parts.max(1)..=self.start.parts.len();
         runs.any(|parts| self.start.graph_of(parts).as_bytes() == &body.graph.0)
+    }
+}
+
+/// Whether the receipt of a session names all that was made, and that alone.
+fn check_transcript(
+    body: &ReceiptBody,
+    told: &BTreeSet<ContentId>,
+    served: &BTreeSet<ContentId>,
+) -> Result<(), Objection> {
+    if let Some(unknown) = body.inputs.first() {
+        return Err(Objection::Input(*unknown));
+    }
+    let named = body.outputs.iter().map(ours);
+    match told.is_subset(served) && named.eq(transcript(served)) {
+        true => Ok(()),
+        false => Err(Objection::Outputs),
     }
 }
 
@@ -158,6 +177,7 @@ mod tests {
             expected: Micros::millis(2 * number),
         };
         Start {
+            session: false,
             lease: LeaseId(1),
             job: JobId([1; 32]),
             parts: vec![part(1), part(2)],
@@ -243,5 +263,39 @@ mod tests {
         assert_eq!(check_speed(&soon, &start(8_000_000)), Ok(()));
         let unknown = body(OUTPUTS, USAGE, 67_000, 0);
         assert_eq!(check_speed(&unknown, &start(0)), Ok(()));
+    }
+
+    #[test]
+    fn a_sessions_receipt_names_all_that_was_made_by_one_hash() {
+        let ids = |bytes: &[u8]| -> BTreeSet<ContentId> {
+            bytes.iter().map(|byte| ContentId::of(&[*byte])).collect()
+        };
+        let named = |made: &[u8]| {
+            let hash = transcript(&ids(made)).map(|id| souk_market::ContentId(*id.as_bytes()));
+            ReceiptBody {
+                outputs: hash.into_iter().collect(),
+                ..body(0, USAGE, 0, 0)
+            }
+        };
+        let check = |receipt, told: &[u8], served: &[u8]| {
+            check_transcript(&receipt, &ids(told), &ids(served))
+        };
+        assert_eq!(check(named(&[2, 1]), &[1], &[1, 2]), Ok(()));
+        for (made, told, served) in [(&[1][..], &[][..], &[1, 2][..]), (&[1], &[1, 2], &[1])] {
+            let checked = check(named(made), told, served);
+            assert_eq!(
+                checked,
+                Err(Objection::Outputs),
+                "{made:?} {told:?} {served:?}"
+            );
+        }
+        let id = souk_market::ContentId([3; 32]);
+        let with_input = ReceiptBody {
+            inputs: vec![id],
+            ..named(&[1])
+        };
+        assert_eq!(check(with_input, &[], &[1]), Err(Objection::Input(id)));
+        // Time that made nothing is billed by no hash of nothing.
+        assert!(named(&[]).outputs.is_empty());
     }
 }

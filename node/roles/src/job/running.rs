@@ -395,7 +395,8 @@ impl Attempt {
         self.progress.insert(first.number, Progress::Open);
         self.given.extend(first.inputs.iter().map(|(_, id)| *id));
         let tensors = self.places().map(|place| self.tensors_each(place)).max();
-        let most = souk_market::Receipt::TENSORS_MAX / tensors.unwrap_or(1).max(1);
+        let start = self.leg(0).start.as_ref().expect("it is made by now");
+        let most = start.tensors_max() / tensors.unwrap_or(1).max(1);
         self.requests_max = if last { 1 } else { most.max(1) };
         self.no_more = last;
         for leg in &mut self.legs {

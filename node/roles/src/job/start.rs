@@ -17,6 +17,8 @@ pub(super) struct Briefing<'a> {
     pub job: JobId,
     pub priority: u8,
     pub last: bool,
+    /// Whether it is a session.
+    pub session: bool,
 }
 
 impl Briefing<'_> {
@@ -33,6 +35,7 @@ impl Briefing<'_> {
             parts: parts.collect(),
             peers: others.cloned().collect(),
             priority: self.priority,
+            session: self.session,
             first: for_place(self.plan, place, first),
             last: self.last,
         }

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use souk_market::{
-    ContentId as MarketContentId, DeviceMicros, Dtype, Lease, Millis, Receipt, ReceiptBody,
-};
+use souk_market::{ContentId as MarketContentId, DeviceMicros, Dtype, Lease, Millis, ReceiptBody};
 use souk_memory::ContentId;
 
 use super::event::{Arrival, RunResult};
 use super::shared::SharedState;
 use crate::clock::Micros;
-use crate::lease::{Part, Start, TELLING_RUN, USAGE_MIN};
+use crate::lease::{Part, Start, TELLING_RUN, USAGE_MIN, transcript};
 
 /// What each request gave, by number.
 pub(super) type Outputs = Vec<(u32, Vec<(String, ContentId)>)>;
@@ -60,9 +58,9 @@ impl Bill {
     }
 
     /// Whether one more request fits, each with so many tensors in and out.
-    pub(super) fn has_room(&self, requests: u32, tensors: usize) -> bool {
+    pub(super) fn has_room(&self, requests: u32, tensors: usize, most: usize) -> bool {
         let requests = requests as usize + 1;
-        requests == 1 || requests.saturating_mul(tensors) <= Receipt::TENSORS_MAX
+        requests == 1 || requests.saturating_mul(tensors) <= most
     }
 
     /// A part of a request was run.
@@ -113,7 +111,11 @@ impl Bill {
         let amount = ReceiptBody::due(lease.price, usage)?;
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
         let (declared_mega_ops, delivered_mega_ops) = self.speeds(shared);
-        let made = self.outputs.values().flatten();
+        let made = self.outputs.values().flatten().map(|(_, id)| id);
+        let (inputs, outputs) = match start.session {
+            true => (Vec::new(), transcript(made).iter().map(id).collect()),
+            false => (self.inputs.iter().map(id).collect(), made.map(id).collect()),
+        };
         Some(ReceiptBody {
             market: shared.config.market,
             lease: lease.id,
@@ -121,8 +123,8 @@ impl Bill {
             buyer: lease.buyer,
             provider: lease.provider,
             graph: id(&start.graph_of(self.parts as usize)),
-            inputs: self.inputs.iter().map(id).collect(),
-            outputs: made.map(|(_, output)| id(output)).collect(),
+            inputs,
+            outputs,
             class: lease.class,
             model: lease.model.clone(),
             emulated: shared.resources.emulated,

@@ -264,8 +264,11 @@ impl LeaseCore {
             Some("the buyer sent requests beyond its window".to_owned())
         } else if !self.start.gives(request) {
             Some("a request gives other inputs than the first".to_owned())
-        } else if !self.bill.has_room(self.requests.count, tensors) {
-            let most = souk_market::Receipt::TENSORS_MAX;
+        } else if !self
+            .bill
+            .has_room(self.requests.count, tensors, self.start.tensors_max())
+        {
+            let most = self.start.tensors_max();
             let why = format!("a receipt names {most} tensors, and no further request");
             Some(why)
         } else {

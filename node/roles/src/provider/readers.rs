@@ -79,6 +79,7 @@ mod tests {
             addresses: Vec::new(),
         };
         let start = Start {
+            session: false,
             lease: LeaseId(1),
             job: JobId([7; 32]),
             parts: vec![Part {

@@ -460,6 +460,7 @@ fn travellers(graph: &Graph) -> Vec<Traveller> {
         .iter()
         .enumerate()
         .filter(|(_, value)| !value.is_constant());
+    let states = graph.states();
     let travellers = moving.map(|(index, value)| Traveller {
         value: ValueId(index),
         made: match value.source {
@@ -467,7 +468,11 @@ fn travellers(graph: &Graph) -> Vec<Traveller> {
             Source::Input | Source::Constant(_) => None,
         },
         readers: value.readers.iter().map(|node| node.0).collect(),
-        bytes: value.fact.byte_length().unwrap_or(0),
+        // A state stays where it is made.
+        bytes: match states.contains(&ValueId(index)) {
+            true => 0,
+            false => value.fact.byte_length().unwrap_or(0),
+        },
         job_output: graph.outputs().contains(&ValueId(index)),
         portable: value.is_portable(),
     });

@@ -204,6 +204,7 @@ impl World {
         }
         let market = Exchange::new(genesis);
         let spec = JobSpec {
+            session: false,
             job: JobId([seed as u8; 32]),
             account: account(BUYER),
             market: market.market(),

@@ -629,6 +629,7 @@ pub fn request(number: u32) -> Request {
 /// The start of a lease of one part, and of one request where it is the last.
 pub fn start(lease: &Lease, last: bool) -> Start {
     Start {
+        session: false,
         lease: lease.id,
         job: lease.job,
         parts: vec![part(&[("x", Source::Buyer)], "y")],
@@ -646,6 +647,7 @@ pub fn start_of_two(lease: &Lease, last: bool) -> Start {
         provider: account(&key(3)),
     };
     Start {
+        session: false,
         parts: vec![
             part(&[("x", Source::Buyer)], "y"),
             part(&[("y", Source::Own), ("z", other)], "w"),

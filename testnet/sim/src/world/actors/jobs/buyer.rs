@@ -129,6 +129,7 @@ impl World {
         }
         let limits = limits(random);
         let spec = JobSpec {
+            session: false,
             job,
             account,
             market: genesis_market(&self.actors.list[actor].role),

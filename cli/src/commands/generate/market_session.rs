@@ -1,0 +1,290 @@
+//! The session of a lease: steps are requests of a job whose providers keep the states.
+//!
+//! The tokens so far are the truth. Where a provider is lost the session is bought anew of others,
+//! within what is left of the budget, and what was said so far is brought back into its caches.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_llm::decoder::{LOGITS, TOKENS};
+use souk_llm::generation::{CHUNK, inputs};
+use souk_node::buyer::job::{Job, Limits};
+use souk_node::buyer::{
+    Answer, Buyer, JobEvent, JobResult, Quote, Requests, Submission, UnfinishedJob,
+};
+use souk_node::market::{Credits, Receipt};
+use souk_node::memory::Tensor;
+use souk_vocabulary::processor::session::Session;
+use souk_vocabulary::processor::{Engine, Outcome, RunError};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use crate::args::{LeaseArgs, Output};
+use crate::commands::job;
+use crate::failure::Failure;
+use crate::folder::join;
+use crate::{show, stop};
+
+/// Sessions that are bought one after the other without a further token.
+const SESSIONS_MAX: u32 = 8;
+
+/// Events that may wait to be looked at.
+const PROGRESS_MAX: usize = 256;
+
+/// A text's session in the market.
+pub struct MarketSession {
+    buyer: Buyer,
+    job: Job,
+    output: Output,
+    /// The tokens that the session's caches have.
+    tokens: Vec<u32>,
+    open: Option<Open>,
+    bought: u32,
+    receipts: Vec<Receipt>,
+    stops: stop::Requests,
+    is_stopped: bool,
+    /// What was said of the last failure.
+    failed: Option<Failure>,
+}
+
+/// A job under way.
+struct Open {
+    cancel: Arc<Notify>,
+    give: mpsc::Sender<BTreeMap<String, Tensor>>,
+    answers: mpsc::Receiver<Answer>,
+    ended: JoinHandle<Result<JobResult, Box<UnfinishedJob>>>,
+}
+
+impl MarketSession {
+    /// Joins the market, and plans and buys the first session of a decoder.
+    pub async fn open(
+        (folder, output): (&Path, Output),
+        mut job: Job,
+        args: &LeaseArgs,
+    ) -> Result<Self, Failure> {
+        job.limits = limits(args, job.limits.requests)?;
+        let buyer = join(folder).await?;
+        let mut session = Self {
+            buyer,
+            job,
+            output,
+            tokens: Vec::new(),
+            open: None,
+            bought: 0,
+            receipts: Vec::new(),
+            stops: stop::Requests::new(),
+            is_stopped: false,
+            failed: None,
+        };
+        session.buy().await?;
+        Ok(session)
+    }
+
+    /// Buys a session over the book as it stands.
+    async fn buy(&mut self) -> Result<(), Failure> {
+        self.bought += 1;
+        let quote = self.buyer.quote(&self.job).await;
+        let quote = quote.map_err(job::from_quote)?;
+        if self.output == Output::Text {
+            for line in show::plan::text(&quote, &self.job.limits) {
+                show::tell(&line);
+            }
+            show::tell(&format!("  the text is seen by {}", seers(&quote)));
+        }
+        let (give, inputs) = mpsc::channel(1);
+        let (answered, answers) = mpsc::channel(1);
+        let (progress, mut told) = mpsc::channel::<JobEvent>(PROGRESS_MAX);
+        tokio::spawn(async move { while told.recv().await.is_some() {} });
+        let cancel = Arc::<Notify>::default();
+        let submission = Submission {
+            requests: Requests {
+                count: self.job.limits.requests,
+                window: 1,
+                session: true,
+                inputs,
+            },
+            answers: answered,
+            progress,
+            cancel: cancel.clone(),
+            is_bought: false,
+        };
+        let (buyer, job) = (self.buyer.clone(), self.job.clone());
+        let running = async move { buyer.submit(&job, quote, None, submission).await };
+        self.open = Some(Open {
+            cancel,
+            give,
+            answers,
+            ended: tokio::spawn(running),
+        });
+        Ok(())
+    }
+
+    /// Steps over tokens, in as many sessions as it takes.
+    async fn push(&mut self, tokens: Vec<u32>) -> Result<Tensor, RunError> {
+        let mut left: Vec<Vec<u32>> = vec![tokens];
+        loop {
+            let Some(chunk) = left.last() else {
+                unreachable!("there is a chunk until its answer is given")
+            };
+            let given = inputs(chunk, self.tokens.len(), &[chunk.len() - 1]);
+            match self.ask(given).await {
+                Some(logits) => {
+                    self.tokens.extend(left.pop().unwrap_or_default());
+                    if left.is_empty() {
+                        self.bought = 0;
+                        return Ok(logits);
+                    }
+                }
+                None => {
+                    let anew = self.begin_anew().await;
+                    if let Err(failure) = anew {
+                        let reason = failure.cause.clone();
+                        self.failed = Some(failure);
+                        let engine = "market";
+                        return Err(RunError::Engine { engine, reason });
+                    }
+                    // What was said so far goes first; the last is taken first.
+                    let said = std::mem::take(&mut self.tokens);
+                    left.extend(said.chunks(CHUNK).rev().map(<[u32]>::to_vec));
+                }
+            }
+        }
+    }
+
+    /// The answer to one request, unless the job is over.
+    async fn ask(&mut self, given: BTreeMap<String, Tensor>) -> Option<Tensor> {
+        let open = self.open.as_mut()?;
+        let answering = async {
+            open.give.send(given).await.ok()?;
+            open.answers.recv().await
+        };
+        let answer = tokio::select! {
+            answer = answering => answer?,
+            () = self.stops.next() => {
+                self.is_stopped = true;
+                open.cancel.notify_one();
+                return None;
+            }
+        };
+        answer.keep().remove(LOGITS)
+    }
+
+    /// Buys another session in the place of one that is over.
+    async fn begin_anew(&mut self) -> Result<(), Failure> {
+        let ended = self.close().await;
+        let Some(Err(ended)) = ended else {
+            let cause = "the session ended before the text did";
+            return Err(Failure::new(
+                crate::failure::Kind::Unexpected,
+                cause,
+                "generate it again",
+            ));
+        };
+        if self.is_stopped || self.bought >= SESSIONS_MAX {
+            return Err(job::from_ended(&ended, None));
+        }
+        let spending = ended.spending.as_ref();
+        let gone = spending.map_or(0, |it| it.spent.0.saturating_add(it.held.0));
+        let budget = &mut self.job.limits.budget;
+        *budget = budget.map(|budget| Credits(budget.0.saturating_sub(gone)));
+        let lost = ended
+            .before
+            .iter()
+            .filter_map(souk_node::buyer::Reason::culprit);
+        self.job.limits.excluded.extend(lost);
+        if let souk_node::buyer::End::Failed(reason) = &ended.how {
+            self.job.limits.excluded.extend(reason.culprit());
+        }
+        show::tell(&format!(
+            "the session is over: {}; buying another",
+            ended.why()
+        ));
+        self.buy().await
+    }
+
+    async fn close(&mut self) -> Option<Result<JobResult, Box<UnfinishedJob>>> {
+        let Open {
+            give,
+            mut answers,
+            ended,
+            ..
+        } = self.open.take()?;
+        drop(give);
+        let draining = async { while answers.recv().await.is_some() {} };
+        let (ended, ()) = tokio::join!(ended, draining);
+        let ended = ended.expect("a job's task does not panic");
+        let done = match &ended {
+            Ok(done) => done,
+            Err(ended) => &ended.done,
+        };
+        self.receipts.extend(done.receipts.iter().cloned());
+        Some(ended)
+    }
+
+    /// Ends the session; the receipts of all that were bought.
+    pub async fn finish(mut self) -> Result<Vec<Receipt>, Failure> {
+        if let Some(failure) = self.failed.take() {
+            return Err(failure);
+        }
+        match self.close().await {
+            Some(Err(ended)) => Err(job::from_ended(&ended, None)),
+            Some(Ok(_)) | None => Ok(self.receipts),
+        }
+    }
+}
+
+/// Steps of a session in the market, for whoever waits where no task does.
+pub struct Steps<'a> {
+    pub session: &'a mut MarketSession,
+    pub handle: Handle,
+}
+
+impl Session for Steps<'_> {
+    fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        let tokens = inputs.get(TOKENS).and_then(|it| it.to_vec::<i64>().ok());
+        let tokens = tokens.unwrap_or_default().into_iter();
+        let tokens = tokens.filter_map(|it| u32::try_from(it).ok()).collect();
+        let logits = self.handle.block_on(self.session.push(tokens))?;
+        Ok(Outcome {
+            outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
+            busy: Duration::ZERO,
+            energy: None,
+            operators: 0,
+            engine: Engine::Own,
+        })
+    }
+
+    fn export(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
+        Err(RunError::Engine {
+            engine: "market",
+            reason: "states stay with the providers".to_owned(),
+        })
+    }
+}
+
+fn seers(quote: &Quote) -> String {
+    let offers = quote.plan.offers().into_iter();
+    let named = offers.map(|offer| {
+        let listing = &quote.listings[offer];
+        format!("{} ({})", listing.name, quote.device(offer))
+    });
+    named.collect::<Vec<_>>().join(", ")
+}
+
+fn limits(args: &LeaseArgs, requests: u32) -> Result<Limits, Failure> {
+    let budget = args
+        .budget
+        .map(|it| job::micro("--budget", it))
+        .transpose()?;
+    Ok(Limits {
+        budget: budget.map(Credits),
+        providers_min: args.min_providers,
+        providers_max: args.max_providers.max(args.min_providers),
+        wait: Duration::from_secs(args.wait),
+        requests,
+        ..Limits::default()
+    })
+}

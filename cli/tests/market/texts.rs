@@ -1,0 +1,205 @@
+//! Texts that are generated through a market of real processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use souk_node::memory::{Tensor, safetensors};
+
+use crate::common::{Market, SOUK, kill};
+
+/// Tokens of a text.
+const TOKENS: &str = "24";
+const PROMPT: &str = "w84 w52 w15 w96 w44 w91 w2 w72 w36";
+/// Times the prompt of a text is said, so that it is given in two pieces of unlike lengths.
+const TIMES: usize = 30;
+
+/// Numbers between -1 and 1, the same each time.
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed;
+    let next = |_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(seed | 1);
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..count).map(next).collect()
+}
+
+/// A decoder of random weights as Hugging Face's tools leave one, its words numbers.
+fn model(market: &Market) -> String {
+    let (hidden, wide, vocabulary, layers) = (64, 96, 97, 3);
+    let mut sizes = BTreeMap::from([
+        (
+            "model.embed_tokens.weight".to_owned(),
+            vec![vocabulary, hidden],
+        ),
+        ("model.norm.weight".to_owned(), vec![hidden]),
+    ]);
+    for layer in 0..layers {
+        let own: [(&str, &[usize]); 9] = [
+            ("input_layernorm", &[hidden]),
+            ("post_attention_layernorm", &[hidden]),
+            ("self_attn.q_proj", &[hidden, hidden]),
+            ("self_attn.k_proj", &[hidden / 2, hidden]),
+            ("self_attn.v_proj", &[hidden / 2, hidden]),
+            ("self_attn.o_proj", &[hidden, hidden]),
+            ("mlp.gate_proj", &[wide, hidden]),
+            ("mlp.up_proj", &[wide, hidden]),
+            ("mlp.down_proj", &[hidden, wide]),
+        ];
+        let named = |(part, dims): (&str, &[usize])| {
+            (format!("model.layers.{layer}.{part}.weight"), dims.to_vec())
+        };
+        sizes.extend(own.map(named));
+    }
+    let weights = sizes.into_iter().zip(1..).map(|((name, dims), seed)| {
+        let unit = numbers(seed, dims.iter().product()).into_iter();
+        let scaled = |unit: f32| match &name {
+            name if name.contains("norm") => 1.0 + unit / 4.0,
+            name if name.contains("embed") => unit,
+            _ => unit / 4.0,
+        };
+        let values = unit.map(scaled).collect();
+        let tensor = Tensor::from_vec(dims, values).expect("as many as the sizes say");
+        (name, tensor)
+    });
+    let weights = safetensors::write(&weights.collect()).expect("they can be written");
+    let config = json!({
+        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": wide,
+        "vocab_size": vocabulary, "rms_norm_eps": 1e-5, "max_position_embeddings": 1024,
+        "rope_theta": 10000.0, "tie_word_embeddings": true,
+    });
+    let words = (0..vocabulary).map(|id| (format!("w{id}"), json!(id)));
+    let tokenizer = json!({"version": "1.0", "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "unk_token": "w0",
+            "vocab": words.collect::<serde_json::Map<_, _>>()}});
+    let folder = market.folder().join("model");
+    fs::create_dir(&folder).expect("a folder is made");
+    let write = |name: &str, bytes: &[u8]| {
+        fs::write(folder.join(name), bytes).expect("a file is written");
+    };
+    write("config.json", config.to_string().as_bytes());
+    write("tokenizer.json", tokenizer.to_string().as_bytes());
+    write("model.safetensors", &weights);
+    folder.to_string_lossy().into_owned()
+}
+
+fn generated(market: &Market, model: &str, more: &[&str]) -> Value {
+    let prompt = [PROMPT; TIMES].join(" ");
+    let asked = [
+        "generate",
+        model,
+        &prompt,
+        "--max",
+        TOKENS,
+        "--temperature",
+        "1.5",
+        "--seed",
+        "4",
+    ];
+    market.souk(&[&asked[..], more].concat()).done()
+}
+
+fn sum(receipts: &Value) -> u64 {
+    let receipts = receipts.as_array().expect("a list").iter();
+    let amounts = receipts.map(|receipt| receipt["body"]["amount"].as_u64());
+    amounts.map(|amount| amount.expect("a sum")).sum()
+}
+
+#[test]
+fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
+    let market = Market::up();
+    let model = model(&market);
+    let here = generated(&market, &model, &["--here"]);
+    assert_eq!(here["market"], false);
+    assert_eq!(here["tokens"].as_array().unwrap().len(), 24);
+    for providers in ["1", "2"] {
+        let out = market.path(&format!("receipts-{providers}"));
+        let more = ["--min-providers", providers, "--budget", "60", "-o", &out];
+        let sold = generated(&market, &model, &more);
+        assert_eq!(sold["tokens"], here["tokens"]);
+        assert_eq!(sold["text"], here["text"]);
+        let receipts = sold["receipts"].as_array().unwrap();
+        // On a busy machine a text may go on in another session, of others.
+        let sellers = receipts.iter().map(|it| it["body"]["provider"].to_string());
+        let sellers: BTreeSet<String> = sellers.collect();
+        assert!(sellers.len() >= providers.parse().unwrap(), "{sellers:?}");
+        for receipt in receipts {
+            let body = &receipt["body"];
+            // What travelled is named by one hash, and no state is among it.
+            assert_eq!(body["outputs"].as_array().unwrap().len(), 1, "{body}");
+            let file = format!("receipt-{}.json", body["lease"]);
+            let written = fs::read(Path::new(&out).join(file)).unwrap();
+            let written: Value = serde_json::from_slice(&written).unwrap();
+            assert_eq!(written, *receipt);
+        }
+        assert!(sum(&sold["receipts"]) <= 60_000_000);
+    }
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_text_whose_budget_is_too_small_is_refused_and_costs_nothing() {
+    let market = Market::up();
+    let model = model(&market);
+    let asked = ["generate", &model, PROMPT, "--budget", "0"];
+    let refused = market.souk(&asked);
+    assert_ne!(refused.code, 0);
+    assert!(refused.stdout.contains("--budget"), "{}", refused.stdout);
+    assert_eq!(market.souk(&["balance"]).done()["totals"]["escrow"], 0);
+}
+
+#[test]
+fn a_text_goes_on_in_the_same_words_when_its_provider_is_killed() {
+    let market = Market::up();
+    let model = model(&market);
+    let many = [
+        "generate",
+        &model,
+        PROMPT,
+        "--max",
+        "200",
+        "--temperature",
+        "1.5",
+    ];
+    let here = market.souk(&[&many[..], &["--here"]].concat()).done();
+    let mut buyer = Command::new(SOUK)
+        .arg("--dir")
+        .arg(market.folder().join("net"))
+        .args(many)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut told = BufReader::new(buyer.stderr.take().unwrap()).lines();
+    let mut said = String::new();
+    let seer = told.by_ref().map_while(Result::ok).find_map(|line| {
+        said.push_str(&line);
+        let (_, rest) = line.split_once("seen by ")?;
+        rest.split(' ').next().map(str::to_owned)
+    });
+    let seer = seer.unwrap_or_else(|| panic!("nobody sees the text: {said}"));
+    let mut stdout = buyer.stdout.take().unwrap();
+    let mut text = vec![0; 8];
+    stdout.read_exact(&mut text).expect("the text has begun");
+    for process in market.processes(&format!("{seer} ")) {
+        kill(process, "-9");
+    }
+    stdout.read_to_end(&mut text).unwrap();
+    let rest: Vec<String> = told.map_while(Result::ok).collect();
+    let rest = rest.join("\n");
+    assert!(buyer.wait().unwrap().success(), "{rest}");
+    assert!(rest.contains("buying another"), "{rest}");
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(
+        text.trim_end(),
+        here["text"].as_str().unwrap().trim_end(),
+        "{rest}"
+    );
+}

@@ -1,0 +1,45 @@
+//! Values that are states: kept from request to request by whoever runs their node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_onnx::states;
+
+use super::shape::Dims;
+use super::{Graph, ValueId};
+
+impl Graph {
+    /// The inputs that are states, and the outputs that are their next values. In a session they
+    /// never travel.
+    #[must_use]
+    pub fn states(&self) -> BTreeSet<ValueId> {
+        let ports = self.nodes.iter().flat_map(|node| {
+            let ports = states::of_node(&node.proto).filter_map(Result::ok);
+            ports.flat_map(move |(input, output)| {
+                let input = node.inputs.get(input).copied().flatten();
+                let output = node.outputs.get(output).copied().flatten();
+                [input, output].into_iter().flatten()
+            })
+        });
+        ports.collect()
+    }
+
+    /// The same graph, whose parts state those sizes as open in which another import of its model
+    /// differs: they take both.
+    #[must_use]
+    pub fn open_to(mut self, other: &Graph) -> Graph {
+        let others = other.values.iter();
+        let others = others.filter_map(|it| Some((it.name.as_str(), it.fact.dims.as_ref()?)));
+        let others: BTreeMap<&str, &Dims> = others.collect();
+        for (at, value) in self.values.iter().enumerate() {
+            let other = others.get(value.name.as_str());
+            let both = value.fact.dims.as_ref().zip(other);
+            let Some((own, other)) = both.filter(|(own, other)| own.len() == other.len()) else {
+                continue;
+            };
+            let pairs = own.iter().zip(other.iter());
+            let alike = pairs.map(|(own, other)| own.filter(|_| own == other));
+            self.open.insert(ValueId(at), alike.collect());
+        }
+        self
+    }
+}
