@@ -154,13 +154,15 @@ pub fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// A device's model, marked where it is emulated.
+/// A device's model or label, marked once where it is emulated.
 pub fn device(model: &str, emulated: bool) -> String {
-    if emulated {
-        format!("{model} (emulated)")
+    const MARK: &str = " (emulated)";
+    let mark = if emulated && !model.ends_with(MARK) {
+        MARK
     } else {
-        model.to_owned()
-    }
+        ""
+    };
+    format!("{model}{mark}")
 }
 
 /// Micro-credits as credits.

@@ -6,8 +6,8 @@
 
 Each case is a folder: model.onnx; meta.json with its tolerances and, for inputs and outputs, name,
 element type and shape of each; and ins_<i>.bin and outs_<i>.bin, their elements little-endian in C
-order, those of fewer than 8 bits packed as in ONNX, low bits first. Strings have no such file. Left
-out are cases with sequences or optionals, and with operators of other domains than ONNX's own.
+order, those of fewer than 8 bits packed as in ONNX, low bits first. Texts are lists in ins_<i>.json
+and outs_<i>.json. Left out are cases with sequences or optionals, and with operators of other domains than ONNX's own.
 """
 import json
 import pathlib
@@ -35,9 +35,7 @@ def is_plain(case):
 
 
 def raw(proto):
-    """A tensor's bytes, or None where its elements have none."""
-    if proto.data_type == onnx.TensorProto.STRING:
-        return None
+    """A tensor's bytes."""
     if not proto.HasField("raw_data"):
         proto = numpy_helper.from_array(numpy_helper.to_array(proto))
     return proto.raw_data
@@ -54,9 +52,11 @@ def write(case, folder):
             proto = tensor(value)
             dtype = onnx.helper.tensor_dtype_to_np_dtype(proto.data_type)
             meta[kind].append([port.name, str(dtype), list(proto.dims)])
-            found = raw(proto)
-            if found is not None:
-                (folder / f"{kind}_{index}.bin").write_bytes(found)
+            if proto.data_type == onnx.TensorProto.STRING:
+                texts = [it.decode() for it in proto.string_data]
+                (folder / f"{kind}_{index}.json").write_text(json.dumps(texts))
+            else:
+                (folder / f"{kind}_{index}.bin").write_bytes(raw(proto))
     (folder / "meta.json").write_text(json.dumps(meta))
 
 

@@ -89,9 +89,10 @@ fn run_conformance(output: Output, folder: &Path, device: &dyn Processor) -> Out
 
 fn print(report: &Report) {
     say(&format!(
-        "{} pass ({} by rounding), {} unsupported, {} wrong",
+        "{} pass ({} by rounding), {} drawn at random, {} unsupported, {} wrong",
         report.pass.len(),
         report.pass_by_rounding.len(),
+        report.drawn.len(),
         report.unsupported.len(),
         report.wrong.len(),
     ));

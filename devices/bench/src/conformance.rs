@@ -2,8 +2,11 @@
 //!
 //! A case is a folder: `model.onnx`, `meta.json` with tolerances and the names, types and shapes of
 //! inputs and outputs, and `ins_<i>.bin` and `outs_<i>.bin` with their elements, raw little-endian
-//! in C order. A case passes, is refused before it runs, or is wrong; failing while it runs is
-//! wrong too, since a buyer would have paid by then.
+//! in C order; texts are lists in `ins_<i>.json` and `outs_<i>.json`. A model comes in as a buyer's
+//! does: what is short for other operators is written out, and texts are taken apart before it
+//! runs. A case passes, is refused before it runs, or is wrong; failing while it runs is wrong too,
+//! since a buyer would have paid by then. What is drawn at random has no expected values: it passes
+//! by its type and shape, and is counted apart.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +15,10 @@ use std::{fs, io};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_memory::{DType, Shape, Tensor, TensorError};
+use souk_onnx::expansion::{Words, expand};
+use souk_onnx::schema::is_drawn;
 use souk_onnx::subgraph::Subgraph;
+use souk_onnx::{GraphProto, decode, encode};
 use souk_vocabulary::processor::Processor;
 use thiserror::Error;
 
@@ -29,6 +35,10 @@ pub struct Report {
     /// element is further off than the case allows, but by at most [`ROUNDINGS`] roundings of the
     /// output's largest element.
     pub pass_by_rounding: Vec<String>,
+    /// Cases whose outputs are drawn at random, and are of the right type and shape; not among
+    /// those that passed.
+    #[serde(default)]
+    pub drawn: Vec<String>,
     /// Cases refused before they ran, with the reason.
     pub unsupported: BTreeMap<String, String>,
     /// Cases whose outputs were not right, or that failed while they ran, with what was found.
@@ -66,6 +76,7 @@ pub enum ConformanceError {
 enum Verdict {
     Pass,
     PassByRounding,
+    Drawn,
     Unsupported(String),
     Wrong(String),
 }
@@ -112,6 +123,7 @@ pub fn run_dir(dir: &Path, backend: &dyn Processor) -> Result<Report, Conformanc
                 report.pass.push(name.clone());
                 report.pass_by_rounding.push(name);
             }
+            Verdict::Drawn => report.drawn.push(name),
             Verdict::Unsupported(reason) => {
                 report.unsupported.insert(name, reason);
             }
@@ -127,20 +139,32 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     let path = folder.join("meta.json");
     let meta: Meta = serde_json::from_slice(&read(&path)?)
         .map_err(|cause| ConformanceError::Meta { path, cause })?;
-    let model = read(&folder.join("model.onnx"))?.into();
+    let mut model = match decode(read(&folder.join("model.onnx"))?.into()) {
+        Ok(model) => model,
+        Err(error) => return Ok(Verdict::Unsupported(error.to_string())),
+    };
+    let mut meanings = match expand(&mut model) {
+        Ok(meanings) => meanings,
+        Err(error) => return Ok(Verdict::Unsupported(error.to_string())),
+    };
+    let is_drawn = model.graph.as_ref().is_some_and(draws);
     let program = match backend.compile(&Subgraph {
-        model,
+        model: encode(&model),
         weights: BTreeMap::new(),
     }) {
         Ok(program) => program,
         Err(error) => return Ok(Verdict::Unsupported(error.to_string())),
     };
+    let words = &mut meanings.texts.words;
     let mut inputs = BTreeMap::new();
     for (index, value) in meta.ins.iter().enumerate() {
-        match tensor(&folder.join(format!("ins_{index}.bin")), value)? {
+        match tensor(folder, &format!("ins_{index}"), value, words)? {
             Ok(tensor) => inputs.insert(value.0.clone(), tensor),
             Err(reason) => return Ok(Verdict::Unsupported(reason)),
         };
+    }
+    if let Err(error) = meanings.preparation.run(words, &mut inputs) {
+        return Ok(Verdict::Wrong(error.to_string()));
     }
     // Initializers may be listed among the inputs; they have their values already.
     inputs.retain(|name, _| program.inputs().iter().any(|port| port.name == *name));
@@ -150,25 +174,35 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     };
     let mut by_rounding = false;
     for (index, value) in meta.outs.iter().enumerate() {
-        let expected = match tensor(&folder.join(format!("outs_{index}.bin")), value)? {
+        let expected = match tensor(folder, &format!("outs_{index}"), value, words)? {
             Ok(tensor) => tensor,
             Err(reason) => return Ok(Verdict::Unsupported(reason)),
         };
         let found = outputs.get(&value.0);
-        let Some(difference) = difference(&expected, found, meta.rtol, meta.atol) else {
+        let (rtol, atol) = match is_drawn {
+            true => (0.0, f64::INFINITY),
+            false => (meta.rtol, meta.atol),
+        };
+        let Some(difference) = difference(&expected, found, rtol, atol) else {
             continue;
         };
-        let atol = meta.atol + rounding(&expected);
-        if self::difference(&expected, found, meta.rtol, atol).is_some() {
+        let atol = atol + rounding(&expected);
+        if self::difference(&expected, found, rtol, atol).is_some() {
             return Ok(Verdict::Wrong(format!("{}: {difference}", value.0)));
         }
         by_rounding = true;
     }
-    Ok(if by_rounding {
-        Verdict::PassByRounding
-    } else {
-        Verdict::Pass
+    Ok(match (is_drawn, by_rounding) {
+        (true, _) => Verdict::Drawn,
+        (false, true) => Verdict::PassByRounding,
+        (false, false) => Verdict::Pass,
     })
+}
+
+/// Whether anything in a graph is drawn at random.
+fn draws(graph: &GraphProto) -> bool {
+    let mut nodes = graph.node.iter();
+    nodes.any(|node| is_drawn(node.op_type()) || node.subgraphs().any(draws))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConformanceError> {
@@ -178,20 +212,32 @@ fn read(path: &Path) -> Result<Vec<u8>, ConformanceError> {
     })
 }
 
-/// The tensor of a file; the reason if the case comes without it or in a type unknown to NumPy.
+/// The tensor of a file, texts as numbers; the reason if the case comes without it or in a type
+/// unknown to NumPy.
 fn tensor(
-    path: &Path,
+    folder: &Path,
+    file: &str,
     (name, dtype, dims): &(String, String, Vec<usize>),
+    words: &mut Words,
 ) -> Result<Result<Tensor, String>, ConformanceError> {
+    let path = folder.join(format!("{file}.json"));
+    if path.is_file() {
+        let texts: Vec<String> = serde_json::from_slice(&read(&path)?)
+            .map_err(|cause| ConformanceError::Meta { path, cause })?;
+        let numbers: Vec<i64> = texts.iter().map(|text| words.number(text)).collect();
+        let tensor = Tensor::from_vec(dims.clone(), numbers);
+        return Ok(tensor.map_err(|error| error.to_string()));
+    }
     let Some(dtype) = numpy_type(dtype) else {
         return Ok(Err(format!(
             "the test's value {name:?} is of the type {dtype}"
         )));
     };
+    let path = folder.join(format!("{file}.bin"));
     if !path.is_file() {
         return Ok(Err(format!("the test comes without the value of {name:?}")));
     }
-    let bytes = Bytes::from(read(path)?);
+    let bytes = Bytes::from(read(&path)?);
     let shape = Shape::new(dims.clone()).map_err(TensorError::from);
     let tensor = shape.and_then(|shape| Tensor::new(dtype, shape, bytes));
     Ok(tensor.map_err(|error| error.to_string()))
@@ -272,7 +318,7 @@ fn difference(expected: &Tensor, found: Option<&Tensor>, rtol: f64, atol: f64) -
 #[cfg(test)]
 mod tests {
     use souk_cpu::Cpu;
-    use souk_onnx::encode;
+    use souk_onnx::{ModelProto, ValueInfoProto};
     use souk_testing::{model, node};
 
     use super::*;
@@ -305,11 +351,42 @@ mod tests {
         case(dir.path(), "rounded", "Relu", [1e-4, 1000.0]);
         case(dir.path(), "off", "Relu", [0.5, 1000.0]);
         case(dir.path(), "unknown", "Frobnicate", [0.0, 1000.0]);
+        case(dir.path(), "by chance", "RandomNormalLike", [0.0, 1000.0]);
         let report = run_dir(dir.path(), &cpu()).unwrap();
         assert_eq!(report.pass, ["right", "rounded"]);
         assert_eq!(report.pass_by_rounding, ["rounded"]);
+        assert_eq!(report.drawn, ["by chance"]);
         assert_eq!(report.wrong["off"], "y: element 0 is 0 instead of 0.5");
         assert!(report.unsupported["unknown"].contains("Frobnicate"));
+    }
+
+    #[test]
+    fn texts_are_taken_apart_before_a_case_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("joined");
+        fs::create_dir(&folder).unwrap();
+        let text = |name: &str| ValueInfoProto::tensor(name, 8, None);
+        let joined = ModelProto {
+            ir_version: Some(10),
+            graph: Some(GraphProto {
+                input: vec![text("x")],
+                output: vec![text("y")],
+                node: vec![node("StringConcat", &["x", "x"], &["y"])],
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        };
+        fs::write(folder.join("model.onnx"), encode(&joined)).unwrap();
+        let value = |name: &str| format!(r#"[["{name}", "object", [2]]]"#);
+        let (ins, outs) = (value("x"), value("y"));
+        let meta = format!(r#"{{"rtol": 0, "atol": 0, "ins": {ins}, "outs": {outs}}}"#);
+        fs::write(folder.join("meta.json"), meta).unwrap();
+        fs::write(folder.join("ins_0.json"), r#"["a", "b"]"#).unwrap();
+        fs::write(folder.join("outs_0.json"), r#"["aa", "bb"]"#).unwrap();
+        assert_eq!(run_dir(dir.path(), &cpu()).unwrap().pass, ["joined"]);
+        fs::write(folder.join("outs_0.json"), r#"["aa", "ab"]"#).unwrap();
+        let report = run_dir(dir.path(), &cpu()).unwrap();
+        assert_eq!(report.wrong.keys().collect::<Vec<_>>(), ["joined"]);
     }
 
     #[test]

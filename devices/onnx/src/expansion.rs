@@ -15,6 +15,7 @@ mod classical;
 mod ensemble;
 mod facts;
 mod fused;
+mod optionals;
 mod preparation;
 mod quantised;
 mod scores;
@@ -88,6 +89,7 @@ pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     }
     let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
     if let Some(graph) = &mut model.graph {
+        optionals::resolve(graph);
         words::number(graph, &mut meanings.texts);
         meanings.preparation = preparation::take(graph, &mut meanings.texts);
         written_out(graph, &Facts::new(opset), &mut meanings)?;

@@ -150,6 +150,12 @@ impl ResultType {
     }
 }
 
+/// Whether what an operator makes is drawn at random.
+#[must_use]
+pub fn is_drawn(operator: &str) -> bool {
+    operator.starts_with("Random") || matches!(operator, "Bernoulli" | "Multinomial")
+}
+
 /// The kind of work of an operator that is not listed.
 fn unlisted(operator: &str) -> OperatorClass {
     match operator {
@@ -354,6 +360,7 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Tan" => OfFirst, Input(0), Elementwise, Some(Float);
     "Tanh" => OfFirst, Input(0), Elementwise, Some(Float);
     "TensorScatter" => OfFirst, Input(0), Elementwise, None;
+    "TfIdfVectorizer" => Own, Fixed(F32), Other, None;
     "ThresholdedRelu" => OfFirst, Input(0), Elementwise, None;
     "Tile" => RankOfFirst, Input(0), Movement, Some(Move);
     "TopK" => Own, Input(0), Reduction, None;

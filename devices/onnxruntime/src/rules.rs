@@ -6,6 +6,7 @@ mod openvino;
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
+use souk_onnx::schema::is_drawn;
 use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
 
 use super::Provider;
@@ -65,8 +66,7 @@ fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
             refused("ONNX Runtime aligns corners by another size")
         }
         "Dropout" if trains(node, graph) => refused("what it drops is drawn at random"),
-        "Bernoulli" | "Multinomial" | "RandomNormal" | "RandomNormalLike" | "RandomUniform"
-        | "RandomUniformLike" => refused("its result is drawn at random"),
+        operator if is_drawn(operator) => refused("its result is drawn at random"),
         _ => Ok(()),
     }
 }

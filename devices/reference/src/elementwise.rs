@@ -3,6 +3,7 @@
 use souk_memory::{DType, Tensor};
 
 use super::call::{Call, KernelError, Results};
+use super::functions::PowerRounding;
 use super::shape::{broadcast, broadcast_places};
 use super::value::{floats, from_bytes, from_floats, from_ints, from_truths, ints, item, truths};
 
@@ -347,7 +348,19 @@ fn cast_to(call: &Call<'_>, to: DType) -> Results {
         let bytes = floats(input)?.into_iter().map(encode).collect();
         return Ok(vec![from_bytes(to, input.dims(), bytes)?]);
     }
-    if from.is_float() {
+    if to == DType::F8E8M0 {
+        let saturate = call.int("saturate", 1) != 0;
+        let rounding = match call.text("round_mode", "up") {
+            "up" => PowerRounding::Up,
+            "down" => PowerRounding::Down,
+            "nearest" => PowerRounding::Nearest,
+            _ => return Err(KernelError::Attribute("round_mode")),
+        };
+        let encode = |value| super::functions::encode_power(value, rounding, saturate);
+        let bytes = floats(input)?.into_iter().map(encode).collect();
+        return Ok(vec![from_bytes(to, input.dims(), bytes)?]);
+    }
+    if from.is_float() || from == DType::F8E8M0 {
         return Ok(vec![from_floats(to, input.dims(), floats(input)?)?]);
     }
     Ok(vec![from_ints(to, input.dims(), ints(input)?)?])

@@ -61,6 +61,41 @@ pub(super) fn sign(x: f64) -> f64 {
     }
 }
 
+/// How a number between two powers of two becomes one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PowerRounding {
+    Up,
+    Down,
+    /// To the nearer one, halfway up.
+    Nearest,
+}
+
+/// The value of a float that is a power of two in 8 bits, as scales of blocks are.
+pub(super) fn decode_power(byte: u8) -> f64 {
+    match byte {
+        u8::MAX => f64::NAN,
+        byte => 2f64.powi(i32::from(byte) - 127),
+    }
+}
+
+/// A number as a power of two in 8 bits: its sign is lost, and what is no finite number is NaN. One
+/// that rounds beyond the largest is that one if `saturate`, else NaN.
+pub(super) fn encode_power(value: f64, rounding: PowerRounding, saturate: bool) -> u8 {
+    let bits = (value as f32).to_bits();
+    let (exponent, fraction) = (bits >> 23 & 0xff, bits & 0x7f_ffff);
+    if exponent == 0xff {
+        return u8::MAX;
+    }
+    let half = 0x40_0000;
+    let rounds_up = match rounding {
+        PowerRounding::Up => fraction > 0,
+        PowerRounding::Down => false,
+        PowerRounding::Nearest => fraction > half || fraction == half && exponent > 0,
+    };
+    let largest = if saturate { 0xfe } else { 0xff };
+    (exponent + u32::from(rounds_up)).min(largest) as u8
+}
+
 /// How an 8-bit float is laid out.
 struct Layout {
     fraction_bits: u32,

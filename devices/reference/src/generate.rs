@@ -1,6 +1,7 @@
 //! Operators that make tensors from attributes and sizes.
 
 use souk_memory::{DType, Tensor};
+use souk_onnx::ngrams::{NgramError, of_numbers, width};
 use souk_onnx::tensor_from_proto;
 
 use super::call::{Call, KernelError, Results};
@@ -24,6 +25,18 @@ pub(super) fn constant_of_shape(call: &Call<'_>) -> Results {
     };
     let bytes = value.bytes().repeat(count(&dims)?);
     Ok(vec![from_bytes(value.dtype(), &dims, bytes)?])
+}
+
+/// `TfIdfVectorizer` of numbers; one of texts is computed where the texts are.
+pub(super) fn ngrams(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    count(&[input.dims().first().copied().unwrap_or(1), width(call.node)])?;
+    let counted = of_numbers(call.node, &call.ints(0)?, input.dims());
+    counted.map(|it| vec![it]).map_err(|fault| match fault {
+        NgramError::Attribute { name, .. } => KernelError::Attribute(name),
+        NgramError::Shape(dims) => KernelError::Shapes(dims, vec![1, 1]),
+        NgramError::Tensor(fault) => fault.into(),
+    })
 }
 
 pub(super) fn range(call: &Call<'_>) -> Results {

@@ -27,6 +27,8 @@ mod attention;
 pub mod call;
 pub mod control;
 pub mod conv;
+mod deform;
+mod draws;
 mod elementwise;
 mod encoder;
 mod error;

@@ -7,8 +7,9 @@ use souk_onnx::{CLASSICAL_DOMAIN, NodeProto};
 use super::call::{Call, Results};
 use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};
 use super::{
-    attention, control, conv, elementwise, encoder, gather, generate, layout, linear, loss, norm,
-    pool, quantize, recurrent, reduce, resize, signal, sort, svm, trees, vision,
+    attention, control, conv, deform, draws, elementwise, encoder, gather, generate, layout,
+    linear, loss, norm, pool, quantize, recurrent, reduce, resize, signal, sort, svm, trees,
+    vision,
 };
 
 /// Runs a node.
@@ -38,14 +39,17 @@ const NUMBER: Classes = Classes(1 | 2);
 const QUANTISED: Classes = Classes(1 | 2 | 4);
 /// Those and types of fewer than 8 bits, which are what floats are quantised to.
 const PACKED: Classes = Classes(1 | 2 | 4 | 16);
+/// Those and powers of two in 8 bits.
+const CAST: Classes = Classes(1 | 2 | 4 | 16 | 32);
 /// Everything that fills whole bytes: it is only moved.
-const ANY: Classes = Classes(1 | 2 | 4 | 8);
+const ANY: Classes = Classes(1 | 2 | 4 | 8 | 32);
 
 impl Classes {
     pub fn contains(self, dtype: DType) -> bool {
         let class = match dtype {
             dtype if super::functions::is_small_float(dtype) => 4,
-            DType::Complex64 | DType::Complex128 | DType::F8E8M0 => 8,
+            DType::Complex64 | DType::Complex128 => 8,
+            DType::F8E8M0 => 32,
             dtype if super::narrow::is_narrow(dtype) => 16,
             dtype if dtype.is_float() => 1,
             _ => 2,
@@ -303,8 +307,8 @@ fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
 /// Operators that move elements or make tensors.
 fn moves(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
-        "Cast" => return Some((elementwise::cast, PACKED)),
-        "CastLike" => return Some((elementwise::cast_like, PACKED)),
+        "Cast" => return Some((elementwise::cast, CAST)),
+        "CastLike" => return Some((elementwise::cast_like, CAST)),
         "BitCast" => elementwise::bit_cast,
         "CenterCropPad" => layout::center_crop_pad,
         "Compress" => sort::compress,
@@ -373,6 +377,7 @@ fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
         "CumSum" => |call| reduce::running(call, 0, |a, b| a + b, |a, b| a + b),
         "CumProd" => |call| reduce::running(call, 1, |a, b| a * b, i128::wrapping_mul),
         "NonZero" => sort::non_zero,
+        "TfIdfVectorizer" => generate::ngrams,
         "TopK" => sort::top_k,
         "Unique" => sort::unique,
         _ => return None,
@@ -389,6 +394,7 @@ fn products(operator: &str) -> Option<(Kernel, Classes)> {
         "Conv" => conv::conv,
         "ConvInteger" => conv::conv_integer,
         "ConvTranspose" => conv::conv_transpose,
+        "DeformConv" => deform::deform_conv,
         "Det" => linear::det,
         "Einsum" => linear::einsum,
         "GRU" => recurrent::gated,
@@ -462,6 +468,10 @@ fn others(operator: &str) -> Option<(Kernel, Classes)> {
         "HannWindow" => |call| generate::window(call, [0.5, 0.5, 0.0]),
         "MelWeightMatrix" => signal::mel_weights,
         "NonMaxSuppression" => vision::non_max_suppression,
+        "Bernoulli" => draws::bernoulli,
+        "Multinomial" => draws::multinomial,
+        "RandomNormal" | "RandomNormalLike" => draws::normal,
+        "RandomUniform" | "RandomUniformLike" => draws::uniform,
         "Range" => generate::range,
         "Resize" => resize::resize,
         "RoiAlign" => vision::roi_align,

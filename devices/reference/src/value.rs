@@ -4,6 +4,7 @@ use bytes::Bytes;
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 
 use super::error::KernelError;
+use super::functions::PowerRounding;
 use super::narrow;
 
 /// Elements as floats; integers and booleans become the nearest float.
@@ -17,6 +18,12 @@ pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
         DType::F4E2M1 => {
             let elements = narrow::unpacked(tensor).into_iter();
             Ok(elements.map(narrow::decoded_float).collect())
+        }
+        DType::F8E8M0 => {
+            let bytes = tensor.bytes().iter();
+            Ok(bytes
+                .map(|&byte| super::functions::decode_power(byte))
+                .collect())
         }
         _ => Ok(ints(tensor)?
             .into_iter()
@@ -91,6 +98,10 @@ pub(super) fn from_floats(
         )?),
         DType::Bool => from_truths(&dims, collect(values, |it| it != 0.0)),
         DType::F4E2M1 => narrow::packed(dtype, dims, &collect(values, narrow::encoded_float)),
+        DType::F8E8M0 => {
+            let encode = |value| super::functions::encode_power(value, PowerRounding::Up, true);
+            from_bytes(dtype, &dims, collect(values, encode))
+        }
         dtype if super::functions::is_small_float(dtype) => {
             let encode = |value| super::functions::encode_small(dtype, value, true);
             from_bytes(dtype, &dims, collect(values, encode))

@@ -122,9 +122,10 @@ pub(super) fn fragments(
 ) -> Result<Vec<Fragment>, TaskError> {
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let mut fragments = Vec::with_capacity(parts.len());
-    for part in parts {
+    for (at, part) in parts.iter().enumerate() {
         let weights = weights(part, &known, store)?;
-        fragments.push(fragment(name, graph, part, parts.len(), weights, loaded));
+        let at = (at, parts.len());
+        fragments.push(fragment(name, graph, part, at, weights, loaded));
     }
     Ok(fragments)
 }
@@ -151,13 +152,13 @@ pub(super) fn fragment(
     task: &str,
     graph: &Graph,
     part: &cut::Subgraph,
-    parts: usize,
+    (at, parts): (usize, usize),
     weights: BTreeMap<ContentId, Bytes>,
     loaded: &Arc<ProgramCache>,
 ) -> Fragment {
     let name = match parts {
         1 => task.to_owned(),
-        _ => format!("{task}, fragment {} of {parts}", part.part + 1),
+        _ => format!("{task}, fragment {} of {parts}", at + 1),
     };
     let read = |value: &Boundary| FragmentInput {
         name: value.name.clone(),

@@ -58,9 +58,10 @@ pub(super) fn plan_shared(
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let devices = shared_graph.group.stated.len();
     let mut draft = PlanBuilder::new(setting, &shared_graph, &speeds);
-    for part in &parts {
+    for (at, part) in parts.iter().enumerate() {
         let weights = fragments::weights(part, &known, setting.store)?;
-        let fragment = fragments::fragment(name, graph, part, parts.len(), weights, setting.loaded);
+        let at = (at, parts.len());
+        let fragment = fragments::fragment(name, graph, part, at, weights, setting.loaded);
         if part.part % 2 == 0 {
             draft.add_whole(part, fragment);
         } else {

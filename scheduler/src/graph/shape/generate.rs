@@ -90,6 +90,16 @@ pub(super) fn multinomial(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.result_elem(), Some(vec![rows, samples]))
 }
 
+/// `TfIdfVectorizer`: a column for each sequence that counts.
+pub(super) fn ngrams(operation: &Operation<'_>) -> Inference {
+    let width = Some(souk_onnx::ngrams::width(operation.node) as u64);
+    let dims = operation.dims(0).map(|dims| match *dims.as_slice() {
+        [rows, _] => vec![rows, width],
+        _ => vec![width],
+    });
+    Operation::one(operation.result_elem(), dims)
+}
+
 /// `HannWindow` and kin: as long as the contents of the input.
 pub(super) fn window(operation: &Operation<'_>) -> Inference {
     let size = operation.ints(0).and_then(|ints| ints.first().copied());

@@ -70,6 +70,7 @@ fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
         "Range" => generate::range(operation),
         "RandomNormal" | "RandomUniform" => generate::random(operation),
         "Multinomial" => generate::multinomial(operation),
+        "TfIdfVectorizer" => generate::ngrams(operation),
         "BlackmanWindow" | "HammingWindow" | "HannWindow" => generate::window(operation),
         "AffineGrid" => generate::affine_grid(operation),
         _ => return None,

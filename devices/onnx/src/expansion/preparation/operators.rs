@@ -4,8 +4,8 @@ use regex_lite::Regex;
 use souk_memory::{DType, Tensor};
 
 use super::super::words::Words;
-use super::{Wrong, ngrams};
-use crate::NodeProto;
+use super::Wrong;
+use crate::{NodeProto, ngrams};
 
 /// What stands at the ends of a text's tokens where an exporter asks for it.
 const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];
@@ -26,7 +26,7 @@ pub fn computed<'a>(
     match node.op_type() {
         "StringNormalizer" => Ok(vec![normalised(node, given)?.numbers(words)?]),
         "Tokenizer" => Ok(vec![tokens(node, &given)?.numbers(words)?]),
-        "TfIdfVectorizer" => Ok(vec![ngrams::counted(node, &given.texts, &given.dims)?]),
+        "TfIdfVectorizer" => Ok(vec![ngrams::of_texts(node, &given.texts, &given.dims)?]),
         "StringConcat" => {
             let other = TextTensor::of(input(1).ok_or(Wrong::Missing(1))?, words)?;
             Ok(vec![concatenated(&given, &other)?.numbers(words)?])

@@ -1,16 +1,35 @@
-//! `TfIdfVectorizer`: how often each of a list of word sequences is in each row.
+//! `TfIdfVectorizer`: how often each of a list of sequences is in each row of words or numbers.
 
 use std::collections::BTreeMap;
 
-use souk_memory::Tensor;
+use souk_memory::{Tensor, TensorError};
+use thiserror::Error;
 
-use super::Wrong;
 use crate::NodeProto;
 
+/// Rows that cannot be counted.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum NgramError {
+    /// An attribute has a value that is not known.
+    #[error("its attribute {name} is {found:?}")]
+    Attribute {
+        /// Its name.
+        name: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// A shape does not do.
+    #[error("the shape {0:?} does not fit")]
+    Shape(Vec<usize>),
+    /// What is made is no tensor.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
 /// What is counted and how it is weighed.
-struct Counter<'a> {
+struct Counter<T> {
     /// The column of each sequence that counts.
-    columns: BTreeMap<Vec<&'a str>, usize>,
+    columns: BTreeMap<Vec<T>, usize>,
     /// How long sequences are.
     lengths: std::ops::RangeInclusive<usize>,
     /// How many words may lie between two of a sequence.
@@ -18,33 +37,47 @@ struct Counter<'a> {
     width: usize,
 }
 
-/// The counts of each row, weighed.
-pub fn counted(node: &NodeProto, texts: &[String], dims: &[usize]) -> Result<Tensor, Wrong> {
+/// The counts of each row of texts, weighed.
+pub(crate) fn of_texts(
+    node: &NodeProto,
+    texts: &[String],
+    dims: &[usize],
+) -> Result<Tensor, NgramError> {
     let pool = node.strings("pool_strings").unwrap_or_default();
     let pool = pool
         .iter()
         .map(|text| std::str::from_utf8(text).unwrap_or_default());
-    let pool: Vec<&str> = pool.collect();
-    let counter = Counter::of(node, &pool)?;
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    counted(node, &pool.collect::<Vec<_>>(), &texts, dims)
+}
+
+/// The counts of each row of numbers, weighed.
+///
+/// # Errors
+/// [`NgramError`]: neither one row nor several, or attributes that do not fit each other.
+pub fn of_numbers(node: &NodeProto, numbers: &[i64], dims: &[usize]) -> Result<Tensor, NgramError> {
+    let pool = node.ints("pool_int64s").unwrap_or_default();
+    counted(node, pool, numbers, dims)
+}
+
+fn counted<T: Ord + Copy>(
+    node: &NodeProto,
+    pool: &[T],
+    words: &[T],
+    dims: &[usize],
+) -> Result<Tensor, NgramError> {
+    let counter = Counter::of(node, pool)?;
     let weigh = weigher(node, counter.width)?;
     let (rows, length) = match *dims {
         [length] => (1, length),
         [rows, length] => (rows, length),
-        _ => return Err(Wrong::Shape(dims.to_vec())),
+        _ => return Err(NgramError::Shape(dims.to_vec())),
     };
     let mut made = Vec::with_capacity(rows * counter.width);
     for row in 0..rows {
-        let words: Vec<&str> = texts[row * length..(row + 1) * length]
-            .iter()
-            .map(String::as_str)
-            .collect();
-        let counts = counter.row(&words);
-        made.extend(
-            counts
-                .into_iter()
-                .enumerate()
-                .map(|(at, count)| weigh(at, count)),
-        );
+        let counts = counter.row(&words[row * length..(row + 1) * length]);
+        let weighed = counts.into_iter().enumerate();
+        made.extend(weighed.map(|(at, count)| weigh(at, count)));
     }
     let dims = if dims.len() == 1 {
         vec![counter.width]
@@ -54,8 +87,16 @@ pub fn counted(node: &NodeProto, texts: &[String], dims: &[usize]) -> Result<Ten
     Ok(Tensor::from_vec(dims, made)?)
 }
 
+/// How many columns a node makes.
+#[must_use]
+pub fn width(node: &NodeProto) -> usize {
+    let indexes = node.ints("ngram_indexes").unwrap_or_default();
+    let widest = indexes.iter().max().copied().unwrap_or(-1);
+    usize::try_from(widest.saturating_add(1)).unwrap_or(0)
+}
+
 /// How a count is weighed, by its column.
-fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, Wrong> {
+fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, NgramError> {
     let weights = node.floats("weights").unwrap_or_default();
     // Weights are of sequences as they are listed, each of which has a column.
     let mut by_column = vec![1.0_f32; width];
@@ -75,7 +116,7 @@ fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32,
         "TFIDF" => (true, true),
         _ => {
             let found = mode.to_owned();
-            return Err(Wrong::Attribute {
+            return Err(NgramError::Attribute {
                 name: "mode",
                 found,
             });
@@ -95,8 +136,8 @@ fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32,
     })
 }
 
-impl<'a> Counter<'a> {
-    fn of(node: &NodeProto, pool: &[&'a str]) -> Result<Self, Wrong> {
+impl<T: Ord + Copy> Counter<T> {
+    fn of(node: &NodeProto, pool: &[T]) -> Result<Self, NgramError> {
         let size = |name: &'static str, least: i64| {
             let found = node.int(name).unwrap_or(least).max(least);
             usize::try_from(found).unwrap_or(usize::MAX)
@@ -106,7 +147,7 @@ impl<'a> Counter<'a> {
         let indexes = node.ints("ngram_indexes").unwrap_or_default();
         let wrong = |name| {
             let found = "not of the pool's size".to_owned();
-            Wrong::Attribute { name, found }
+            NgramError::Attribute { name, found }
         };
         let mut columns = BTreeMap::new();
         let mut sequences = indexes.iter();
@@ -122,17 +163,16 @@ impl<'a> Counter<'a> {
                 columns.insert(sequence.to_vec(), column);
             }
         }
-        let widest = indexes.iter().max().copied().unwrap_or(-1);
         Ok(Self {
             columns,
             lengths,
             skips: size("max_skip_count", 0),
-            width: usize::try_from(widest + 1).unwrap_or(0),
+            width: width(node),
         })
     }
 
     /// How often each column's sequence is in a row of words.
-    fn row(&self, words: &[&str]) -> Vec<u32> {
+    fn row(&self, words: &[T]) -> Vec<u32> {
         let mut counts = vec![0; self.width];
         let skips = self.skips.min(words.len());
         for apart in 1..=skips + 1 {
@@ -145,7 +185,7 @@ impl<'a> Counter<'a> {
                     continue;
                 };
                 for start in 0..words.len().saturating_sub(reach) {
-                    let sequence: Vec<&str> =
+                    let sequence: Vec<T> =
                         (0..length).map(|at| words[start + at * apart]).collect();
                     if let Some(&column) = self.columns.get(&sequence) {
                         counts[column] += 1;

@@ -1,0 +1,225 @@
+//! Operators that draw at random.
+//!
+//! ONNX leaves the generator open. Here an element is drawn from its place and the node's key, by a
+//! counter that is mixed, so it is the same on every machine, whatever is drawn beside it: what two
+//! providers computed can be compared, and what one lost is made again by another. The key is the
+//! node's `seed`, or where it has none its name: two nodes draw apart, and a run draws as the one
+//! before.
+
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::node_name;
+
+use super::call::{Call, KernelError, Results};
+use super::generate::stated_type;
+use super::shape::count;
+use super::value::{floats, from_floats, from_ints};
+
+/// What the places of two elements are apart: the golden ratio's 64 bits.
+const APART: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The draws of a node.
+struct Draws {
+    key: u64,
+}
+
+impl Draws {
+    fn of(node: &NodeProto) -> Self {
+        let key = match node.float("seed") {
+            Some(seed) => u64::from(seed.to_bits()),
+            None => node_name(node).bytes().fold(1 << 63, |key, byte| {
+                mixed(key ^ u64::from(byte)).wrapping_add(APART)
+            }),
+        };
+        Self { key: mixed(key) }
+    }
+
+    /// The number at a place, from 0 to below 1, of 53 bits.
+    fn fraction(&self, place: usize) -> f64 {
+        let counter = (place as u64).wrapping_add(1).wrapping_mul(APART);
+        (mixed(self.key.wrapping_add(counter)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// The number at a place, of mean 0 and deviation 1: two fractions by Box and Muller.
+    fn normal(&self, place: usize) -> f64 {
+        let (near, turn) = (self.fraction(2 * place), self.fraction(2 * place + 1));
+        let radius = (-2.0 * (1.0 - near).ln()).sqrt();
+        radius * (turn * std::f64::consts::TAU).cos()
+    }
+}
+
+/// Stafford's thirteenth mix of 64 bits, which SplitMix64 ends with.
+fn mixed(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}
+
+/// The type and sizes of what a node makes: stated, or those of its input.
+fn made(call: &Call<'_>) -> Result<(DType, Vec<usize>), KernelError> {
+    let stated = stated_type(call, "dtype")?;
+    if let Some(input) = call.optional(0) {
+        return Ok((stated.unwrap_or(input.dtype()), input.dims().to_vec()));
+    }
+    let shape = call.node.ints("shape").unwrap_or_default().iter();
+    let dims = shape.map(|&size| usize::try_from(size));
+    let dims = dims.collect::<Result<_, _>>();
+    let dims = dims.map_err(|_| KernelError::Attribute("shape"))?;
+    Ok((stated.unwrap_or(DType::F32), dims))
+}
+
+fn drawn(call: &Call<'_>, draw: impl Fn(&Draws, usize) -> f64) -> Results {
+    let (dtype, dims) = made(call)?;
+    let draws = Draws::of(call.node);
+    let values = (0..count(&dims)?).map(|place| draw(&draws, place));
+    Ok(vec![from_floats(dtype, &dims, values.collect())?])
+}
+
+/// `RandomUniform`, `RandomUniformLike`.
+pub(super) fn uniform(call: &Call<'_>) -> Results {
+    let (low, high) = (call.float("low", 0.0), call.float("high", 1.0));
+    drawn(call, |draws, place| {
+        low + (high - low) * draws.fraction(place)
+    })
+}
+
+/// `RandomNormal`, `RandomNormalLike`.
+pub(super) fn normal(call: &Call<'_>) -> Results {
+    let (mean, scale) = (call.float("mean", 0.0), call.float("scale", 1.0));
+    drawn(call, |draws, place| mean + scale * draws.normal(place))
+}
+
+/// `Bernoulli`: one as often as its input says, else zero.
+pub(super) fn bernoulli(call: &Call<'_>) -> Results {
+    let chances = call.floats(0)?;
+    drawn(call, |draws, place| {
+        f64::from(u8::from(draws.fraction(place) < chances[place]))
+    })
+}
+
+/// `Multinomial`: classes of each row, as often as the logarithms of their chances say.
+pub(super) fn multinomial(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let &[rows, classes] = input.dims() else {
+        return Err(KernelError::Shapes(input.dims().to_vec(), vec![1, 1]));
+    };
+    let samples = usize::try_from(call.int("sample_size", 1));
+    let samples = samples.map_err(|_| KernelError::Attribute("sample_size"))?;
+    let (values, draws) = (floats(input)?, Draws::of(call.node));
+    let mut picked = Vec::with_capacity(count(&[rows, samples])?);
+    for row in 0..rows {
+        let chances = sums(&values[row * classes..(row + 1) * classes]);
+        let whole = chances.last().copied().unwrap_or(0.0);
+        for sample in 0..samples {
+            let at = draws.fraction(row * samples + sample) * whole;
+            let class = chances.partition_point(|&sum| sum <= at);
+            picked.push(class.min(classes.saturating_sub(1)) as i128);
+        }
+    }
+    let dtype = stated_type(call, "dtype")?.unwrap_or(DType::I32);
+    Ok(vec![from_ints(dtype, &[rows, samples], picked)?])
+}
+
+/// Running sums of what logarithms stand for.
+fn sums(logarithms: &[f64]) -> Vec<f64> {
+    let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let mut sum = 0.0;
+    let chance = |&logarithm: &f64| {
+        sum += (logarithm - largest).exp();
+        sum
+    };
+    logarithms.iter().map(chance).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_memory::Tensor;
+
+    use super::*;
+    use crate::run_nodes;
+
+    fn run(node: NodeProto, input: Option<Tensor>) -> Tensor {
+        let mut scope: crate::Scope = input.map(|it| ("x".to_owned(), it)).into_iter().collect();
+        run_nodes(&[node], &mut scope, 22).unwrap();
+        scope.remove("y").unwrap()
+    }
+
+    fn random(operator: &str, shape: &[i64]) -> NodeProto {
+        NodeProto::of(operator, &[], "y").with("shape", shape.to_vec())
+    }
+
+    /// Mean and deviation.
+    fn spread(tensor: &Tensor) -> (f64, f64) {
+        let values = tensor.to_f64s().unwrap();
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let apart = values.iter().map(|value| (value - mean).powi(2));
+        (mean, (apart.sum::<f64>() / values.len() as f64).sqrt())
+    }
+
+    #[test]
+    fn what_is_drawn_has_the_distribution_that_is_asked_for() {
+        let uniform = random("RandomUniform", &[100, 1000])
+            .with("low", -1.0f32)
+            .with("high", 3.0f32);
+        let uniform = run(uniform, None);
+        let (mean, deviation) = spread(&uniform);
+        assert!((mean - 1.0).abs() < 0.02 && (deviation - 4.0 / 12f64.sqrt()).abs() < 0.02);
+        let mut values = uniform.to_f64s().unwrap();
+        values.sort_by(f64::total_cmp);
+        // Kolmogorov and Smirnov: 1.63 / sqrt(n) at one in a hundred.
+        let off = |(at, value): (usize, &f64)| ((value + 1.0) / 4.0 - at as f64 / 1e5).abs();
+        let furthest = values.iter().enumerate().map(off).fold(0.0, f64::max);
+        assert!(furthest < 1.63 / 1e5f64.sqrt(), "{furthest}");
+
+        let normal = random("RandomNormal", &[100_000])
+            .with("mean", 2.0f32)
+            .with("scale", 0.5f32);
+        let normal = run(normal, None);
+        let (mean, deviation) = spread(&normal);
+        assert!((mean - 2.0).abs() < 0.01 && (deviation - 0.5).abs() < 0.01);
+        let within = |times: f64| {
+            let values = normal.to_f64s().unwrap().into_iter();
+            values
+                .filter(|value| (value - 2.0).abs() < times * 0.5)
+                .count() as f64
+                / 1e5
+        };
+        assert!((within(1.0) - 0.6827).abs() < 0.01 && (within(2.0) - 0.9545).abs() < 0.01);
+
+        let chances = Tensor::from_vec([2, 50_000], [[0.2f32; 50_000], [0.9; 50_000]].concat());
+        let bernoulli = run(
+            NodeProto::of("Bernoulli", &["x"], "y"),
+            Some(chances.unwrap()),
+        );
+        let values = bernoulli.to_f64s().unwrap();
+        for (half, chance) in values.chunks(50_000).zip([0.2, 0.9]) {
+            assert!((half.iter().sum::<f64>() / 50_000.0 - chance).abs() < 0.01);
+            assert!(half.iter().all(|&value| value == 0.0 || value == 1.0));
+        }
+
+        let logarithms: Vec<f32> = [0.1f32, 0.6, 0.3].iter().map(|it| it.ln()).collect();
+        let logarithms = Tensor::from_vec([1, 3], logarithms).unwrap();
+        let node = NodeProto::of("Multinomial", &["x"], "y").with("sample_size", 50_000i64);
+        let classes = run(node, Some(logarithms)).to_vec::<i32>().unwrap();
+        for (class, chance) in [0.1, 0.6, 0.3].into_iter().enumerate() {
+            let found = classes.iter().filter(|&&it| it == class as i32).count();
+            assert!((found as f64 / 50_000.0 - chance).abs() < 0.01);
+        }
+    }
+
+    #[test]
+    fn a_node_draws_the_same_each_time_and_another_one_apart() {
+        let draw = |name: &str, seed: Option<f32>| {
+            let mut node = random("RandomNormal", &[4]);
+            node.name = Some(name.to_owned());
+            if let Some(seed) = seed {
+                node = node.with("seed", seed);
+            }
+            run(node, None).to_vec::<f32>().unwrap()
+        };
+        assert_eq!(draw("a", None), draw("a", None));
+        assert_ne!(draw("a", None), draw("b", None));
+        assert_eq!(draw("a", Some(3.0)), draw("b", Some(3.0)));
+        assert_ne!(draw("a", Some(3.0)), draw("a", Some(4.0)));
+    }
+}
