@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::Value;
+use souk_node::buyer::legend::Legend;
 use souk_node::market::Receipt;
 use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
 use crate::args::{Format, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::legend::Legend;
 
 /// Reads a whole file.
 pub fn read(path: &Path) -> Result<Bytes, Failure> {
@@ -277,24 +277,13 @@ fn read_named(
     Ok(BTreeMap::from([(name.to_owned(), tensor)]))
 }
 
-/// Texts and numbers travel alike: one in the other's place would give an answer, and a wrong one.
 fn check_texts(name: &str, path: &Path, is_text: bool, legend: &Legend) -> Outcome {
-    if legend
-        .wants_texts(name)
-        .is_none_or(|wants| wants == is_text)
-    {
-        return Ok(());
-    }
-    let (wanted, found) = match is_text {
-        true => ("numbers", "texts"),
-        false => ("texts", "numbers"),
-    };
-    let cause = format!(
-        "the input {name} is of {wanted}, {} holds {found}",
-        path.display()
-    );
-    let hint = "give texts as NAME=FILE.npy, an array of str; numbers as an array of their type";
-    Err(Failure::new(Kind::Input, cause, hint))
+    legend.check(name, is_text).map_err(|error| {
+        let cause = format!("{}: {error}", path.display());
+        let hint =
+            "give texts as NAME=FILE.npy, an array of str; numbers as an array of their type";
+        Failure::new(Kind::Input, cause, hint)
+    })
 }
 
 /// Every tensor of a file, none of which is of texts.
@@ -348,7 +337,6 @@ mod tests {
             ..souk_onnx::ModelProto::default()
         };
         let legend = Legend::of(souk_onnx::encode(&model));
-        assert_eq!(legend.wants_texts("town"), Some(true));
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, kind: &str, data: &[u8]| {
             let path = folder.path().join(name);

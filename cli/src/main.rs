@@ -7,7 +7,6 @@ mod commands;
 mod failure;
 mod files;
 mod folder;
-mod legend;
 mod paste;
 mod rules;
 mod show;

@@ -548,6 +548,17 @@ def by_hand():
     past = floats(2, 2, 4, 3, 8)
     both = {"y": [None] * 3, "present": [None] * 5}
     yield case("attention, with a past", causal, {"x": x, "p": past}, both, held)
+    bytes_held = [
+        numpy_helper.from_array(draw.integers(-90, 90, (32, 96)).astype(np.int8), "wi"),
+        numpy_helper.from_array(np.float32(0.02), "xs"),
+        numpy_helper.from_array(np.float32(0.01), "ws"),
+        numpy_helper.from_array(np.uint8(128), "xz"),
+        numpy_helper.from_array(np.int8(0), "wz"),
+    ]
+    whole = ["x", "wi", "b", "xs", "ws", "m", "xz", "wz"]
+    integers = [node("QAttention", whole, ["y"], num_heads=4, **own)]
+    words = {"x": draw.integers(0, 255, (2, 5, 32)).astype(np.uint8), "m": mask}
+    yield case("attention of integers", integers, words, three_dims, held[1:2] + bytes_held)
     heads = {"q": floats(2, 5, 32), "k": floats(2, 7, 32), "v": floats(2, 7, 32)}
     multi = node("MultiHeadAttention", ["q", "k", "v", "b", "m"], ["y"], num_heads=4, **own)
     mask = np.array([[1] * 7, [1] * 4 + [0] * 3], np.int32)

@@ -13,6 +13,7 @@ mod holders;
 pub mod job;
 pub mod job_files;
 pub mod journal;
+pub mod legend;
 mod link_estimates;
 pub mod names;
 pub mod plan_json;

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from samples import Digits, identity
+from samples import Digits, identity, zipped
 
 import souk
 
@@ -202,3 +202,18 @@ def a_receipt_that_was_changed_does_not_hold(net: souk.Testnet, digits: Digits) 
     with pytest.raises(souk.VerificationFailed, match="does not hold"):
         receipt.check()
     job.receipts[0].check()
+
+
+def texts_go_in_and_come_out(net: souk.Testnet) -> None:
+    model = identity(TensorProto.STRING, ["n"])
+    for given in (["Bonn", "Lima"], np.array(["Bonn", "Lima"], dtype=object)):
+        answer = net.run(model, {"x": given}, budget=1)
+        assert answer["y"].tolist() == ["Bonn", "Lima"]
+    with pytest.raises(souk.InputRefused, match="x is of texts, and numbers are given"):
+        net.plan(model, {"x": [1, 2]})
+
+
+def maps_come_as_dictionaries(net: souk.Testnet) -> None:
+    scores = [[0.25, 0.75], [1.0, 0.0]]
+    answer = net.run(zipped(["no", "yes"]), {"x": scores}, budget=1)
+    assert answer["y"].tolist() == [{"no": 0.25, "yes": 0.75}, {"no": 1.0, "yes": 0.0}]

@@ -34,6 +34,20 @@ def identity(element: int, shape: list[int | str]) -> Any:
     return made([node], {"x": (element, shape)}, {"y": (element, shape)})
 
 
+def zipped(classes: list[str]) -> Any:
+    """What gives a map from classes to scores for each row."""
+    node = helper.make_node(
+        "ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=classes
+    )
+    score = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    maps = helper.make_map_type_proto(TensorProto.STRING, score)
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", len(classes)])
+    asked = helper.make_value_info("y", helper.make_sequence_type_proto(maps))
+    graph = helper.make_graph([node], "zipped", [given], [asked])
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=sets, ir_version=9)
+
+
 def powers(count: int, size: int = 1024) -> bytes:
     """A matrix multiplied by itself so often: work that takes a while."""
     before = ["x", *(f"p{n}" for n in range(1, count))]

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, Priority};
 use souk_node::buyer::journal::write_durably;
+use souk_node::buyer::legend::Legend;
 use souk_node::buyer::{JournalError, Past, request_of};
 use souk_node::market::JobId;
 use souk_node::memory::{ContentId, Tensor, safetensors};
@@ -134,11 +135,11 @@ impl Folder {
         Ok(write_durably(&self.path.join(REQUEST_FILE), &bytes)?)
     }
 
-    /// The job, of the contents that it kept.
+    /// The job, of the contents that it kept, and what its numbers stand for.
     ///
     /// # Errors
     /// When they are gone.
-    pub fn job(&self, request: &Request) -> Result<Job, Problem> {
+    pub fn job(&self, request: &Request) -> Result<(Job, Legend), Problem> {
         request.job.job(|id| {
             let path = self.path.join(CONTENTS_FOLDER).join(id.to_string());
             fs::read(path).map(Bytes::from).map_err(|_| missing(id))
@@ -169,6 +170,12 @@ impl Folder {
     pub fn outputs(&self) -> Option<BTreeMap<String, Tensor>> {
         let bytes = fs::read(self.outputs_file()).ok()?;
         safetensors::read(&bytes.into()).ok()
+    }
+
+    /// What its numbers stand for, where the model and the inputs are still there.
+    pub fn legend(&self) -> Option<Legend> {
+        let (_, legend) = self.job(&self.request()?).ok()?;
+        Some(legend)
     }
 
     /// What `souk submit` would have been given.

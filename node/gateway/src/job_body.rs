@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use axum::body::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_node::buyer::job::{Job, Limits, Priority};
+use souk_node::buyer::legend::{Legend, MixedUp};
 use souk_node::market::{Credits, Price};
-use souk_node::memory::{ContentId, Tensor, npy, safetensors};
+use souk_node::memory::{ContentId, Tensor, safetensors};
 use utoipa::ToSchema;
 
 use crate::given::{self, millis, time, unusable};
@@ -91,7 +92,8 @@ pub struct JobBody {
     pub priority: Priority,
 }
 
-/// An input: a NumPy array, or a tensor of a safetensors file.
+/// An input: a NumPy array, of texts where the model takes texts, or a tensor of a safetensors
+/// file.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputBody {
@@ -119,28 +121,37 @@ fn wait() -> f64 {
 }
 
 impl JobBody {
-    /// The job that it describes.
+    /// The job that it describes, and what its numbers stand for. What the model does with texts
+    /// before it runs is computed.
     ///
     /// # Errors
     /// Contents that are not there or are no model or tensors, limits that are none.
     pub fn job(
         &self,
         content: impl Fn(&ContentId) -> Result<Bytes, Problem>,
-    ) -> Result<Job, Problem> {
+    ) -> Result<(Job, Legend), Problem> {
         let limits = self.limits()?;
         let model = content(&id(&self.model)?)?;
+        let legend = Legend::of(model.clone());
         let read = |(name, input): (&String, &InputBody)| {
             let bytes = content(&id(&input.content)?)?;
-            Ok((name.clone(), input.tensor(name, &bytes)?))
+            let (tensor, is_text) = input.tensor(name, &bytes, &legend)?;
+            let mixed_up = |error: MixedUp| unusable(error.to_string());
+            legend.check(name, is_text).map_err(mixed_up)?;
+            Ok((name.clone(), tensor))
         };
         let inputs: Result<BTreeMap<String, Tensor>, Problem> =
             self.inputs.iter().map(read).collect();
-        Ok(Job {
+        let mut inputs = inputs?;
+        let prepared = legend.prepare(&mut inputs);
+        prepared.map_err(|error| unusable(error.to_string()))?;
+        let job = Job {
             model,
             folder: None,
-            inputs: inputs?,
+            inputs,
             limits,
-        })
+        };
+        Ok((job, legend))
     }
 
     /// Every content it names.
@@ -187,10 +198,16 @@ impl JobBody {
 }
 
 impl InputBody {
-    fn tensor(&self, name: &str, bytes: &Bytes) -> Result<Tensor, Problem> {
+    /// What it holds, texts as their numbers, and whether it is of texts.
+    fn tensor(
+        &self,
+        name: &str,
+        bytes: &Bytes,
+        legend: &Legend,
+    ) -> Result<(Tensor, bool), Problem> {
         let content = &self.content;
         if bytes.starts_with(NPY_MAGIC) {
-            let read = npy::read(bytes);
+            let read = legend.tensor(bytes);
             return read.map_err(|error| unusable(format!("{name} ({content}): {error}")));
         }
         let mut all = safetensors::read(bytes).map_err(|error| {
@@ -200,8 +217,10 @@ impl InputBody {
         })?;
         let wanted = self.tensor.as_deref().unwrap_or(name);
         let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
-        all.remove(wanted)
-            .ok_or_else(|| unusable(format!("{content} has no tensor {wanted}; it has {known}")))
+        let tensor = all
+            .remove(wanted)
+            .ok_or_else(|| unusable(format!("{content} has no tensor {wanted}; it has {known}")))?;
+        Ok((tensor, false))
     }
 }
 

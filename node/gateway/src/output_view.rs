@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
+use souk_node::buyer::legend::Meaning;
 use souk_node::memory::Tensor;
 use utoipa::ToSchema;
 
@@ -20,6 +21,10 @@ pub struct OutputView {
     /// The BLAKE3 of the tensor, which its receipt names.
     pub blake3: String,
     bytes: usize,
+    /// What its numbers stand for, if not for themselves: `Accept: application/json` gives that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "texts")]
+    meaning: Option<Meaning>,
 }
 
 /// Outputs as they were described, for as long as their files are the same: to hash them again for
@@ -45,7 +50,9 @@ impl OutputCache {
             return views.clone();
         }
         let outputs = folder.outputs().unwrap_or_default();
+        let legend = folder.legend().unwrap_or_default();
         let view = |(name, tensor): (String, Tensor)| OutputView {
+            meaning: legend.kind(&name),
             name,
             dtype: tensor.dtype().to_string(),
             shape: tensor.dims().to_vec(),

@@ -17,7 +17,7 @@ use crate::state::State;
 /// # Errors
 /// Why there is none.
 pub async fn plan(state: &State, body: JobBody) -> Result<Value, Problem> {
-    let job = body.job(|id| state.contents.read(id))?;
+    let (job, _) = body.job(|id| state.contents.read(id))?;
     let began = Instant::now();
     let quote = state.buyer.quote(&job).await?;
     state.figures.planned(began.elapsed());

@@ -90,7 +90,7 @@ pub async fn submit(state: &SharedState, key: &str, asked: &JobRequest) -> Resul
         job: asked_job(state, asked)?,
         at_ms: unix_ms(),
     };
-    let job = request.job.job(|id| state.contents.read(id))?;
+    let (job, _) = request.job.job(|id| state.contents.read(id))?;
     let quote = state.buyer.quote(&job).await?;
     if let Some(wanted) = &asked.plan {
         let slippage = asked.slippage.unwrap_or(SLIPPAGE);
@@ -163,7 +163,7 @@ pub fn resume(state: &SharedState, name: &str) -> Result<(), Problem> {
         return Err(Problem::new(Code::State, detail, &hint));
     };
     let place = state.running.begin(name)?;
-    let job = folder.job(&request)?;
+    let (job, _) = folder.job(&request)?;
     let journal = Journal::open(&state.jobs(), name)?;
     JobFiles::new(&state.jobs(), name).begin();
     start(state, place, job, Begin::Again(journal));
@@ -207,7 +207,7 @@ async fn again(state: &SharedState, folder: &Folder, request: &Request) -> Resul
     let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
     let place = state.running.begin(&command::name(id))?;
     let begun = async {
-        let job = folder.job(request)?;
+        let (job, _) = folder.job(request)?;
         let quote = state.buyer.quote(&job).await?;
         let journal = Journal::create(&state.jobs(), id)?;
         let begin = new(state, folder, request, (&job, quote, journal));

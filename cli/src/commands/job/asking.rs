@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use souk_node::buyer::job::Job;
+use souk_node::buyer::legend::Legend;
 use souk_node::buyer::{
     Answer, Buyer, End, JobResult, Journal, Requests, Submission, UnfinishedJob, request_of,
 };
@@ -18,7 +19,6 @@ use super::{PROGRESS_MAX, from_ended, left, tell, wanted, with_held, write_recei
 use crate::args::{Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files::{self, Request};
-use crate::legend::Legend;
 use crate::show::Names;
 use crate::show::balance::Balances;
 use crate::show::times::Times;

@@ -117,7 +117,9 @@ def input_contents(inputs: Inputs) -> dict[str, Content]:
 
 
 def array_of(name: str, value: ArrayLike) -> NDArray[Any]:
-    """An array of what may be one. Of lists, floats become f32 and whole numbers i64."""
+    """An array of what may be one. Of lists, floats become f32 and whole numbers i64; objects that
+    are all texts become an array of texts.
+    """
     given = cast("Any", value)
     if hasattr(given, "detach"):
         # A tensor of PyTorch may be on a device, and may want its gradient.
@@ -128,9 +130,11 @@ def array_of(name: str, value: ArrayLike) -> NDArray[Any]:
         raise InputRefused(f"{name} is no array: {error}", "are its rows equally long?") from error
     if not hasattr(given, "dtype") and not hasattr(given, "__array__") and array.dtype.kind == "f":
         array = array.astype(np.float32)
-    if array.dtype.kind in "OSUVmM" and not is_safetensors(array.dtype):
+    if array.dtype.kind == "O" and all(isinstance(one, str) for one in array.flat):
+        array = array.astype(np.str_)
+    if array.dtype.kind in "OVmM" and not is_safetensors(array.dtype):
         raise InputRefused(
-            f"{name} is an array of {array.dtype}, and a tensor is of numbers",
+            f"{name} is an array of {array.dtype}, and a tensor is of numbers or of texts",
             "convert it with astype",
         )
     return array

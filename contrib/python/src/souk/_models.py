@@ -520,6 +520,8 @@ class OutputFacts:
     blake3: str
     """The BLAKE3 of the tensor, which its receipt names."""
     bytes: int
+    meaning: str | None = None
+    """What its numbers stand for, if not for themselves: `Accept: application/json` gives that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

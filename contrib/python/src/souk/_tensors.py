@@ -18,6 +18,7 @@ _THREADS_FROM = 1 << 20
 
 NPY = "application/x-npy"
 SAFETENSORS = "application/x-safetensors"
+JSON = "application/json"
 
 # souk's names of the element types that NumPy has itself, with their numbers in ONNX.
 _NUMPY = {
@@ -98,6 +99,16 @@ def array_in(file: NDArray[np.uint8], output: OutputFacts) -> NDArray[Any]:
     dtype = np.dtype(_NUMPY[output.dtype]) if is_numpy else _ml_dtype(output.dtype)
     array: Any = np.frombuffer(elements, cast("Any", dtype))
     return array.reshape(output.shape)
+
+
+def meant(file: NDArray[np.uint8], output: OutputFacts) -> NDArray[Any]:
+    """The texts or the dictionaries that an output's numbers stand for."""
+    told = json.loads(bytes(file))
+    if output.meaning == "texts":
+        return np.array(told, dtype=np.str_).reshape(output.shape)
+    maps = np.empty(len(told), dtype=np.object_)
+    maps[:] = told
+    return maps
 
 
 def _npy_elements_at(file: memoryview) -> int:

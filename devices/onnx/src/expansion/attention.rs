@@ -9,7 +9,8 @@ use crate::NodeProto;
 /// Writes a node out; `None` if it is none of these, or in a form that is not known.
 pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
-        "Attention" => packed(body),
+        "Attention" => of_floats(body),
+        "QAttention" => of_integers(body),
         "MultiHeadAttention" => multi_head(body),
         "GroupQueryAttention" => grouped(body),
         "RotaryEmbedding" => rotary(body),
@@ -88,15 +89,59 @@ fn mask_of_lengths(body: &mut Body<'_>, index: usize) -> Option<String> {
     Some(body.op("Less", &[&places, &lengths]))
 }
 
-/// Queries, keys and values from one product.
-fn packed(body: &mut Body<'_>) -> Option<()> {
-    let call = body.call();
-    let (heads, past) = (call.int("num_heads")?, body.input(4));
-    let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
-    if is_set("do_rotary") || is_set("past_present_share_buffer") || body.input(6).is_some() {
+/// Where a node with one product for queries, keys and values has its further inputs.
+struct Places {
+    mask: usize,
+    past: usize,
+    /// What is added to the scores.
+    bias: Option<usize>,
+}
+
+fn of_floats(body: &mut Body<'_>) -> Option<()> {
+    if body.input(6).is_some() {
         return None;
     }
-    let mut product = body.op("MatMul", &[body.input(0)?, body.input(1)?]);
+    let product = body.op("MatMul", &[body.input(0)?, body.input(1)?]);
+    let places = Places {
+        mask: 3,
+        past: 4,
+        bias: Some(5),
+    };
+    packed(body, product, &places)
+}
+
+/// The same of integers, computed as what they stand for.
+fn of_integers(body: &mut Body<'_>) -> Option<()> {
+    let mut value = vec![body.input(0)?, body.input(3)?];
+    value.extend(body.input(6));
+    let mut weights = vec![body.input(1)?, body.input(4)?];
+    weights.extend(body.input(7));
+    let mut weights = NodeProto::of("DequantizeLinear", &weights, "");
+    match body.dims(4)?.as_slice() {
+        [] | [1] => {}
+        // A scale for each column.
+        _ if body.opset() >= 13 => weights = weights.with("axis", 1i64),
+        _ => return None,
+    }
+    let value = body.op("DequantizeLinear", &value);
+    let weights = body.add(weights);
+    let product = body.op("MatMul", &[&value, &weights]);
+    let places = Places {
+        mask: 5,
+        past: 8,
+        bias: None,
+    };
+    packed(body, product, &places)
+}
+
+/// Queries, keys and values from one product.
+fn packed(body: &mut Body<'_>, mut product: String, places: &Places) -> Option<()> {
+    let call = body.call();
+    let (heads, past) = (call.int("num_heads")?, body.input(places.past));
+    let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
+    if is_set("do_rotary") || is_set("past_present_share_buffer") {
+        return None;
+    }
     if let Some(bias) = body.input(2) {
         product = body.op("Add", &[&product, bias]);
     }
@@ -111,13 +156,13 @@ fn packed(body: &mut Body<'_>) -> Option<()> {
         value: thirds.next()?,
         ..Parts::default()
     };
-    if let Some(mask) = body.input(3) {
+    if let Some(mask) = body.input(places.mask) {
         parts.mask = match body.rank(mask)? {
-            1 if past.is_none() => mask_of_lengths(body, 3)?,
-            _ => mask_of_words(body, 3)?,
+            1 if past.is_none() => mask_of_lengths(body, places.mask)?,
+            _ => mask_of_words(body, places.mask)?,
         };
     }
-    if let Some(bias) = body.input(5) {
+    if let Some(bias) = places.bias.and_then(|at| body.input(at)) {
         parts.mask = joined(body, &parts.mask, bias);
     }
     if let Some(past) = past {

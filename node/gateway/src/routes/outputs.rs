@@ -21,6 +21,7 @@ use crate::state::SharedState;
 
 const NPY: &str = "application/x-npy";
 const SAFETENSORS: &str = "application/x-safetensors";
+const JSON: &str = "application/json";
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -40,7 +41,8 @@ async fn outputs(
     Ok(Json(job_view::outputs(&state, &name)))
 }
 
-/// One output: a file of NumPy, or of safetensors where `Accept` says so.
+/// One output: a file of NumPy, or of safetensors where `Accept` says so. One that stands for texts
+/// or maps is those where `Accept` is `application/json`.
 #[utoipa::path(get, path = "/v1/jobs/{id}/outputs/{name}", tag = "jobs",
     params(("id" = String, Path, description = "The job's id, or the beginning of it"),
            ("name" = String, Path, description = "What the output is called")),
@@ -53,7 +55,8 @@ async fn output(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let job = done(&state, &id)?;
-    let all = Folder::new(&state.jobs(), &job).outputs();
+    let folder = Folder::new(&state.jobs(), &job);
+    let all = folder.outputs();
     let mut all = all.ok_or_else(|| elsewhere(&job))?;
     let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
     let tensor = all.remove(&name).ok_or_else(|| {
@@ -64,8 +67,15 @@ async fn output(
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or("*/*");
-    let (kind, bytes) = written(&name, tensor.clone(), accept)?;
-    let ending = if kind == NPY { "npy" } else { "safetensors" };
+    let (kind, bytes) = match accept == JSON {
+        true => (JSON, meaning(&folder, &name, &tensor)?),
+        false => written(&name, tensor.clone(), accept)?,
+    };
+    let ending = match kind {
+        NPY => "npy",
+        JSON => "json",
+        _ => "safetensors",
+    };
     let described = job_view::outputs(&state, &job);
     let hash = described.iter().find(|output| output.name == name);
     let hash = hash.map_or_else(|| tensor.id().to_string(), |output| output.blake3.clone());
@@ -78,6 +88,18 @@ async fn output(
         .headers_mut()
         .insert(VARY, HeaderValue::from_static("accept"));
     Ok(response)
+}
+
+/// What an output stands for.
+fn meaning(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Problem> {
+    let outputs = BTreeMap::from([(name.to_owned(), tensor.clone())]);
+    let told = folder.legend().map(|legend| legend.meanings(&outputs));
+    let told = told.and_then(|mut told| told.remove(name));
+    let told = told.ok_or_else(|| {
+        let detail = format!("the output {name} stands for no texts and no maps");
+        Problem::new(Code::Input, detail, &format!("ask with `Accept: {NPY}`"))
+    })?;
+    Ok(Bytes::from(told.to_string()))
 }
 
 fn written(name: &str, tensor: Tensor, accept: &str) -> Result<(&'static str, Bytes), Problem> {

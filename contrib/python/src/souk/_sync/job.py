@@ -160,7 +160,8 @@ class Job:
         return self
 
     def result(self) -> Outputs:
-        """Its outputs as arrays, each checked against the hash that its receipt names.
+        """Its outputs as arrays, each checked against the hash that its receipt names: of texts or
+        of dictionaries where the model gives such.
 
         Waits until it is over; `JobFailed` or `JobStopped` where there are no outputs.
         """
@@ -206,7 +207,10 @@ class Job:
     def _fetch(self, output: OutputFacts) -> NDArray[Any]:
         path = self._path(f"outputs/{quoted(output.name)}")
         file = self._transport.fetch(path, _tensors.accepted(output))
-        return _tensors.array_in(file, output)
+        array = _tensors.array_in(file, output)
+        if output.meaning is None:
+            return array
+        return _tensors.meant(self._transport.fetch(path, _tensors.JSON), output)
 
     def _settle(self) -> None:
         """Its receipts, now that it is over."""

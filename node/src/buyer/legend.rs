@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::{Map, Value};
-use souk_node::memory::Tensor;
-use souk_node::memory::npy::{self, NpyError};
-use souk_node::scheduler::graph::{Graph, Label, Meanings, PreparationError};
+use souk_memory::Tensor;
+use souk_memory::npy::{self, NpyError};
+use souk_scheduler::graph::{Graph, Label, Meanings, PreparationError};
+use thiserror::Error;
 
 /// The legend of one model. Texts of inputs that are none of the model's own are added as they are
 /// read.
@@ -18,8 +20,28 @@ pub struct Legend {
     is_known: bool,
 }
 
+/// What an output stands for, if not for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Meaning {
+    /// Texts.
+    Texts,
+    /// Maps from classes to numbers, one a row.
+    Maps,
+}
+
+/// Texts and numbers travel alike: one in the other's place would give an answer, and a wrong one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the input {name} is of {wanted}, and {found} are given")]
+pub struct MixedUp {
+    name: String,
+    wanted: &'static str,
+    found: &'static str,
+}
+
 impl Legend {
     /// That of a model.
+    #[must_use]
     pub fn of(model: Bytes) -> Self {
         let meanings = Graph::meanings(model);
         Self {
@@ -28,13 +50,31 @@ impl Legend {
         }
     }
 
-    /// Whether an input is of texts; none where nothing is known of the model.
-    pub fn wants_texts(&self, input: &str) -> Option<bool> {
+    /// Whether what an input holds is what the model takes there, where that is known.
+    ///
+    /// # Errors
+    /// Texts in the place of numbers, or the other way.
+    pub fn check(&self, input: &str, is_text: bool) -> Result<(), MixedUp> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
-        self.is_known.then(|| meanings.texts.inputs.contains(input))
+        if !self.is_known || meanings.texts.inputs.contains(input) == is_text {
+            return Ok(());
+        }
+        let (wanted, found) = match is_text {
+            true => ("numbers", "texts"),
+            false => ("texts", "numbers"),
+        };
+        let name = input.to_owned();
+        Err(MixedUp {
+            name,
+            wanted,
+            found,
+        })
     }
 
     /// The tensor of a NumPy file, texts as their numbers, and whether it is of texts.
+    ///
+    /// # Errors
+    /// Bytes that are no such file.
     pub fn tensor(&self, file: &Bytes) -> Result<(Tensor, bool), NpyError> {
         let Some(given) = npy::read_texts(file)? else {
             return Ok((npy::read(file)?, false));
@@ -46,6 +86,9 @@ impl Legend {
     }
 
     /// Computes what the model does with texts before it runs.
+    ///
+    /// # Errors
+    /// An input that is missing, or that is not what the model takes apart.
     pub fn prepare(&self, inputs: &mut BTreeMap<String, Tensor>) -> Result<(), PreparationError> {
         let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let Meanings {
@@ -54,7 +97,21 @@ impl Legend {
         preparation.run(&mut texts.words, inputs)
     }
 
+    /// What an output of this name stands for, if not for itself.
+    #[must_use]
+    pub fn kind(&self, output: &str) -> Option<Meaning> {
+        let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
+        if meanings.texts.outputs.contains(output) {
+            return Some(Meaning::Texts);
+        }
+        meanings
+            .columns
+            .contains_key(output)
+            .then_some(Meaning::Maps)
+    }
+
     /// What the numbers of outputs stand for: texts as lists, maps as lists of objects.
+    #[must_use]
     pub fn meanings(&self, outputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Value> {
         let meaning = |(name, tensor): (&String, &Tensor)| {
             let value = self.meaning(name, tensor)?;
@@ -129,5 +186,7 @@ mod tests {
         let maps = json!([{"cat": 0.25, "7": 0.75}, {"cat": 1.0, "7": 0.0}]);
         assert_eq!(told("scores", &scores), Some(maps));
         assert_eq!(told("other", &scores), None);
+        let kinds = ["label", "scores", "other"].map(|name| legend.kind(name));
+        assert_eq!(kinds, [Some(Meaning::Texts), Some(Meaning::Maps), None]);
     }
 }
