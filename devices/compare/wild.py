@@ -456,7 +456,9 @@ def quantised():
             yield Case(f"convolutions, static {form.name}, {kind}", made, {"x": image()}, as_written=written)
         made = static(words(opset), "x", texts, form)
         yield Case(f"transformer, static {form.name}", made, {"x": text()}, as_written=written)
-    dynamic = through_files(words(), lambda source, target: quantize_dynamic(source, target))
+    # Without an instruction for it ONNX Runtime adds products of bytes in 16 bits: 7 bits fit.
+    narrow = {"reduce_range": True}
+    dynamic = through_files(words(), lambda source, target: quantize_dynamic(source, target, **narrow))
     yield Case("transformer, dynamic", dynamic, {"x": text()})
     level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     yield Case("transformer, dynamic, optimised", through_files(dynamic, optimise(level)), {"x": text()})
@@ -549,7 +551,7 @@ def by_hand():
     both = {"y": [None] * 3, "present": [None] * 5}
     yield case("attention, with a past", causal, {"x": x, "p": past}, both, held)
     bytes_held = [
-        numpy_helper.from_array(draw.integers(-90, 90, (32, 96)).astype(np.int8), "wi"),
+        numpy_helper.from_array(draw.integers(-60, 60, (32, 96)).astype(np.int8), "wi"),
         numpy_helper.from_array(np.float32(0.02), "xs"),
         numpy_helper.from_array(np.float32(0.01), "ws"),
         numpy_helper.from_array(np.uint8(128), "xz"),
