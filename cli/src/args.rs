@@ -34,7 +34,7 @@ pub use bench::{
 pub use device::{Backend, Device, Probe};
 pub use everywhere::{Everywhere, Output};
 #[cfg(feature = "generate")]
-pub use generate::{GenerateArgs, LeaseArgs, SamplingArgs};
+pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlaceArgs, SamplingArgs};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{FoundArgs, Market};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
@@ -140,6 +140,13 @@ pub enum Command {
     /// Go on with a text by a language model, token by token.
     #[cfg(feature = "generate")]
     Generate(GenerateArgs),
+    /// Talk with a language model: a line is a message, Ctrl-C ends an answer, or at the prompt the
+    /// conversation.
+    #[cfg(feature = "generate")]
+    Chat(ChatArgs),
+    /// Answer programs that speak OpenAI's HTTP with a language model; until Ctrl-C.
+    #[cfg(feature = "generate")]
+    Openai(OpenaiArgs),
     /// Processors: this machine's, and those souk knows by name.
     #[command(subcommand)]
     Device(Device),

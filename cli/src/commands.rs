@@ -4,6 +4,8 @@ mod account;
 mod audit;
 mod bench;
 mod book;
+#[cfg(feature = "generate")]
+mod chat;
 mod config;
 mod debug;
 mod demo;
@@ -18,6 +20,8 @@ mod key;
 mod market;
 mod model;
 mod node;
+#[cfg(feature = "generate")]
+mod openai;
 mod operator;
 mod peers;
 mod provider;
@@ -26,6 +30,8 @@ mod receipt;
 #[cfg(feature = "gateway")]
 mod serve;
 mod testnet;
+#[cfg(feature = "generate")]
+mod texts;
 mod top;
 mod trade;
 mod trial;
@@ -68,6 +74,10 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Model(command) => model::run(output, &command)?,
         #[cfg(feature = "generate")]
         Command::Generate(args) => generate::run(folder, output, &args).await?,
+        #[cfg(feature = "generate")]
+        Command::Chat(args) => chat::run(folder, output, &args).await?,
+        #[cfg(feature = "generate")]
+        Command::Openai(args) => openai::run(folder, output, &args).await?,
         Command::Device(command) => device::run(folder, output, &command)?,
         Command::Doctor => doctor::run(folder, output).await?,
         Command::Top(args) => top::run(folder, output, args).await?,

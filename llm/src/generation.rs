@@ -43,7 +43,8 @@ pub enum GenerationError {
 /// A sequence of tokens in a session.
 pub struct Sequence<'a> {
     session: Box<dyn Session + 'a>,
-    length: usize,
+    /// What the caches hold.
+    tokens: Vec<u32>,
     room: usize,
 }
 
@@ -53,7 +54,7 @@ impl<'a> Sequence<'a> {
     pub fn new(session: Box<dyn Session + 'a>, room: usize) -> Self {
         Self {
             session,
-            length: 0,
+            tokens: Vec::new(),
             room,
         }
     }
@@ -61,7 +62,17 @@ impl<'a> Sequence<'a> {
     /// Tokens so far.
     #[must_use]
     pub fn length(&self) -> usize {
-        self.length
+        self.tokens.len()
+    }
+
+    /// Goes back to where it agrees with a prompt; gives how many of the prompt's tokens it then
+    /// has. The last is never among them: its logits are still to come.
+    pub fn agree(&mut self, prompt: &[u32]) -> usize {
+        let most = prompt.len().saturating_sub(1);
+        let both = self.tokens.iter().zip(&prompt[..most]);
+        let same = both.take_while(|(had, wanted)| had == wanted).count();
+        self.truncate(same);
+        same
     }
 
     /// Goes back to an earlier length; what came after it no longer counts, and is written over.
@@ -69,8 +80,8 @@ impl<'a> Sequence<'a> {
     /// # Panics
     /// If there are not so many tokens.
     pub fn truncate(&mut self, length: usize) {
-        assert!(length <= self.length, "a sequence goes back, not forth");
-        self.length = length;
+        assert!(length <= self.length(), "a sequence goes back, not forth");
+        self.tokens.truncate(length);
     }
 
     /// Adds tokens; gives the logits of the one to come.
@@ -78,7 +89,7 @@ impl<'a> Sequence<'a> {
     /// # Errors
     /// [`GenerationError`]. The sequence then is as long as what was added before it.
     pub fn push(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
-        let wanted = self.length + tokens.len();
+        let wanted = self.length() + tokens.len();
         if wanted > self.room {
             let room = self.room;
             return Err(GenerationError::Room { wanted, room });
@@ -103,7 +114,7 @@ impl<'a> Sequence<'a> {
     }
 
     fn step(&mut self, tokens: &[u32], rows: &[usize]) -> Result<Vec<f32>, GenerationError> {
-        let inputs = inputs(tokens, self.length, rows);
+        let inputs = inputs(tokens, self.length(), rows);
         let mut outcome = self.session.step(&inputs)?;
         let logits = outcome
             .outputs
@@ -111,9 +122,9 @@ impl<'a> Sequence<'a> {
             .unwrap_or_else(|| Tensor::scalar(0i64));
         let logits = logits.to_vec::<f32>().map_err(GenerationError::Logits)?;
         if logits.iter().any(|logit| logit.is_nan()) {
-            return Err(GenerationError::NoNumber(self.length));
+            return Err(GenerationError::NoNumber(self.length()));
         }
-        self.length += tokens.len();
+        self.tokens.extend(tokens);
         Ok(logits)
     }
 }
@@ -154,7 +165,7 @@ pub enum Ending {
 }
 
 /// What is asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Request<'a> {
     /// The tokens to go on after.
     pub prompt: &'a [u32],
@@ -164,10 +175,13 @@ pub struct Request<'a> {
     pub ends: &'a [u32],
     /// Tokens at most.
     pub tokens_max: usize,
+    /// Whether anybody still wants it: asked before each step.
+    pub is_wanted: &'a dyn Fn() -> bool,
 }
 
-/// Adds the prompt to a sequence and generates after it, handing each token on as it comes. The
-/// token that ends the text is not handed on.
+/// Makes a sequence the prompt, of which only what it does not begin with is computed, and
+/// generates after it, handing each token on as it comes. The token that ends the text is not
+/// handed on.
 ///
 /// # Errors
 /// [`GenerationError`]; what was handed on stands.
@@ -176,7 +190,21 @@ pub fn generate(
     request: &Request<'_>,
     mut take: impl FnMut(u32) -> ControlFlow<()>,
 ) -> Result<Ending, GenerationError> {
-    let mut logits = sequence.push(request.prompt)?;
+    let (wanted, room) = (request.prompt.len(), sequence.room);
+    if wanted > room {
+        return Err(GenerationError::Room { wanted, room });
+    }
+    let kept = sequence.agree(request.prompt);
+    let mut logits = Vec::new();
+    for chunk in request.prompt[kept..].chunks(CHUNK) {
+        if !(request.is_wanted)() {
+            return Ok(Ending::Taker);
+        }
+        logits = sequence.push(chunk)?;
+    }
+    if logits.is_empty() {
+        return Err(GenerationError::Empty);
+    }
     let mut generated = Vec::new();
     while generated.len() < request.tokens_max {
         let history = History {
@@ -197,7 +225,13 @@ pub fn generate(
         if sequence.length() == sequence.room {
             return Ok(Ending::Room);
         }
+        if !(request.is_wanted)() {
+            return Ok(Ending::Taker);
+        }
         logits = sequence.push(&[token])?;
     }
     Ok(Ending::Length)
 }
+
+#[cfg(test)]
+mod tests;

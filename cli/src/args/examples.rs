@@ -235,6 +235,22 @@ const EXAMPLES: &[Example] = &[
             "souk generate smollm2 Hello --here --chat --temperature 0.7",
         ],
     ),
+    #[cfg(feature = "generate")]
+    (
+        "chat",
+        &[
+            "souk chat smollm2 --here",
+            "souk chat smollm2 --budget 5 --system Briefly.",
+        ],
+    ),
+    #[cfg(feature = "generate")]
+    (
+        "openai",
+        &[
+            "souk openai smollm2 --here",
+            "souk openai smollm2 --listen 127.0.0.1:8081 --budget 20 --keep 300",
+        ],
+    ),
     ("device list", &["souk device list"]),
     ("device show", &["souk device show cpu"]),
     (

@@ -1,5 +1,6 @@
-//! The arguments of `souk generate`.
+//! The arguments of `souk generate`, `souk chat` and `souk openai`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// A text to go on with.
@@ -10,27 +11,17 @@ pub struct GenerateArgs {
     pub model: PathBuf,
     /// The text.
     pub prompt: String,
-    /// Run it on this machine's processor, without a market.
-    #[arg(long, conflicts_with_all = ["budget", "min_providers", "out"])]
-    pub here: bool,
     #[command(flatten)]
-    pub lease: LeaseArgs,
+    pub place: PlaceArgs,
     /// Tokens at most.
     #[arg(short, long = "max", default_value_t = 128, value_name = "TOKENS")]
     pub tokens: usize,
-    /// Positions to have room for, the prompt's among them; as many as the model was made for, and
-    /// 4096 at most, unless given.
-    #[arg(long, value_name = "POSITIONS", value_parser = positions)]
-    pub context: Option<usize>,
     /// Take the text for a message to the model, written as its chat template says.
     #[arg(long)]
     pub chat: bool,
     /// What the model is told before the message.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
-    /// Threads; as many as there are cores unless given.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub threads: Option<u32>,
     /// End the text where this comes. May be given again.
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -38,10 +29,76 @@ pub struct GenerateArgs {
     pub sampling: SamplingArgs,
 }
 
+/// A conversation.
+#[derive(Debug, clap::Args)]
+pub struct ChatArgs {
+    /// A language model with a chat template, as `souk generate` takes it.
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    #[command(flatten)]
+    pub session: SessionArgs,
+    /// Tokens of an answer at most.
+    #[arg(short, long = "max", default_value_t = 512, value_name = "TOKENS")]
+    pub tokens: usize,
+    /// What the model is told before the first message.
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// End an answer where this comes. May be given again.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// A language model for programs that speak OpenAI's HTTP.
+#[derive(Debug, clap::Args)]
+pub struct OpenaiArgs {
+    /// A language model, as `souk generate` takes it.
+    pub model: PathBuf,
+    /// Where it answers: a loopback address. A port of 0 takes a free one.
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Keep a session for so many seconds without a question.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub keep: u64,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+    #[command(flatten)]
+    pub session: SessionArgs,
+}
+
+/// How long a session is that serves several texts.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct SessionArgs {
+    /// Buy sessions for so many tokens; another follows where they were not enough. What is not
+    /// used is not paid, but is held while the session lasts.
+    #[arg(long, default_value_t = 1024, value_name = "TOKENS",
+        value_parser = positions)]
+    pub session: usize,
+}
+
+/// Where a text is written.
+#[derive(Debug, clap::Args)]
+pub struct PlaceArgs {
+    /// Run it on this machine's processor, without a market.
+    #[arg(long, conflicts_with_all = ["budget", "min_providers", "out"])]
+    pub here: bool,
+    #[command(flatten)]
+    pub lease: LeaseArgs,
+    /// Positions to have room for, the prompt's among them; as many as the model was made for, and
+    /// 4096 at most, unless given.
+    #[arg(long, value_name = "POSITIONS", value_parser = positions)]
+    pub context: Option<usize>,
+    /// Threads of this machine; as many as there are cores unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub threads: Option<u32>,
+}
+
 /// What is bought for a text.
 #[derive(Debug, clap::Args)]
 pub struct LeaseArgs {
-    /// The most the text may cost, in credits, sessions that failed included. A hard stop.
+    /// The most that may be paid, in credits, sessions that failed included. A hard stop.
     #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
     pub budget: Option<f64>,
     /// Cut the model over at least so many providers.

@@ -13,8 +13,8 @@ const GROUPS: &[Group] = &[
     (
         "Buy",
         &[
-            "plan", "submit", "generate", "job", "model", "book", "account", "balance", "order",
-            "lease", "receipt",
+            "plan", "submit", "generate", "chat", "openai", "job", "model", "book", "account",
+            "balance", "order", "lease", "receipt",
         ],
     ),
     ("Sell", &["provider", "device"]),

@@ -75,6 +75,7 @@ fn every_architecture_gives_the_logits_and_the_text_of_its_reference() {
             sampling: &greedy,
             ends: &[],
             tokens_max: case.generated.len(),
+            is_wanted: &|| true,
         };
         let mut text = Vec::new();
         let take = |token| {

@@ -105,26 +105,12 @@ impl TokenFile {
                     trade: draw(),
                     operate: draw(),
                 };
-                file.write(&path).map_err(failed)?;
+                let text = serde_json::to_vec_pretty(&file).map_err(io::Error::from);
+                text.and_then(|text| write(&path, &text)).map_err(failed)?;
                 Ok(file)
             }
             Err(error) => Err(failed(error)),
         }
-    }
-
-    fn write(&self, path: &Path) -> io::Result<()> {
-        let draft = path.with_extension("new");
-        // Left by one that was killed, it may be anyone's.
-        let _ = fs::remove_file(&draft);
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&draft)?;
-        file.write_all(&serde_json::to_vec_pretty(self)?)?;
-        file.sync_data()?;
-        fs::rename(&draft, path)
     }
 
     /// The token of a scope.
@@ -135,6 +121,69 @@ impl TokenFile {
     fn all(&self) -> [&str; 3] {
         [&self.read, &self.trade, &self.operate]
     }
+}
+
+/// Writes what only its owner reads.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("new");
+    // Left by one that was killed, it may be anyone's.
+    let _ = fs::remove_file(&draft);
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    fs::rename(&draft, path)
+}
+
+/// The one key of a door that is not the gateway's.
+#[derive(Debug)]
+pub struct DoorKey(blake3::Hash);
+
+impl DoorKey {
+    /// The key in a file, on a line of its own; made where there is none.
+    ///
+    /// # Errors
+    /// [`TokenError`]
+    pub fn load_or_create(path: &Path) -> Result<DoorKey, TokenError> {
+        let failed = |source| TokenError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let text = draw();
+                write(path, format!("{text}\n").as_bytes()).map_err(failed)?;
+                text
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let path = path.to_owned();
+        match text.trim() {
+            text if is_token(text) => Ok(DoorKey(blake3::hash(text.as_bytes()))),
+            _ => Err(TokenError::Damaged { path }),
+        }
+    }
+
+    /// Whether a question shows it.
+    #[must_use]
+    pub fn is_shown(&self, headers: &HeaderMap) -> bool {
+        let shown = one(headers, &AUTHORIZATION).ok().flatten().and_then(bearer);
+        // Hashes are compared in constant time.
+        shown.is_some_and(|token| blake3::hash(token.as_bytes()) == self.0)
+    }
+}
+
+/// What follows `Bearer`.
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.split_once(' ')?;
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(token.trim())
 }
 
 /// 32 bytes that nobody can guess: a new key's.
@@ -195,11 +244,9 @@ impl Access {
         let refused = |detail| Problem::new(Code::Unauthorized, detail, &hint);
         let given = one(headers, &AUTHORIZATION).map_err(|()| refused("several tokens came"))?;
         let given = given.ok_or_else(|| refused("no token came"))?;
-        let (scheme, token) = given.split_once(' ').unwrap_or_default();
-        let hash = blake3::hash(token.trim().as_bytes());
+        let hash = bearer(given).map(|token| blake3::hash(token.as_bytes()));
         let mut all = self.tokens.iter();
-        let found = all.find(|(_, known)| *known == hash);
-        match found.filter(|_| scheme.eq_ignore_ascii_case("bearer")) {
+        match all.find(|(_, known)| Some(*known) == hash) {
             Some((scope, _)) => Ok(*scope),
             None => Err(refused("the token is none of this gateway's")),
         }
@@ -319,6 +366,28 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         fs::write(&path, "{}").unwrap();
         let damaged = TokenFile::load_or_create(folder.path());
+        assert!(matches!(damaged, Err(TokenError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_door_has_one_key_that_only_its_owner_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        DoorKey::load_or_create(&path).unwrap();
+        let key = DoorKey::load_or_create(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let shown = |value: String| {
+            let value = value.trim_end().parse().unwrap();
+            key.is_shown(&HeaderMap::from_iter([(AUTHORIZATION, value)]))
+        };
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(shown(format!("Bearer {text}")));
+        assert!(!shown(text));
+        assert!(!shown(format!("Bearer {}", draw())));
+        assert!(!key.is_shown(&HeaderMap::new()));
+        fs::write(&path, "short").unwrap();
+        let damaged = DoorKey::load_or_create(&path);
         assert!(matches!(damaged, Err(TokenError::Damaged { .. })));
     }
 

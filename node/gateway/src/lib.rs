@@ -81,9 +81,11 @@ use contents::Contents;
 use keys::Keys;
 use state::State;
 
-pub use access::{Scope, TOKENS_FILE, TokenError};
+pub use access::{DoorKey, Scope, TOKENS_FILE, TokenError, from_here};
 pub use address::{page_at, page_of};
 pub use door::{Door, DoorError};
+pub use extract::{Body, JSON_BYTES_MAX};
+pub use problem::Problem;
 pub use routes::document;
 pub use watched::watched;
 

@@ -145,11 +145,11 @@ pub struct Problem {
     /// The same in a few words.
     title: &'static str,
     /// The status of the answer.
-    status: u16,
+    pub status: u16,
     /// What exactly, in a sentence.
     pub detail: String,
     /// What to do about it; empty where nothing is known.
-    hint: String,
+    pub hint: String,
     /// Whether the same question may be answered a moment later.
     retryable: bool,
     /// What a program may want to know beside.

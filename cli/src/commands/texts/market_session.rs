@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_llm::decoder::{LOGITS, TOKENS};
+use souk_llm::decoder::{LOGITS, TOKENS, WRITE};
 use souk_llm::generation::{CHUNK, inputs};
 use souk_node::buyer::job::{Job, Limits};
 use souk_node::buyer::{
@@ -24,9 +24,9 @@ use tokio::task::JoinHandle;
 
 use crate::args::{LeaseArgs, Output};
 use crate::commands::job;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::folder::join;
-use crate::{show, stop};
+use crate::show;
 
 /// Sessions that are bought one after the other without a further token.
 const SESSIONS_MAX: u32 = 8;
@@ -42,9 +42,11 @@ pub struct MarketSession {
     /// The tokens that the session's caches have.
     tokens: Vec<u32>,
     open: Option<Open>,
+    /// Sessions that were bought since the last token.
     bought: u32,
     receipts: Vec<Receipt>,
-    stops: stop::Requests,
+    /// Told where the text is to end at once.
+    stop: Arc<Notify>,
     is_stopped: bool,
     /// What was said of the last failure.
     failed: Option<Failure>,
@@ -59,15 +61,16 @@ struct Open {
 }
 
 impl MarketSession {
-    /// Joins the market, and plans and buys the first session of a decoder.
-    pub async fn open(
+    /// Joins the market. The first session is bought with the first step.
+    pub async fn join(
         (folder, output): (&Path, Output),
         mut job: Job,
         args: &LeaseArgs,
+        stop: Arc<Notify>,
     ) -> Result<Self, Failure> {
         job.limits = limits(args, job.limits.requests)?;
         let buyer = join(folder).await?;
-        let mut session = Self {
+        Ok(Self {
             buyer,
             job,
             output,
@@ -75,12 +78,10 @@ impl MarketSession {
             open: None,
             bought: 0,
             receipts: Vec::new(),
-            stops: stop::Requests::new(),
+            stop,
             is_stopped: false,
             failed: None,
-        };
-        session.buy().await?;
-        Ok(session)
+        })
     }
 
     /// Buys a session over the book as it stands.
@@ -122,9 +123,14 @@ impl MarketSession {
         Ok(())
     }
 
-    /// Steps over tokens, in as many sessions as it takes.
-    async fn push(&mut self, tokens: Vec<u32>) -> Result<Tensor, RunError> {
+    /// Steps over tokens that stand after so many, in as many sessions as it takes.
+    async fn push(&mut self, after: usize, tokens: Vec<u32>) -> Result<Tensor, RunError> {
+        // What came after them no longer counts, and is written over.
+        self.tokens.truncate(after);
         let mut left: Vec<Vec<u32>> = vec![tokens];
+        if self.open.is_none() {
+            self.buy().await.map_err(|failure| self.fail(failure))?;
+        }
         loop {
             let Some(chunk) = left.last() else {
                 unreachable!("there is a chunk until its answer is given")
@@ -140,18 +146,21 @@ impl MarketSession {
                 }
                 None => {
                     let anew = self.begin_anew().await;
-                    if let Err(failure) = anew {
-                        let reason = failure.cause.clone();
-                        self.failed = Some(failure);
-                        let engine = "market";
-                        return Err(RunError::Engine { engine, reason });
-                    }
+                    anew.map_err(|failure| self.fail(failure))?;
                     // What was said so far goes first; the last is taken first.
                     let said = std::mem::take(&mut self.tokens);
                     left.extend(said.chunks(CHUNK).rev().map(<[u32]>::to_vec));
                 }
             }
         }
+    }
+
+    /// Keeps a failure for whoever finishes the session.
+    fn fail(&mut self, failure: Failure) -> RunError {
+        let reason = failure.cause.clone();
+        self.failed = Some(failure);
+        let engine = "market";
+        RunError::Engine { engine, reason }
     }
 
     /// The answer to one request, unless the job is over.
@@ -163,7 +172,7 @@ impl MarketSession {
         };
         let answer = tokio::select! {
             answer = answering => answer?,
-            () = self.stops.next() => {
+            () = self.stop.notified() => {
                 self.is_stopped = true;
                 open.cancel.notify_one();
                 return None;
@@ -174,22 +183,21 @@ impl MarketSession {
 
     /// Buys another session in the place of one that is over.
     async fn begin_anew(&mut self) -> Result<(), Failure> {
-        let ended = self.close().await;
-        let Some(Err(ended)) = ended else {
-            let cause = "the session ended before the text did";
-            return Err(Failure::new(
-                crate::failure::Kind::Unexpected,
-                cause,
-                "generate it again",
-            ));
+        let ended = match self.close().await {
+            Some(Err(ended)) => ended,
+            Some(Ok(_)) | None => {
+                if self.bought >= SESSIONS_MAX {
+                    let cause = "sessions end before a token is made";
+                    let hint = "buy them for more tokens at a time";
+                    return Err(Failure::new(Kind::Unexpected, cause, hint));
+                }
+                show::tell("the session has made the tokens it was bought for; buying another");
+                return self.buy().await;
+            }
         };
         if self.is_stopped || self.bought >= SESSIONS_MAX {
             return Err(job::from_ended(&ended, None));
         }
-        let spending = ended.spending.as_ref();
-        let gone = spending.map_or(0, |it| it.spent.0.saturating_add(it.held.0));
-        let budget = &mut self.job.limits.budget;
-        *budget = budget.map(|budget| Credits(budget.0.saturating_sub(gone)));
         let lost = ended
             .before
             .iter()
@@ -220,19 +228,30 @@ impl MarketSession {
             Ok(done) => done,
             Err(ended) => &ended.done,
         };
+        let gone = match &ended {
+            Ok(done) => done.receipts.iter().map(|it| it.body.amount.0).sum(),
+            Err(ended) => {
+                let spending = ended.spending.as_ref();
+                spending.map_or(0, |it| it.spent.0.saturating_add(it.held.0))
+            }
+        };
+        let budget = &mut self.job.limits.budget;
+        *budget = budget.map(|budget| Credits(budget.0.saturating_sub(gone)));
         self.receipts.extend(done.receipts.iter().cloned());
         Some(ended)
     }
 
-    /// Ends the session; the receipts of all that were bought.
-    pub async fn finish(mut self) -> Result<Vec<Receipt>, Failure> {
-        if let Some(failure) = self.failed.take() {
-            return Err(failure);
-        }
-        match self.close().await {
-            Some(Err(ended)) => Err(job::from_ended(&ended, None)),
-            Some(Ok(_)) | None => Ok(self.receipts),
-        }
+    /// Ends the session: the receipts of all that were bought since the last time, and why it
+    /// failed, if it did. The next step buys another, of anybody.
+    pub async fn finish(&mut self) -> (Vec<Receipt>, Option<Failure>) {
+        let ended = self.close().await;
+        let ended = ended.and_then(Result::err);
+        let failed = self.failed.take();
+        let failed = failed.or_else(|| ended.map(|ended| job::from_ended(&ended, None)));
+        self.tokens.clear();
+        self.bought = 0;
+        self.job.limits.excluded.clear();
+        (std::mem::take(&mut self.receipts), failed)
     }
 }
 
@@ -244,10 +263,12 @@ pub struct Steps<'a> {
 
 impl Session for Steps<'_> {
     fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let tokens = inputs.get(TOKENS).and_then(|it| it.to_vec::<i64>().ok());
-        let tokens = tokens.unwrap_or_default().into_iter();
+        let integers = |name: &str| inputs.get(name).and_then(|it| it.to_vec::<i64>().ok());
+        let tokens = integers(TOKENS).unwrap_or_default().into_iter();
         let tokens = tokens.filter_map(|it| u32::try_from(it).ok()).collect();
-        let logits = self.handle.block_on(self.session.push(tokens))?;
+        let after = integers(WRITE).and_then(|it| usize::try_from(*it.first()?).ok());
+        let pushing = self.session.push(after.unwrap_or_default(), tokens);
+        let logits = self.handle.block_on(pushing)?;
         Ok(Outcome {
             outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
             busy: Duration::ZERO,

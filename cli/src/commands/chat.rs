@@ -1,0 +1,189 @@
+//! `souk chat`: a conversation, a line a message, over one session.
+//!
+//! Each turn the template writes the whole conversation; the session's caches have what it begins
+//! with, so only the rest is sent.
+
+use std::io::{BufRead, IsTerminal};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+use souk_llm::chat::Message;
+use souk_llm::generation::Sequence;
+use souk_llm::sampling::Sampling;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+
+use super::generate::say;
+use super::texts::{self, Place, Voice, Wish, WrittenText};
+use crate::args::{ChatArgs, Output};
+use crate::failure::Outcome;
+use crate::{show, stop};
+
+/// Lines that may wait: who types is slower, and a pipe waits.
+const LINES_MAX: usize = 16;
+
+/// Runs the command.
+pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
+    let sampling = texts::sampling(&args.sampling)?;
+    let (model, voice) = texts::open(&args.model, args.place.context)?;
+    let system = args.system.iter();
+    let system = system.map(|text| texts::message("system", text));
+    let messages: Vec<Message> = system.collect();
+    // A model that was taught no conversation is refused before anything is typed.
+    let first = [&messages[..], &[texts::message("user", "")]].concat();
+    voice.conversation(&first)?;
+    let stop = Arc::<Notify>::default();
+    let (market, model) = ((folder, output), (model, voice.room));
+    let requests = args.session.session;
+    let mut place = Place::open(market, model, &args.place, requests, stop.clone()).await?;
+    let mut chat = Chat {
+        output,
+        voice: &voice,
+        args,
+        sampling: &sampling,
+        interrupts: interrupts(stop),
+        lines: lines(),
+        messages,
+        turns: Vec::new(),
+    };
+    let handle = Handle::current();
+    let talked = tokio::task::block_in_place(|| {
+        let mut sequence = place.sequence(&handle)?;
+        chat.talk(&mut sequence, &handle)
+    });
+    let turns = std::mem::take(&mut chat.turns);
+    let (receipts, failed) = place.close().await;
+    if let Some(out) = &args.place.lease.out {
+        super::job::write_each(out, &receipts)?;
+    }
+    match output {
+        Output::Json => show::json(&json!({
+            "model": voice.card.name, "turns": turns, "market": !receipts.is_empty(),
+            "receipts": receipts,
+        })),
+        Output::Text => texts::tell_paid(&receipts),
+    }
+    failed.map_or(talked, Err)
+}
+
+/// A conversation under way.
+struct Chat<'a> {
+    output: Output,
+    voice: &'a Voice,
+    args: &'a ChatArgs,
+    sampling: &'a Sampling,
+    interrupts: Interrupts,
+    lines: mpsc::Receiver<String>,
+    messages: Vec<Message>,
+    /// What is told of each at the end, in JSON.
+    turns: Vec<Value>,
+}
+
+impl Chat<'_> {
+    /// Takes turns until no more lines come.
+    fn talk(&mut self, sequence: &mut Sequence<'_>, handle: &Handle) -> Outcome {
+        let is_asked = self.output == Output::Text && std::io::stdin().is_terminal();
+        if is_asked {
+            let name = &self.voice.card.name;
+            show::tell(&format!(
+                "{name}; a line is a message, Ctrl-C or Ctrl-D ends"
+            ));
+        }
+        loop {
+            if is_asked {
+                eprint!("> ");
+            }
+            let next = async {
+                tokio::select! {
+                    line = self.lines.recv() => line,
+                    () = self.interrupts.told.notified() => None,
+                }
+            };
+            match handle.block_on(next) {
+                Some(line) if line.trim().is_empty() => {}
+                Some(line) => self.turn(sequence, &line)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn turn(&mut self, sequence: &mut Sequence<'_>, line: &str) -> Outcome {
+        self.messages.push(texts::message("user", line));
+        let prompt = self.voice.conversation(&self.messages)?;
+        let answering = &self.interrupts.answering;
+        answering.store(true, Ordering::SeqCst);
+        let wish = Wish {
+            prompt: &prompt,
+            sampling: self.sampling,
+            stops: &self.args.stop,
+            tokens_max: self.args.tokens,
+            is_wanted: &|| answering.load(Ordering::SeqCst),
+        };
+        let output = self.output;
+        let written = texts::write(self.voice, sequence, &wish, |piece| say(output, piece));
+        answering.store(false, Ordering::SeqCst);
+        self.told(written?);
+        Ok(())
+    }
+
+    fn told(&mut self, written: WrittenText) {
+        match self.output {
+            Output::Json => self.turns.push(json!({
+                "text": written.text, "tokens": written.tokens,
+                "prompt_tokens": written.prompt, "kept_tokens": written.kept,
+                "ended_by": written.ending.words(),
+            })),
+            Output::Text => {
+                show::say("");
+                show::tell(&format!("  {}", written.line()));
+            }
+        }
+        self.messages
+            .push(texts::message("assistant", &written.text));
+    }
+}
+
+/// What Ctrl-C means: during an answer its end, a second time the session's, and at the prompt the
+/// conversation's.
+struct Interrupts {
+    /// Whether an answer is under way that is wanted.
+    answering: Arc<AtomicBool>,
+    /// Told of those that came where no answer was under way.
+    told: Arc<Notify>,
+}
+
+fn interrupts(stop: Arc<Notify>) -> Interrupts {
+    let (answering, told) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
+    let mut requests = stop::Requests::new();
+    let is_typed = std::io::stdin().is_terminal();
+    let (is_answering, at_prompt) = (answering.clone(), told.clone());
+    tokio::spawn(async move {
+        loop {
+            requests.next().await;
+            if !is_answering.swap(false, Ordering::SeqCst) {
+                // Whichever waits hears of it: a step that does not come, or the prompt.
+                stop.notify_waiters();
+                at_prompt.notify_waiters();
+            } else if !is_typed {
+                // Nobody is there to go on.
+                at_prompt.notify_one();
+            }
+        }
+    });
+    Interrupts { answering, told }
+}
+
+/// Lines of standard input as they come.
+fn lines() -> mpsc::Receiver<String> {
+    let (give, lines) = mpsc::channel(LINES_MAX);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if give.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}

@@ -1,0 +1,259 @@
+//! A question as OpenAI's clients ask it. What would change the answer and is not known here is
+//! refused by its name; what changes nothing is let by.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use souk_llm::chat::Message;
+use souk_llm::sampling::Sampling;
+
+use super::refusal::Refusal;
+use crate::commands::texts::message;
+
+/// Strings to stop at, as OpenAI has it.
+const STOPS_MAX: usize = 4;
+
+/// Tokens of an answer to a text where none are asked for, as OpenAI has it.
+const TEXT_TOKENS_DEFAULT: usize = 16;
+
+/// Fields that change no answer.
+const HARMLESS: [&str; 7] = [
+    "user",
+    "metadata",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "parallel_tool_calls",
+    "service_tier",
+];
+
+/// What is asked.
+#[derive(Debug)]
+pub struct Question {
+    pub model: String,
+    pub input: Input,
+    pub sampling: Sampling,
+    pub stops: Vec<String>,
+    /// Tokens at most; as many as there is room for unless given.
+    pub tokens_max: Option<usize>,
+    pub is_streamed: bool,
+    /// Whether a stream says how many tokens there were.
+    pub has_usage: bool,
+}
+
+/// What is gone on after.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Input {
+    Messages(Vec<Message>),
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+impl Question {
+    /// Of `POST /v1/chat/completions`.
+    pub fn chat(body: Map<String, Value>) -> Result<Self, Refusal> {
+        let mut fields = Fields::new(body);
+        let given: Option<Vec<Value>> = fields.take("messages", "a list of messages")?;
+        let given = given.unwrap_or_default();
+        if given.is_empty() {
+            return Err(Refusal::field("messages", "there is no message"));
+        }
+        let messages = given.into_iter().enumerate();
+        let messages: Result<_, _> = messages.map(|(at, it)| one_message(at, it)).collect();
+        let tokens: Option<usize> = fields.take("max_completion_tokens", "a number of tokens")?;
+        let older: Option<usize> = fields.take("max_tokens", "a number of tokens")?;
+        fields.only("response_format", &[json!({ "type": "text" })])?;
+        fields.only("logprobs", &[json!(false)])?;
+        fields.only("top_logprobs", &[json!(0)])?;
+        fields.only("modalities", &[json!(["text"])])?;
+        fields.only("tools", &[json!([])])?;
+        fields.only("functions", &[json!([])])?;
+        fields.only("tool_choice", &[json!("none"), json!("auto")])?;
+        fields.only("store", &[json!(false)])?;
+        fields.finish(Input::Messages(messages?), tokens.or(older))
+    }
+
+    /// Of `POST /v1/completions`.
+    pub fn completion(body: Map<String, Value>) -> Result<Self, Refusal> {
+        let mut fields = Fields::new(body);
+        let what = "one text, or the tokens of one";
+        let input = match fields.take::<Prompt>("prompt", what)? {
+            None => return Err(Refusal::field("prompt", "there is no prompt")),
+            Some(Prompt::Text(text)) => Input::Text(text),
+            Some(Prompt::Tokens(tokens)) => Input::Tokens(tokens),
+            Some(Prompt::Texts(texts)) => match <[String; 1]>::try_from(texts) {
+                Ok([text]) => Input::Text(text),
+                Err(_) => return Err(Refusal::field("prompt", "one text at a time is answered")),
+            },
+        };
+        let tokens = fields.take("max_tokens", "a number of tokens")?;
+        fields.only("best_of", &[json!(1)])?;
+        fields.only("echo", &[json!(false)])?;
+        fields.only("suffix", &[json!("")])?;
+        fields.only("logprobs", &[])?;
+        fields.finish(input, tokens.or(Some(TEXT_TOKENS_DEFAULT)))
+    }
+}
+
+/// What a text may be given as.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+}
+
+/// One or several.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stops {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// How a stream is told.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+/// The fields that nobody has looked at yet.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// A field that is null is one that is not given.
+    fn new(mut body: Map<String, Value>) -> Self {
+        body.retain(|_, value| !value.is_null());
+        Self(body)
+    }
+
+    fn take<T: DeserializeOwned>(&mut self, name: &str, what: &str) -> Result<Option<T>, Refusal> {
+        let Some(value) = self.0.remove(name) else {
+            return Ok(None);
+        };
+        let wrong = |_| Refusal::field(name, format!("{name} should be {what}"));
+        serde_json::from_value(value).map(Some).map_err(wrong)
+    }
+
+    /// Refuses a field unless it says what is so anyway.
+    fn only(&mut self, name: &str, same: &[Value]) -> Result<(), Refusal> {
+        match self.0.remove(name) {
+            Some(value) if !same.contains(&value) => Err(Refusal::unsupported(name)),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(mut self, input: Input, tokens_max: Option<usize>) -> Result<Question, Refusal> {
+        let model = self.take("model", "the name of a model")?;
+        let model = model.ok_or_else(|| Refusal::field("model", "there is no model"))?;
+        let is_streamed = self.take("stream", "true or false")?;
+        let options: Option<StreamOptions> = self.take("stream_options", "an object")?;
+        let sampling = self.sampling()?;
+        let stops = match self.take("stop", "a text or a list of texts")? {
+            None => Vec::new(),
+            Some(Stops::One(stop)) => vec![stop],
+            Some(Stops::Several(stops)) => stops,
+        };
+        if stops.len() > STOPS_MAX {
+            let message = format!("at most {STOPS_MAX} strings stop a text");
+            return Err(Refusal::field("stop", message));
+        }
+        if tokens_max == Some(0) {
+            let message = "an answer has at least one token";
+            return Err(Refusal::field("max_tokens", message));
+        }
+        self.only("n", &[json!(1)])?;
+        for name in HARMLESS {
+            self.0.remove(name);
+        }
+        if let Some(name) = self.0.keys().next() {
+            return Err(Refusal::unsupported(name));
+        }
+        Ok(Question {
+            model,
+            input,
+            sampling,
+            stops,
+            tokens_max,
+            is_streamed: is_streamed.unwrap_or_default(),
+            has_usage: options.unwrap_or_default().include_usage,
+        })
+    }
+
+    fn sampling(&mut self) -> Result<Sampling, Refusal> {
+        let mut number = |name, default: f64| -> Result<f64, Refusal> {
+            Ok(self.take(name, "a number")?.unwrap_or(default))
+        };
+        let (temperature, top_p) = (number("temperature", 1.0)?, number("top_p", 1.0)?);
+        let (min_p, repetition) = (number("min_p", 0.0)?, number("repetition_penalty", 1.0)?);
+        let frequency = number("frequency_penalty", 0.0)?;
+        let presence = number("presence_penalty", 0.0)?;
+        let top_k = self.take("top_k", "a number of tokens")?;
+        let bias: Option<BTreeMap<u32, f64>> =
+            self.take("logit_bias", "an object of numbers by token")?;
+        let seed: Option<i64> = self.take("seed", "a whole number")?;
+        let sampling = Sampling {
+            temperature,
+            top_k: top_k.unwrap_or_default(),
+            top_p,
+            min_p,
+            repetition,
+            frequency,
+            presence,
+            bias: bias.unwrap_or_default(),
+            // Whoever gives none wants another text each time.
+            seed: seed.map_or_else(|| RandomState::new().hash_one(0), i64::cast_unsigned),
+        };
+        let named = |name: &str| name.replace(['-', ' '], "_");
+        let checked = sampling.checked();
+        checked.map_err(|error| Refusal::field(named(error.name), error.to_string()))
+    }
+}
+
+fn one_message(at: usize, given: Value) -> Result<Message, Refusal> {
+    let place = format!("messages[{at}]");
+    let wrong = |field: &str, what: &str| {
+        let name = format!("{place}{field}");
+        Refusal::field(&name, format!("{name} should be {what}"))
+    };
+    let Value::Object(given) = given else {
+        return Err(wrong("", "an object"));
+    };
+    let mut fields = Fields::new(given);
+    let role = match fields.0.remove("role") {
+        Some(Value::String(role)) => role,
+        _ => return Err(wrong(".role", "the name of a role")),
+    };
+    let role = match role.as_str() {
+        "developer" => "system",
+        known @ ("system" | "user" | "assistant") => known,
+        _ => return Err(wrong(".role", "system, developer, user or assistant")),
+    };
+    let content = match fields.0.remove("content") {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => {
+            let parts = parts.iter().enumerate();
+            let texts = parts.map(|(at, part)| match (&part["type"], &part["text"]) {
+                (Value::String(kind), Value::String(text)) if kind == "text" => Ok(text.as_str()),
+                _ => Err(wrong(&format!(".content[{at}]"), "a part of type text")),
+            });
+            texts.collect::<Result<String, _>>()?
+        }
+        _ => return Err(wrong(".content", "a text, or parts of type text")),
+    };
+    for (name, same) in [("tool_calls", json!([])), ("annotations", json!([]))] {
+        fields.only(name, &[same])?;
+    }
+    match fields.0.keys().next() {
+        Some(name) => Err(Refusal::unsupported(&format!("{place}.{name}"))),
+        None => Ok(message(role, &content)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+use super::*;
+
+fn with(more: Value) -> Map<String, Value> {
+    let mut body = json!({
+        "model": "m", "messages": [{ "role": "user", "content": "hello" }],
+    });
+    let more = more.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(more);
+    body.as_object().unwrap().clone()
+}
+
+/// The field that a question is refused for.
+fn refused(more: Value) -> String {
+    let refusal = Question::chat(with(more)).unwrap_err();
+    refusal.object()["error"]["param"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+#[test]
+fn what_a_question_says_of_its_answer_is_read() {
+    let question = Question::chat(with(json!({
+        "temperature": 0.5, "top_p": 0.9, "seed": 4, "presence_penalty": 1,
+        "frequency_penalty": -0.5, "logit_bias": { "7": -100 }, "stop": "x", "stream": true,
+        "stream_options": { "include_usage": true }, "max_completion_tokens": 9, "max_tokens": 8,
+    })));
+    let question = question.unwrap();
+    let expected = Sampling {
+        temperature: 0.5,
+        top_p: 0.9,
+        seed: 4,
+        presence: 1.0,
+        frequency: -0.5,
+        bias: BTreeMap::from([(7, -100.0)]),
+        ..Sampling::default()
+    };
+    assert_eq!(question.sampling, expected);
+    assert_eq!(
+        (question.tokens_max, question.stops),
+        (Some(9), vec!["x".to_owned()])
+    );
+    assert!(question.is_streamed && question.has_usage);
+    assert_eq!(
+        question.input,
+        Input::Messages(vec![message("user", "hello")])
+    );
+}
+
+#[test]
+fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
+    let cases = [
+        ("tools", json!([{ "type": "function" }])),
+        ("response_format", json!({ "type": "json_object" })),
+        ("logprobs", json!(true)),
+        ("n", json!(2)),
+        ("audio", json!({ "voice": "alloy" })),
+        ("modalities", json!(["text", "audio"])),
+        ("reasoning_effort", json!("high")),
+        ("store", json!(true)),
+        ("temperature", json!("warm")),
+        ("temperature", json!(-1)),
+        ("top_p", json!(2)),
+        ("max_tokens", json!(0)),
+        ("logit_bias", json!({ "word": 1 })),
+        ("stop", json!(["a", "b", "c", "d", "e"])),
+        ("messages", json!([])),
+        ("messages[0]", json!(["hello"])),
+        (
+            "messages[0].role",
+            json!([{ "role": "tool", "content": "x" }]),
+        ),
+        ("messages[0].content", json!([{ "role": "user" }])),
+        (
+            "messages[0].name",
+            json!([{ "role": "user", "content": "x", "name": "n" }]),
+        ),
+        (
+            "messages[0].content[0]",
+            json!([{ "role": "user", "content": [{ "type": "image_url" }] }]),
+        ),
+    ];
+    for (param, value) in cases {
+        let field = param.split('[').next().unwrap();
+        assert_eq!(refused(json!({ field: value })), param);
+    }
+}
+
+#[test]
+fn what_changes_no_answer_is_let_by() {
+    let question = Question::chat(with(json!({
+        "user": "u", "metadata": { "a": "b" }, "store": false, "n": 1, "tools": null,
+        "response_format": { "type": "text" }, "logprobs": false, "service_tier": "auto",
+        "messages": [
+            { "role": "developer", "content": "be kind" },
+            { "role": "user", "content": [
+                { "type": "text", "text": "hel" }, { "type": "text", "text": "lo" },
+            ]},
+            { "role": "assistant", "content": "yes", "refusal": null },
+        ],
+    })));
+    let expected = [
+        ("system", "be kind"),
+        ("user", "hello"),
+        ("assistant", "yes"),
+    ];
+    let expected = expected.map(|(role, content)| message(role, content));
+    assert_eq!(question.unwrap().input, Input::Messages(expected.into()));
+}
+
+#[test]
+fn one_text_is_completed_or_its_tokens() {
+    let asked = |prompt: Value| {
+        let body = json!({ "model": "m", "prompt": prompt });
+        let question = Question::completion(body.as_object().unwrap().clone());
+        question.map(|question| (question.input, question.tokens_max))
+    };
+    let text = Input::Text("a".to_owned());
+    assert_eq!(asked(json!("a")).unwrap(), (text, Some(16)));
+    assert_eq!(asked(json!(["a"])).unwrap().0, Input::Text("a".to_owned()));
+    assert_eq!(asked(json!([1, 2])).unwrap().0, Input::Tokens(vec![1, 2]));
+    assert!(asked(json!(["a", "b"])).is_err());
+    assert!(asked(json!(7)).is_err());
+}

@@ -1,0 +1,143 @@
+//! Errors as OpenAI's clients read them.
+
+use axum::Json;
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use souk_gateway::Problem;
+
+use crate::failure::{Failure, Kind};
+
+/// Why there is no answer.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    status: StatusCode,
+    message: String,
+    /// The field that is at fault.
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl Refusal {
+    /// One with a status.
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            param: None,
+            code: None,
+        }
+    }
+
+    /// The same, called so.
+    pub fn code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    /// A field that cannot be used.
+    pub fn field(name: impl Into<String>, message: impl Into<String>) -> Self {
+        let mut refusal = Self::new(StatusCode::BAD_REQUEST, message);
+        refusal.param = Some(name.into());
+        refusal
+    }
+
+    /// A field that would change the answer, and cannot.
+    pub fn unsupported(name: &str) -> Self {
+        let message = format!("{name} is not supported here: leave it out");
+        Self::field(name, message).code("unsupported_parameter")
+    }
+
+    /// No key, or another.
+    pub fn key(file: &str) -> Self {
+        let message = format!("the API key is not the one in {file} of the market's folder");
+        Self::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key")
+    }
+
+    /// A model that is not served.
+    pub fn model(name: &str, own: &str) -> Self {
+        let message = format!("the model {name:?} is not served here; {own:?} is");
+        let mut refusal = Self::new(StatusCode::NOT_FOUND, message).code("model_not_found");
+        refusal.param = Some("model".to_owned());
+        refusal
+    }
+
+    /// A prompt that leaves no room for an answer.
+    pub fn too_long(prompt: usize, room: usize) -> Self {
+        let message = format!(
+            "the prompt has {prompt} tokens, and a session has room for {room}, the answer's \
+             among them: shorten it, or start the server with more --context"
+        );
+        Self::field("messages", message).code("context_length_exceeded")
+    }
+
+    /// Too many wait.
+    pub fn full(most: usize) -> Self {
+        let message = format!("{most} questions wait already: ask again in a moment");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, message).code("rate_limit_exceeded")
+    }
+
+    /// The server is told to stop.
+    pub fn stopping() -> Self {
+        let message = "the server stops";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("stopping")
+    }
+
+    /// The object that is sent, as the body or within a stream.
+    pub fn object(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::PAYMENT_REQUIRED => "insufficient_quota",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({ "error": {
+            "message": self.message, "type": kind, "param": self.param, "code": self.code,
+        }})
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.object())).into_response();
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::UNAUTHORIZED => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        let status = StatusCode::from_u16(problem.status);
+        Self::new(status.unwrap_or(StatusCode::BAD_REQUEST), problem.detail)
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let (status, code) = match failure.kind {
+            Kind::Input | Kind::Usage => (StatusCode::BAD_REQUEST, "invalid_input"),
+            Kind::Budget => (StatusCode::PAYMENT_REQUIRED, "insufficient_quota"),
+            Kind::NoPlan => (StatusCode::SERVICE_UNAVAILABLE, "no_provider"),
+            Kind::Network | Kind::Job | Kind::State | Kind::Deadline | Kind::Verification => {
+                (StatusCode::SERVICE_UNAVAILABLE, "market_unavailable")
+            }
+            Kind::Interrupted => return Self::stopping(),
+            Kind::Unexpected => (StatusCode::INTERNAL_SERVER_ERROR, "unexpected"),
+        };
+        let message = match failure.hint.as_str() {
+            "" => failure.cause,
+            hint => format!("{}; {hint}", failure.cause),
+        };
+        Self::new(status, message).code(code)
+    }
+}

@@ -1,0 +1,115 @@
+//! What the commands have in common that go on with texts: a model, a place where its steps are
+//! computed, and a text told piece by piece.
+
+mod market_session;
+mod place;
+mod writing;
+
+use std::path::Path;
+
+use souk_llm::chat::Message;
+use souk_llm::model::{Card, LanguageModel, ModelError};
+use souk_llm::sampling::Sampling;
+use souk_llm::tokens::{Marks, Tokenizer};
+use souk_node::market::Receipt;
+
+use crate::args::SamplingArgs;
+use crate::failure::{Failure, Kind};
+use crate::show;
+
+pub use place::Place;
+pub use writing::{TextEnding, Wish, WrittenText, write};
+
+/// Positions unless others are asked for: a cache of more is most of a small machine's memory.
+const POSITIONS_DEFAULT: usize = 4096;
+
+/// What is said of a model, and makes tokens of texts.
+#[derive(Clone)]
+pub struct Voice {
+    pub card: Card,
+    pub tokenizer: Tokenizer,
+    /// Positions of a session, the prompt's among them.
+    pub room: usize,
+}
+
+/// Opens a model.
+pub fn open(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice), Failure> {
+    let model = LanguageModel::open(path).map_err(refused)?;
+    let voice = Voice {
+        card: model.card.clone(),
+        tokenizer: model.tokenizer.clone(),
+        room: room(&model, context),
+    };
+    Ok((model, voice))
+}
+
+/// Positions to have room for.
+pub fn room(model: &LanguageModel, wanted: Option<usize>) -> usize {
+    wanted.unwrap_or(model.positions().min(POSITIONS_DEFAULT))
+}
+
+/// A model that cannot be used.
+pub fn refused(error: ModelError) -> Failure {
+    let hint = "a folder with config.json, tokenizer.json and .safetensors, or a GGUF file";
+    Failure::new(Kind::Input, error, hint)
+}
+
+impl Voice {
+    /// The tokens of a text that stands alone.
+    pub fn text(&self, text: &str) -> Result<Vec<u32>, Failure> {
+        self.encoded(text, Marks::Added)
+    }
+
+    /// The tokens of a conversation, up to where the model is to answer.
+    pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, Failure> {
+        let Some(template) = &self.card.template else {
+            let cause = "the model has no chat template";
+            let hint = "it goes on with texts: souk generate MODEL TEXT, without --chat";
+            return Err(Failure::new(Kind::Input, cause, hint));
+        };
+        let text = template.render(messages);
+        let text = text.map_err(|error| Failure::new(Kind::Input, error, ""))?;
+        self.encoded(&text, Marks::Own)
+    }
+
+    fn encoded(&self, text: &str, marks: Marks) -> Result<Vec<u32>, Failure> {
+        let encoded = self.tokenizer.encode(text, marks);
+        encoded.map_err(|error| Failure::new(Kind::Input, error, ""))
+    }
+}
+
+/// A message of a conversation.
+pub fn message(role: &str, content: &str) -> Message {
+    Message {
+        role: role.to_owned(),
+        content: content.to_owned(),
+    }
+}
+
+/// How tokens are drawn.
+pub fn sampling(args: &SamplingArgs) -> Result<Sampling, Failure> {
+    let sampling = Sampling {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        repetition: args.repetition_penalty,
+        frequency: args.frequency_penalty,
+        presence: args.presence_penalty,
+        bias: args.logit_bias.iter().copied().collect(),
+        seed: args.seed,
+    };
+    let checked = sampling.checked();
+    checked.map_err(|error| Failure::new(Kind::Usage, error, ""))
+}
+
+/// Tells people what was paid.
+pub fn tell_paid(receipts: &[Receipt]) {
+    for receipt in receipts {
+        let body = &receipt.body;
+        let (lease, amount) = (body.lease, show::credits(body.amount.0));
+        show::tell(&format!(
+            "  lease {lease}: {amount} credits, signed by both sides"
+        ));
+    }
+}
