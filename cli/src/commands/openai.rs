@@ -55,14 +55,14 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let (model, voice) = texts::open(&args.model, args.place.context)?;
     let name = voice.card.name.clone();
     let door = Door::at(args.listen).await.map_err(from_door)?;
-    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let path = path.join(KEY_FILE);
-    crate::folder::create(path.parent().unwrap_or(folder))?;
-    let key = DoorKey::load_or_create(&path).map_err(from_tokens)?;
     let stop = Arc::<Notify>::default();
     let (market, model) = ((folder, output), (model, voice.room));
     let tokens = args.session.session;
     let place = Place::open(market, model, &args.place, tokens, stop.clone()).await?;
+    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let path = path.join(KEY_FILE);
+    crate::folder::create(path.parent().unwrap_or(folder))?;
+    let key = DoorKey::load_or_create(&path).map_err(from_tokens)?;
     let keep = Duration::from_secs(args.keep);
     let (desk, work) = Desk::open(output, &voice, args.place.lease.out.clone(), keep);
     let mut working = tokio::task::spawn_blocking(move || work.run(place));

@@ -128,7 +128,8 @@ pub fn raw(
     })
 }
 
-fn asked(
+/// Asks, and leaves the answer to be read.
+pub fn asked(
     address: &str,
     method: &str,
     path: &str,

@@ -3,6 +3,8 @@
 mod asks;
 mod backups;
 mod between;
+#[cfg(feature = "generate")]
+mod chats;
 mod common;
 mod doors;
 mod drain;

@@ -30,7 +30,7 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
 }
 
 /// A decoder of random weights as Hugging Face's tools leave one, its words numbers.
-fn model(market: &Market) -> String {
+pub fn model(market: &Market) -> String {
     let (hidden, wide, vocabulary, layers) = (64, 96, 97, 3);
     let mut sizes = BTreeMap::from([
         (
@@ -86,6 +86,10 @@ fn model(market: &Market) -> String {
     };
     write("config.json", config.to_string().as_bytes());
     write("tokenizer.json", tokenizer.to_string().as_bytes());
+    let template = "{% for m in messages %}{{ 'w1 ' if m.role == 'user' else 'w2 ' }}\
+        {{ m.content }} {% endfor %}w3";
+    let template = json!({ "chat_template": template }).to_string();
+    write("tokenizer_config.json", template.as_bytes());
     write("model.safetensors", &weights);
     folder.to_string_lossy().into_owned()
 }

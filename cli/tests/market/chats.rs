@@ -1,0 +1,226 @@
+//! Conversations through a market of real processes: typed, and asked as OpenAI's clients ask.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::common::{Market, SOUK, kill};
+use crate::http::{Client, asked, raw};
+use crate::texts::model;
+
+/// How tokens are drawn.
+const DRAWN: [&str; 6] = ["--max", "8", "--temperature", "1.5", "--seed", "4"];
+
+/// Questions that a server has at a time.
+const QUESTIONS_MAX: usize = 32;
+
+fn command(market: &Market, arguments: &[&str]) -> Command {
+    let mut command = Command::new(SOUK);
+    command
+        .arg("--dir")
+        .arg(market.folder().join("net"))
+        .arg("--json")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    command
+}
+
+/// What a conversation of two lines came to.
+fn talked(market: &Market, model: &str, more: &[&str]) -> Value {
+    let arguments = [&["chat", model], &DRAWN[..], more].concat();
+    let mut chat = command(market, &arguments).spawn().expect("it runs");
+    let mut stdin = chat.stdin.take().unwrap();
+    stdin.write_all(b"w5 w6 w7\nw9 w10\n").unwrap();
+    drop(stdin);
+    let ended = chat.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    serde_json::from_slice(&ended.stdout).expect("JSON")
+}
+
+#[test]
+fn a_conversation_in_the_market_is_that_of_this_machine() {
+    let market = Market::up();
+    let model = model(&market);
+    let here = talked(&market, &model, &["--here"]);
+    let arguments = [
+        &["generate", &model, "w5 w6 w7", "--here", "--chat"],
+        &DRAWN[..],
+    ]
+    .concat();
+    let first = market.souk(&arguments).done();
+    assert_eq!(here["turns"][0]["text"], first["text"]);
+    // What was asked and answered before is not sent again; the last token's logits are.
+    assert!(
+        here["turns"][1]["kept_tokens"].as_u64().unwrap() >= 4,
+        "{here}"
+    );
+    let sold = talked(&market, &model, &["--budget", "60"]);
+    assert_eq!(sold["turns"], here["turns"]);
+    assert!(!sold["receipts"].as_array().unwrap().is_empty());
+    market.assert_escrow_returns();
+}
+
+/// A server, which is told to stop when this is dropped.
+struct Server {
+    process: Child,
+    client: Client,
+}
+
+impl Server {
+    fn start(market: &Market, model: &str, more: &[&str]) -> Server {
+        let arguments = [&["openai", model, "--listen", "127.0.0.1:0"], more].concat();
+        let mut process = command(market, &arguments).spawn().expect("it runs");
+        let mut line = String::new();
+        let stdout = process.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let ready: Value = serde_json::from_str(&line).expect("it says where it is");
+        let url = ready["url"].as_str().unwrap();
+        let address = url.strip_prefix("http://").unwrap().strip_suffix("/v1");
+        let key = fs::read_to_string(ready["key_file"].as_str().unwrap()).unwrap();
+        let client = Client {
+            address: address.unwrap().to_owned(),
+            token: key.trim().to_owned(),
+        };
+        Server { process, client }
+    }
+
+    fn question(&self, more: &Value) -> Value {
+        let mut body = json!({
+            "model": "model", "max_tokens": 8, "temperature": 1.5, "seed": 4,
+            "messages": [{ "role": "user", "content": "w5 w6 w7" }],
+        });
+        for (name, value) in more.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        body
+    }
+
+    fn ask(&self, more: &Value) -> crate::http::Answer {
+        self.client
+            .post("/v1/chat/completions", &[], &self.question(more))
+    }
+
+    /// Asks for a long text, and leaves it to be read.
+    fn ask_long(&self) -> BufReader<TcpStream> {
+        let token = format!("Bearer {}", self.client.token);
+        let headers = [
+            ("host", self.client.address.as_str()),
+            ("authorization", &token),
+            ("content-type", "application/json"),
+        ];
+        let body = self.question(&json!({ "stream": true, "max_tokens": 900 }));
+        let body = body.to_string();
+        let path = "/v1/chat/completions";
+        asked(
+            &self.client.address,
+            "POST",
+            path,
+            &headers,
+            body.as_bytes(),
+        )
+        .expect("it listens")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        kill(self.process.id(), "-INT");
+        let _ = self.process.wait();
+    }
+}
+
+/// The text of a stream, and whether it says that it ended.
+fn streamed(body: &[u8]) -> (String, bool) {
+    let body = String::from_utf8_lossy(body);
+    let parts = body.lines().filter_map(|line| line.strip_prefix("data: "));
+    let parts: Vec<&str> = parts.collect();
+    let texts = parts.iter().filter_map(|part| {
+        let part: Value = serde_json::from_str(part).ok()?;
+        Some(part["choices"][0]["delta"]["content"].as_str()?.to_owned())
+    });
+    (texts.collect(), parts.last() == Some(&"[DONE]"))
+}
+
+#[test]
+fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
+    let market = Market::up();
+    let model = model(&market);
+    let arguments = [
+        &["generate", &model, "w5 w6 w7", "--here", "--chat"],
+        &DRAWN[..],
+    ]
+    .concat();
+    let here = market.souk(&arguments).done();
+    let out = market.path("receipts");
+    let server = Server::start(
+        &market,
+        &model,
+        &["--budget", "60", "--keep", "1", "-o", &out],
+    );
+    let streaming = server.ask(&json!({ "stream": true }));
+    assert_eq!(streaming.status, 200);
+    assert_eq!(
+        streamed(&streaming.body),
+        (here["text"].as_str().unwrap().to_owned(), true)
+    );
+    let whole = server.ask(&json!({})).of(200);
+    assert_eq!(whole["choices"][0]["message"]["content"], here["text"]);
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    assert_eq!(whole["usage"]["completion_tokens"], 8);
+    let refused = server
+        .ask(&json!({ "tools": [{ "type": "function" }] }))
+        .of(400);
+    assert_eq!(refused["error"]["param"], "tools");
+    let models = server.client.get("/v1/models").of(200);
+    assert_eq!(models["data"][0]["id"], "model");
+    let address = server.client.address.as_str();
+    for token in ["", "Bearer none", &server.client.token] {
+        let headers = [("host", address), ("authorization", token)];
+        let answer = raw(address, "GET", "/v1/models", &headers, &[]).unwrap();
+        assert_eq!(answer.of(401)["error"]["code"], "invalid_api_key");
+    }
+    // A session that nobody asks is given up, and paid.
+    market.until(|| fs::read_dir(&out).is_ok_and(|files| files.count() > 0));
+    drop(server);
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn who_comes_after_those_that_wait_is_told_so_and_who_leaves_is_not_waited_for() {
+    let market = Market::up();
+    let model = model(&market);
+    let server = Server::start(&market, &model, &["--budget", "60"]);
+    let more = 8;
+    let streams = (0..QUESTIONS_MAX + more).map(|_| (server.ask_long(), Vec::new()));
+    let mut streams: Vec<(BufReader<TcpStream>, Vec<u8>)> = streams.collect();
+    let moment = Some(Duration::from_millis(5));
+    for (stream, _) in &streams {
+        stream.get_ref().set_read_timeout(moment).unwrap();
+    }
+    let mut refused = Vec::new();
+    market.until(|| {
+        for (stream, said) in &mut streams {
+            // What has not come yet is asked for again.
+            let _ = stream.read_to_end(said);
+        }
+        let begin = b"HTTP/1.1 429 ";
+        let texts = streams.iter().filter(|(_, said)| said.starts_with(begin));
+        refused = texts
+            .map(|(_, said)| String::from_utf8_lossy(said).into_owned())
+            .collect();
+        refused.len() == more
+    });
+    for text in refused {
+        assert!(text.contains("retry-after: 1"), "{text}");
+        assert!(text.contains("rate_limit_exceeded"), "{text}");
+    }
+    // All of them would take many minutes.
+    drop(streams);
+    market.until(|| server.ask(&json!({ "max_tokens": 1 })).status == 200);
+}

@@ -1,0 +1,126 @@
+"""Ask a server of `souk openai` what OpenAI's own Python client asks, and see that nothing hangs.
+
+    pip install openai
+    souk openai MODEL --here &
+    python3 contrib/openai/check.py http://127.0.0.1:8080/v1 FOLDER/buyer/openai-key
+
+Each line says what was asked, how it went and how long it took; it fails at the first that is
+not as it should be. `--text TEXT` is what the model is told: words it knows.
+"""
+import argparse
+import concurrent.futures
+import pathlib
+import time
+
+import openai
+
+# How long one question may take, and how many are asked at once.
+PATIENCE = 300
+AT_ONCE = 32
+
+
+def step(name, ask):
+    begin = time.monotonic()
+    told = ask()
+    print(f"{time.monotonic() - begin:8.2f} s  {name}: {told}", flush=True)
+
+
+class Check:
+    def __init__(self, url, key, text, tokens):
+        self.client = openai.OpenAI(base_url=url, api_key=key, timeout=PATIENCE, max_retries=0)
+        self.url, self.text, self.tokens = url, text, tokens
+        self.model = None
+
+    def ask(self, **more):
+        asked = {"model": self.model, "max_tokens": self.tokens, "temperature": 0, "seed": 4}
+        messages = [{"role": "user", "content": self.text}]
+        return self.client.chat.completions.create(messages=messages, **(asked | more))
+
+    def models(self):
+        self.model = self.client.models.list().data[0].id
+        assert self.client.models.retrieve(self.model).id == self.model
+        return self.model
+
+    def whole_and_streamed(self):
+        whole = self.ask()
+        text = whole.choices[0].message.content
+        assert whole.usage.completion_tokens <= self.tokens, whole.usage
+        pieces, usage, reason = [], None, None
+        for chunk in self.ask(stream=True, stream_options={"include_usage": True}):
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                pieces.append(choice.delta.content or "")
+                reason = choice.finish_reason or reason
+        assert "".join(pieces) == text, ("".join(pieces), text)
+        assert usage.completion_tokens == whole.usage.completion_tokens
+        assert reason == whole.choices[0].finish_reason
+        return f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, {reason}"
+
+    def completion(self):
+        made = self.client.completions.create(
+            model=self.model, prompt=self.text, max_tokens=4, temperature=0
+        )
+        assert made.usage.completion_tokens <= 4
+        return repr(made.choices[0].text)
+
+    def refused(self):
+        tried = [
+            (openai.AuthenticationError, lambda: openai.OpenAI(
+                base_url=self.url, api_key="none", max_retries=0).models.list()),
+            (openai.NotFoundError, lambda: self.ask(model="another")),
+            (openai.BadRequestError, lambda: self.ask(n=2)),
+            (openai.BadRequestError, lambda: self.ask(logprobs=True)),
+            (openai.NotFoundError, lambda: self.client.embeddings.create(
+                model=self.model, input="a")),
+        ]
+        said = []
+        for error, ask in tried:
+            try:
+                ask()
+            except error as refused:
+                said.append(f"{refused.status_code} {refused.code}")
+            else:
+                raise AssertionError(f"{error} is expected")
+        return ", ".join(said)
+
+    def cancelled(self):
+        """A long text that is closed at its first piece holds nobody up."""
+        stream = self.ask(stream=True, max_tokens=900)
+        for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                break
+        stream.close()
+        begin = time.monotonic()
+        self.ask(max_tokens=1)
+        return f"the next was answered after {time.monotonic() - begin:.2f} s"
+
+    def at_once(self):
+        def one(place):
+            if place % 2:
+                return self.ask(max_tokens=4).choices[0].message.content
+            parts = self.ask(max_tokens=4, stream=True)
+            return "".join(c.choices[0].delta.content or "" for c in parts if c.choices)
+
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            texts = list(pool.map(one, range(AT_ONCE), timeout=PATIENCE))
+        assert len(set(texts)) == 1, set(texts)
+        return f"{AT_ONCE} answers alike"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("url")
+    parser.add_argument("key_file", type=pathlib.Path)
+    parser.add_argument("--text", default="Why is the sky blue?")
+    parser.add_argument("--tokens", type=int, default=8)
+    given = parser.parse_args()
+    check = Check(given.url, given.key_file.read_text().strip(), given.text, given.tokens)
+    step("models", check.models)
+    step("whole and streamed", check.whole_and_streamed)
+    step("completion", check.completion)
+    step("refused", check.refused)
+    step("cancelled", check.cancelled)
+    step("at once", check.at_once)
+
+
+main()
