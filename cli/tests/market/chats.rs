@@ -35,10 +35,10 @@ fn command(market: &Market, arguments: &[&str]) -> Command {
 fn talked(market: &Market, model: &str, more: &[&str]) -> Value {
     let arguments = [&["chat", model], &DRAWN[..], more].concat();
     let mut chat = command(market, &arguments).spawn().expect("it runs");
-    let mut stdin = chat.stdin.take().unwrap();
-    stdin.write_all(b"w5 w6 w7\nw9 w10\n").unwrap();
+    let mut stdin = chat.stdin.take().expect("it is piped");
+    stdin.write_all(b"w5 w6 w7\nw9 w10\n").expect("it reads");
     drop(stdin);
-    let ended = chat.wait_with_output().unwrap();
+    let ended = chat.wait_with_output().expect("it ends");
     assert!(ended.status.success(), "{ended:?}");
     serde_json::from_slice(&ended.stdout).expect("JSON")
 }
@@ -77,14 +77,16 @@ impl Server {
         let arguments = [&["openai", model, "--listen", "127.0.0.1:0"], more].concat();
         let mut process = command(market, &arguments).spawn().expect("it runs");
         let mut line = String::new();
-        let stdout = process.stdout.take().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let stdout = process.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
         let ready: Value = serde_json::from_str(&line).expect("it says where it is");
-        let url = ready["url"].as_str().unwrap();
-        let address = url.strip_prefix("http://").unwrap().strip_suffix("/v1");
-        let key = fs::read_to_string(ready["key_file"].as_str().unwrap()).unwrap();
+        let url = ready["url"].as_str().expect("a text");
+        let address = url
+            .strip_prefix("http://")
+            .and_then(|it| it.strip_suffix("/v1"));
+        let key = fs::read_to_string(ready["key_file"].as_str().expect("a path")).expect("a key");
         let client = Client {
-            address: address.unwrap().to_owned(),
+            address: address.expect("an address").to_owned(),
             token: key.trim().to_owned(),
         };
         Server { process, client }
@@ -95,7 +97,7 @@ impl Server {
             "model": "model", "max_tokens": 8, "temperature": 1.5, "seed": 4,
             "messages": [{ "role": "user", "content": "w5 w6 w7" }],
         });
-        for (name, value) in more.as_object().unwrap() {
+        for (name, value) in more.as_object().expect("an object") {
             body[name] = value.clone();
         }
         body
