@@ -196,6 +196,8 @@ impl Axis {
             "align_corners" if output == 1.0 => 0.0,
             "align_corners" => at * (input - 1.0) / (output - 1.0),
             "asymmetric" => at / self.scale,
+            // Of version 11 alone, and written to this day.
+            "tf_half_pixel_for_nn" => (at + 0.5) / self.scale,
             "tf_crop_and_resize" => {
                 let (start, end) = self.roi;
                 let along = if output == 1.0 {

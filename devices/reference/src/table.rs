@@ -124,19 +124,43 @@ fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     Ok(())
 }
 
+/// Places are found in ways that have names: one that is not known would give other elements.
 fn mode_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
-    const KNOWN: [&str; 6] = [
-        "nearest",
-        "linear",
-        "bilinear",
-        "cubic",
-        "bicubic",
-        "trilinear",
+    const KNOWN: [(&str, &[&str]); 3] = [
+        (
+            "mode",
+            &[
+                "nearest",
+                "linear",
+                "bilinear",
+                "cubic",
+                "bicubic",
+                "trilinear",
+            ],
+        ),
+        (
+            "coordinate_transformation_mode",
+            &[
+                "align_corners",
+                "asymmetric",
+                "half_pixel",
+                "half_pixel_symmetric",
+                "pytorch_half_pixel",
+                "tf_crop_and_resize",
+                "tf_half_pixel_for_nn",
+            ],
+        ),
+        (
+            "nearest_mode",
+            &["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"],
+        ),
     ];
-    match node.string("mode") {
-        Some(mode) if !KNOWN.contains(&mode) => Err(UnsupportedReason::Attribute("mode")),
-        _ => Ok(()),
+    for (name, known) in KNOWN {
+        if node.string(name).is_some_and(|mode| !known.contains(&mode)) {
+            return Err(UnsupportedReason::Attribute(name));
+        }
     }
+    Ok(())
 }
 
 fn rule_check(node: &NodeProto) -> Result<(), UnsupportedReason> {

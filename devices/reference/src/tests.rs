@@ -93,3 +93,23 @@ fn a_tree_that_leads_in_a_circle_is_never_walked() {
     }
     assert_eq!(trees::Ensemble::of(&tree(7, 1)), Err("nodes_truenodeids"));
 }
+
+#[test]
+fn a_resize_knows_how_places_are_found_or_is_refused() {
+    let image = Tensor::from_vec([1, 1, 4, 4], (0..16).map(|at| at as f32).collect()).unwrap();
+    let scales = Tensor::from_vec([4], vec![1f32, 1.0, 0.75, 0.75]).unwrap();
+    let mut scope = Scope::from([("x".to_owned(), image), ("s".to_owned(), scales)]);
+    let resize = |places: &str| {
+        NodeProto::of("Resize", &["x", "", "s"], "y")
+            .with("mode", "nearest")
+            .with("nearest_mode", "floor")
+            .with("coordinate_transformation_mode", places)
+    };
+    // As tf2onnx writes it, whatever the version.
+    run_nodes(&[resize("tf_half_pixel_for_nn")], &mut scope, 18).unwrap();
+    let expected = [0.0, 2.0, 3.0, 8.0, 10.0, 11.0, 12.0, 14.0, 15.0];
+    assert_eq!(scope["y"].to_vec::<f32>().unwrap(), expected);
+    let unknown = check(&resize("somehow"), &BTreeMap::new());
+    let places = "coordinate_transformation_mode";
+    assert_eq!(unknown, Err(UnsupportedReason::Attribute(places)));
+}
