@@ -16,9 +16,6 @@ use crate::common::{Market, floats};
 const SIZES: [usize; 2] = [256, 512];
 /// Products of each of two branches: much more work than handing a tensor over.
 const DEPTH: usize = 3;
-/// Products in a chain, and the side of each one's weights: more than one GPU of the group holds.
-const LINKS: usize = 5;
-const WIDE: usize = 2048;
 /// More than a group in the provider's own process may hold between its devices.
 const MEMORY_MIB: u64 = 3000;
 
@@ -58,44 +55,6 @@ fn branches() -> Vec<u8> {
         initializer: vec![tensor_to_proto("w", &weights)],
         ..GraphProto::default()
     };
-    model(graph)
-}
-
-/// A chain of products whose weights are 84 MB in all, each of which turns rows of [`WIDE`].
-fn chain() -> Vec<u8> {
-    let mut nodes = Vec::new();
-    let mut initializer = Vec::new();
-    for link in 0..LINKS {
-        let mut weights = vec![0f32; WIDE * WIDE];
-        (0..WIDE).for_each(|row| weights[row * WIDE + (row + link + 1) % WIDE] = 1.0);
-        let weights = Tensor::from_vec([WIDE, WIDE], weights).expect("as many as it has");
-        initializer.push(tensor_to_proto(format!("w{link}"), &weights));
-        let last = match link {
-            0 => "x".to_owned(),
-            link => format!("y{}", link - 1),
-        };
-        let weight = format!("w{link}");
-        nodes.push(NodeProto::of(
-            "MatMul",
-            &[&last, &weight],
-            &format!("y{link}"),
-        ));
-    }
-    let port = |name: &str| {
-        let dims = [1, WIDE].map(|size| Dimension::fixed(size as i64)).to_vec();
-        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
-    };
-    model(GraphProto {
-        name: Some("chain".to_owned()),
-        node: nodes,
-        input: vec![port("x")],
-        output: vec![port(&format!("y{}", LINKS - 1))],
-        initializer,
-        ..GraphProto::default()
-    })
-}
-
-fn model(graph: GraphProto) -> Vec<u8> {
     let opset = OperatorSetIdProto {
         version: Some(17),
         ..Default::default()
@@ -107,36 +66,6 @@ fn model(graph: GraphProto) -> Vec<u8> {
         ..ModelProto::default()
     };
     onnx::encode(&model).to_vec()
-}
-
-#[test]
-fn a_model_larger_than_either_of_two_gpus_is_computed_by_both() {
-    if std::env::var_os("SOUK_TEST_GPU").is_none() {
-        eprintln!("SKIPPED: SOUK_TEST_GPU is not set");
-        return;
-    }
-    let market = Market::up();
-    let gpu = || json!({ "gpu": { "name": "llvmpipe", "memory_mib": 64 } });
-    let group = json!({ "group": [gpu(), gpu()] });
-    market.set_in_provider("provider-1", &[("device", group)]);
-    let model = market.path("chain.onnx");
-    fs::write(&model, chain()).expect("a model is written");
-    let values: Vec<f32> = (0..WIDE).map(|it| (it % 31) as f32).collect();
-    let input = Tensor::from_vec([1, WIDE], values.clone()).expect("as many as it has");
-    let input = format!("x={}", market.write("x.npy", &input));
-    let out = market.path("out");
-    let others = ["provider-2", "provider-3", "provider-4"];
-    let others = others.map(|name| market.account_of(name));
-    let mut arguments = vec!["submit", &model, "-i", &input, "-o", &out];
-    arguments.extend(others.iter().flat_map(|other| ["--exclude", other]));
-    let done = market.souk(&arguments).done();
-
-    let answer = floats(&market.folder().join(format!("out/y{}.npy", LINKS - 1)));
-    let turned: usize = (1..=LINKS).sum();
-    let expected = |at: usize| values[(at + WIDE - turned) % WIDE];
-    assert!((0..WIDE).all(|at| answer[at] == expected(at)));
-    let devices = done["report"]["devices"].as_object().expect("devices");
-    assert_eq!(devices.len(), 2, "both had a part: {devices:?}");
 }
 
 /// Has a group of these devices, by itself, compute the branches; its report once the answer is
