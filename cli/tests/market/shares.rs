@@ -76,7 +76,12 @@ pub fn stream(market: &Market, folder: &Path, out: &str) -> Child {
     command.args(["--stream", &format!("images={requests}"), "--window", "1"]);
     command.args(["--upload-limit", UPLOAD, "--no-direct"]);
     let streaming = command.spawn().expect("the binary runs");
-    let answered = || fs::read_dir(market.path(out)).is_ok_and(|answers| answers.count() > 0);
+    // Before anything is bought a hidden file is written there, and removed.
+    let is_answer = |entry: &fs::DirEntry| !entry.file_name().as_encoded_bytes().starts_with(b".");
+    let answered = || {
+        let entries = fs::read_dir(market.path(out)).into_iter().flatten();
+        entries.flatten().any(|entry| is_answer(&entry))
+    };
     until("it is answered", answered);
     streaming
 }
