@@ -2,6 +2,7 @@
 
 mod account;
 mod bench;
+mod demo;
 mod device;
 mod everywhere;
 mod examples;
@@ -31,6 +32,7 @@ pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
     MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
+pub use demo::DemoArgs;
 pub use device::{Backend, Device, Probe};
 pub use everywhere::{Everywhere, Output};
 #[cfg(feature = "generate")]
@@ -90,7 +92,7 @@ impl Args {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Bring up a market on this machine, run a real model through it, and take it down.
-    Demo,
+    Demo(DemoArgs),
     /// A whole market of real processes on this machine.
     #[command(subcommand)]
     Testnet(Testnet),

@@ -53,7 +53,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     paste::work_in(folder);
     match args.command {
-        Command::Demo => return demo::run(output).await,
+        Command::Demo(args) => return demo::run(output, &args).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
         Command::Plan(job) => job::plan(folder, output, &job).await?,
         Command::Submit(submit) => job::submit(folder, output, &submit).await?,

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// A text to go on with.
 #[derive(Debug, clap::Args)]
 pub struct GenerateArgs {
-    /// A language model: a folder as Hugging Face's tools leave it, a GGUF file, or a folder that
-    /// `souk model import` wrote.
+    /// A language model: a folder as Hugging Face's tools leave it, a GGUF file, a folder that
+    /// `souk model import` wrote, or `bundled`, the small one that comes with souk.
     pub model: PathBuf,
     /// The text.
     pub prompt: String,

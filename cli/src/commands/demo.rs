@@ -1,5 +1,8 @@
 //! `souk demo`: a market on this machine, a real model through it, and nothing left behind.
 
+#[cfg(feature = "generate")]
+mod conversation;
+
 use std::process::ExitCode;
 
 use souk_node::buyer::Buyer;
@@ -11,7 +14,7 @@ use souk_testnet::models::digits;
 use souk_testnet::supervisor::Supervisor;
 
 use super::{job, testnet};
-use crate::args::Output;
+use crate::args::{DemoArgs, Output};
 use crate::failure::{Failure, INTERRUPTED, Kind};
 use crate::folder::{join, scratch};
 use crate::show::balance::Balances;
@@ -22,7 +25,7 @@ use crate::stop;
 const ACCURACY_MIN: f64 = 0.97;
 
 /// Runs the demo. Interrupted, it takes everything down and says so by its exit code.
-pub async fn run(output: Output) -> Result<ExitCode, Failure> {
+pub async fn run(output: Output, args: &DemoArgs) -> Result<ExitCode, Failure> {
     let home = scratch("souk-demo-")?;
     let text = output == Output::Text;
     if text {
@@ -32,6 +35,10 @@ pub async fn run(output: Output) -> Result<ExitCode, Failure> {
     let mut supervisor = testnet::spawn(home.path(), &shape)?;
     let day = async {
         testnet::ready(home.path(), &mut supervisor).await?;
+        #[cfg(feature = "generate")]
+        if args.chat {
+            return conversation::day(home.path(), output).await;
+        }
         market_day(&mut supervisor, home.path(), output).await
     };
     let shown = tokio::select! {
@@ -46,12 +53,22 @@ pub async fn run(output: Output) -> Result<ExitCode, Failure> {
             shown?;
             if text {
                 say("everything is taken down; next, a market that stays, and a model of yours:");
-                say("  souk testnet up --detach");
-                say("  souk plan MODEL.onnx -i NAME=FILE.npy");
+                next(args).iter().for_each(|line| say(line));
             }
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// What to type next.
+fn next(args: &DemoArgs) -> [&'static str; 2] {
+    let up = "  souk testnet up --detach";
+    #[cfg(feature = "generate")]
+    if args.chat {
+        return [up, "  souk chat MODEL"];
+    }
+    let DemoArgs { .. } = args;
+    [up, "  souk plan MODEL.onnx -i NAME=FILE.npy"]
 }
 
 async fn market_day(

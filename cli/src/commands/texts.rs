@@ -7,6 +7,7 @@ mod writing;
 
 use std::path::Path;
 
+use souk_llm::bundled;
 use souk_llm::chat::Message;
 use souk_llm::model::{Card, LanguageModel, ModelError};
 use souk_llm::sampling::Sampling;
@@ -32,9 +33,13 @@ pub struct Voice {
     pub room: usize,
 }
 
-/// Opens a model.
+/// Opens a model: one of the user's, or where it is called so the one that comes with souk.
 pub fn open(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice), Failure> {
-    let model = LanguageModel::open(path).map_err(refused)?;
+    let model = match path == Path::new(bundled::NAME) && !path.exists() {
+        true => bundled::open(crate::folder::scratch("souk-model-")?.path()),
+        false => LanguageModel::open(path),
+    };
+    let model = model.map_err(refused)?;
     let voice = Voice {
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),
@@ -50,7 +55,7 @@ pub fn room(model: &LanguageModel, wanted: Option<usize>) -> usize {
 
 /// A model that cannot be used.
 pub fn refused(error: ModelError) -> Failure {
-    let hint = "a folder with config.json, tokenizer.json and .safetensors, or a GGUF file";
+    let hint = "a folder with config.json, tokenizer.json and .safetensors; a GGUF file; `bundled`";
     Failure::new(Kind::Input, error, hint)
 }
 

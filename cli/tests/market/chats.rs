@@ -66,6 +66,28 @@ fn a_conversation_in_the_market_is_that_of_this_machine() {
     market.assert_escrow_returns();
 }
 
+#[test]
+fn the_model_that_comes_with_souk_says_what_words_mean() {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let shown = crate::common::souk(home.path(), &["demo", "--chat"]).done();
+    let answers = shown["answers"].as_array().expect("answers");
+    assert_eq!(answers.len(), 3, "{shown}");
+    // A part of the model for each of two providers, each of which signed for it.
+    let receipts = shown["receipts"].as_array().expect("receipts");
+    let sellers = receipts.iter().map(|it| it["body"]["provider"].as_str());
+    let sellers: std::collections::BTreeSet<_> = sellers.collect();
+    assert_eq!(sellers.len(), 2, "{shown}");
+    let asked = [
+        "generate",
+        "bundled",
+        "What is a lease?",
+        "--here",
+        "--chat",
+    ];
+    let here = crate::common::souk(home.path(), &asked).done();
+    assert_eq!(here["text"], answers[0]);
+}
+
 /// A server, which is told to stop when this is dropped.
 struct Server {
     process: Child,

@@ -1,0 +1,106 @@
+//! `souk demo --chat`: questions to the language model that comes with souk, cut over two
+//! providers.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use souk_llm::bundled;
+use souk_llm::sampling::Sampling;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::args::{LeaseArgs, Output, PlaceArgs};
+use crate::commands::generate;
+use crate::commands::texts::{self, Place, Wish, WrittenText};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, say};
+
+/// What is asked, and a word of the answer.
+const QUESTIONS: [(&str, &str); 3] = [
+    ("What is a lease?", "device time"),
+    ("What is an ask?", "offer"),
+    ("What is escrow?", "credits"),
+];
+
+/// Tokens of an answer, and of all of them with their questions.
+const ANSWER_MAX: usize = 64;
+const SESSION: usize = 400;
+
+/// Providers that have a part of the model each.
+const PROVIDERS: usize = 2;
+
+/// The most that the answers may cost, in credits.
+const BUDGET: f64 = 5.0;
+
+/// Asks over the market in a folder.
+pub async fn day(home: &Path, output: Output) -> Outcome {
+    let (model, voice) = texts::open(Path::new(bundled::NAME), None)?;
+    let place = PlaceArgs {
+        here: false,
+        lease: LeaseArgs {
+            budget: Some(BUDGET),
+            min_providers: PROVIDERS,
+            max_providers: PROVIDERS,
+            wait: 0,
+            out: None,
+        },
+        context: None,
+        threads: None,
+    };
+    let model = (model, voice.room);
+    let stop = Arc::<Notify>::default();
+    let mut place = Place::open((home, output), model, &place, SESSION, stop).await?;
+    let answered = tokio::task::block_in_place(|| -> Result<Vec<WrittenText>, Failure> {
+        let mut sequence = place.sequence(&Handle::current())?;
+        let mut messages = Vec::new();
+        let mut answers = Vec::new();
+        for (question, _) in QUESTIONS {
+            if output == Output::Text {
+                say(&format!("> {question}"));
+            }
+            messages.push(texts::message("user", question));
+            let wish = Wish {
+                prompt: &voice.conversation(&messages)?,
+                sampling: &Sampling::default(),
+                stops: &[],
+                tokens_max: ANSWER_MAX,
+                is_wanted: &|| true,
+            };
+            let told = |piece: &str| generate::say(output, piece);
+            let answer = texts::write(&voice, &mut sequence, &wish, told)?;
+            if output == Output::Text {
+                say(&format!("\n  {}", answer.line()));
+            }
+            messages.push(texts::message("assistant", &answer.text));
+            answers.push(answer);
+        }
+        Ok(answers)
+    });
+    let (receipts, failed) = place.close().await;
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    let answers = answered?;
+    match output {
+        Output::Json => show::json(&json!({
+            "answers": answers.iter().map(|it| &it.text).collect::<Vec<_>>(),
+            "receipts": receipts,
+        })),
+        Output::Text => texts::tell_paid(&receipts),
+    }
+    judge(&answers)
+}
+
+/// Fails where an answer is not what the model was taught.
+fn judge(answers: &[WrittenText]) -> Outcome {
+    let wrong = QUESTIONS.iter().zip(answers);
+    let wrong = wrong.filter(|((_, word), answer)| !answer.text.contains(word));
+    match wrong.map(|((question, _), _)| *question).next() {
+        None => Ok(()),
+        Some(question) => {
+            let cause = format!("{question:?} was not answered as the model was taught");
+            Err(Failure::new(Kind::Verification, cause, ""))
+        }
+    }
+}
