@@ -18,9 +18,9 @@ use crate::show::{self, say};
 
 /// What is asked, and a word of the answer.
 const QUESTIONS: [(&str, &str); 3] = [
-    ("What is a lease?", "device time"),
+    ("What is a lease?", "time bought"),
     ("What is an ask?", "offer"),
-    ("What is escrow?", "credits"),
+    ("What is escrow?", "held for a lease"),
 ];
 
 /// Tokens of an answer, and of all of them with their questions.
@@ -30,8 +30,8 @@ const SESSION: usize = 400;
 /// Providers that have a part of the model each.
 const PROVIDERS: usize = 2;
 
-/// The most that the answers may cost, in credits.
-const BUDGET: f64 = 5.0;
+/// The most that the answers may cost, in credits: what leases hold until they are settled counts.
+const BUDGET: f64 = 30.0;
 
 /// Asks over the market in a folder.
 pub async fn day(home: &Path, output: Output) -> Outcome {
