@@ -117,9 +117,6 @@ pub struct Requests {
     pub count: u32,
     /// How many may be under way at a time; at most [`WINDOW_MAX`].
     pub window: u32,
-    /// Whether they are a session: what the model calls states stays with the providers, and the
-    /// requests may differ in shape. Such a job ends where its leases do.
-    pub session: bool,
     /// Their inputs by name, until the sender is dropped.
     pub inputs: mpsc::Receiver<BTreeMap<String, Tensor>>,
 }
@@ -378,7 +375,6 @@ impl Buyer {
             requests: Requests {
                 count: 1,
                 window: 1,
-                session: false,
                 inputs,
             },
             answers,
@@ -420,7 +416,7 @@ impl Buyer {
             Some((journal, command)) => (journal.job(), command.to_string()),
         };
         let requests = &submission.requests;
-        let mut planner = Planner::new(self, job, quote.graph.clone(), requests.session);
+        let mut planner = Planner::new(self, job, quote.graph.clone());
         let spec = self.spec(job, &quote.graph, (id, requests.count), command, requests);
         let spec = spec.map_err(|error| UnfinishedJob::at_once(id, no_graph(&error)))?;
         let plan = planner.take(quote);
@@ -459,7 +455,7 @@ impl Buyer {
             let put = self.tensors.store().put_tensor(&value);
             put.map_err(|error| failed(Reason::Memory(error.to_string())))?;
         }
-        let planner = Planner::new(self, job, graph, submission.requests.session);
+        let planner = Planner::new(self, job, graph);
         let begin = |now| JobCore::resume(spec, past, now);
         let writer = Some(journal.start());
         let shell = Shell::new(self, begin, planner, id, (submission, writer));
@@ -478,7 +474,7 @@ impl Buyer {
         let none = BTreeMap::new();
         let about = if all == 1 { &job.inputs } else { &none };
         let states = graph.states();
-        let is_kept = |id: &_| requests.session && states.contains(id);
+        let is_kept = |id: &_| job.limits.session && states.contains(id);
         let made = |id: &&_| graph.value(**id).producer().is_some() && !is_kept(*id);
         let outputs = graph.outputs().iter().filter(made);
         Ok(JobSpec {
@@ -489,7 +485,7 @@ impl Buyer {
             command,
             outputs: outputs.map(|id| graph.value(*id).name.clone()).collect(),
             requests: requests.count,
-            session: requests.session,
+            session: job.limits.session,
             window: requests.window,
             given: job.inputs.values().map(Tensor::id).collect(),
             limits: job.limits.told(),

@@ -156,6 +156,27 @@ fn a_text_whose_budget_is_too_small_is_refused_and_costs_nothing() {
     let refused = market.souk(&asked);
     assert_ne!(refused.code, 0);
     assert!(refused.stdout.contains("--budget"), "{}", refused.stdout);
+    // A part of what the leases of so many requests hold: it is known before any is bought, and is
+    // not tried again and again.
+    let asked = [
+        "generate",
+        &model,
+        PROMPT,
+        "--max",
+        "1000",
+        "--min-providers",
+        "2",
+    ];
+    let refused = market.souk(&[&asked[..], &["--budget", "2"]].concat());
+    assert_eq!(refused.code, 9, "{}", refused.stdout);
+    assert!(
+        refused.stderr.matches("buying another").count() == 0,
+        "{}",
+        refused.stderr
+    );
+    let facts: Value = serde_json::from_str(&refused.stdout).expect("JSON");
+    let cause = facts["error"]["cause"].as_str().expect("a cause");
+    assert!(cause.contains("hold"), "{cause}");
     assert_eq!(market.souk(&["balance"]).done()["totals"]["escrow"], 0);
 }
 

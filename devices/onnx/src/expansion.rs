@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use body::Body;
 use facts::Facts;
-pub use preparation::{Preparation, PreparationError};
+pub use preparation::{Preparation, PreparationError, Wrong, ngrams};
 pub use words::{Texts, Words};
 
 /// What ONNX Runtime and its tools write beyond ONNX.

@@ -22,7 +22,6 @@ pub mod custom;
 mod decode;
 pub mod expansion;
 pub mod graph;
-pub mod ngrams;
 mod placement;
 mod proto;
 pub mod ranks;

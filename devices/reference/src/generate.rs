@@ -1,7 +1,8 @@
 //! Operators that make tensors from attributes and sizes.
 
 use souk_memory::{DType, Tensor};
-use souk_onnx::ngrams::{NgramError, of_numbers, width};
+use souk_onnx::expansion::Wrong;
+use souk_onnx::expansion::ngrams::{of_numbers, width};
 use souk_onnx::tensor_from_proto;
 
 use super::call::{Call, KernelError, Results};
@@ -33,9 +34,9 @@ pub(super) fn ngrams(call: &Call<'_>) -> Results {
     count(&[input.dims().first().copied().unwrap_or(1), width(call.node)])?;
     let counted = of_numbers(call.node, &call.ints(0)?, input.dims());
     counted.map(|it| vec![it]).map_err(|fault| match fault {
-        NgramError::Attribute { name, .. } => KernelError::Attribute(name),
-        NgramError::Shape(dims) => KernelError::Shapes(dims, vec![1, 1]),
-        NgramError::Tensor(fault) => fault.into(),
+        Wrong::Attribute { name, .. } => KernelError::Attribute(name),
+        Wrong::Tensor(fault) => fault.into(),
+        _ => KernelError::Shapes(input.dims().to_vec(), vec![1, 1]),
     })
 }
 

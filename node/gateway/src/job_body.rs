@@ -192,6 +192,7 @@ impl JobBody {
             spot: self.spot,
             wait: time("wait", self.wait)?,
             requests: 1,
+            session: false,
             priority: Some(self.priority),
         })
     }

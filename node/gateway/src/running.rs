@@ -264,7 +264,6 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
         requests: Requests {
             count: u32::from(!is_answered),
             window: 1,
-            session: false,
             inputs,
         },
         answers,

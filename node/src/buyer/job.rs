@@ -64,6 +64,9 @@ pub struct Limits {
     pub wait: Duration,
     /// Requests that go through the model one behind the other; 1 for a single run.
     pub requests: u32,
+    /// Whether those are the steps of a session: what the model calls states stays with the
+    /// providers, and the requests may differ in shape. Such a job ends where its leases do.
+    pub session: bool,
     /// Its place among this buyer's own jobs that want the same devices; none to stand back for no
     /// job and have none stand back.
     pub priority: Option<Priority>,
@@ -125,6 +128,7 @@ impl Default for Limits {
             spot: false,
             wait: Duration::ZERO,
             requests: 1,
+            session: false,
             priority: None,
         }
     }

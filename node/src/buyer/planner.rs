@@ -21,15 +21,10 @@ use super::turn::Turn;
 use super::{Buyer, QuoteError};
 use crate::buyer::job::{Job, Limits};
 
-/// What a request of a session waits at each provider beside what is planned, on a busy machine.
-const HOP: Micros = Micros::millis(5);
-
 /// Plans one job, and knows the plans that it bought.
 pub(super) struct Planner {
     buyer: Buyer,
     graph: Graph,
-    /// Whether states stay with the providers.
-    session: bool,
     /// The inputs of one request: all have the same shapes.
     inputs: BTreeMap<String, Tensor>,
     limits: Limits,
@@ -52,14 +47,13 @@ pub(super) enum PlanError {
 
 impl Planner {
     /// For a job over its whole graph.
-    pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph, session: bool) -> Planner {
+    pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph) -> Planner {
         Planner {
             buyer: buyer.clone(),
             weights: cut::weights(&graph)
                 .map(|(id, weight)| (id, weight.clone()))
                 .collect(),
             graph,
-            session,
             inputs: job.inputs.clone(),
             limits: job.limits.clone(),
             turn: None,
@@ -71,7 +65,7 @@ impl Planner {
     /// Takes a quote that was just made; the plan of it.
     pub(super) fn take(&mut self, quote: Quote) -> Plan {
         let mut plan = plan_of(&quote);
-        if self.session {
+        if self.limits.session {
             keep_states(&mut plan, &quote);
         }
         self.turn = Some(quote.turn.clone());
@@ -198,16 +192,13 @@ pub(super) fn plan_of(quote: &Quote) -> Plan {
         id: quote.hash(),
         legs,
         parts: parts.collect(),
-        makespan: micros(quote.run_seconds() + quote.upload_seconds()),
+        makespan: micros(quote.run_seconds() + quote.hop_seconds + quote.upload_seconds()),
     }
 }
 
-/// Takes states out of what parts read and give, and gives requests time to go round one by one;
-/// none is like another, so none is judged by the plan's figures.
+/// Takes states out of what parts read and give. No request is like another, so none is judged by
+/// the plan's figures.
 fn keep_states(plan: &mut Plan, quote: &Quote) {
-    let hops = u64::from(quote.requests).saturating_mul(plan.legs.len() as u64);
-    let waited = Micros(HOP.0.saturating_mul(hops));
-    plan.makespan = plan.makespan.plus(waited);
     let graph = &quote.graph;
     let states = graph.states();
     let states = states.iter().map(|id| graph.value(*id).name.as_str());

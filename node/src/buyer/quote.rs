@@ -53,6 +53,8 @@ pub struct Quote {
     pub objective: Objective,
     /// How many requests it is for; the plan's times and costs are those of all of them.
     pub requests: u32,
+    /// What the requests of a session wait at its providers, on top of that.
+    pub hop_seconds: f64,
     /// Its place among the buyer's jobs, until it is bought.
     pub(super) turn: Arc<Turn>,
 }
@@ -259,6 +261,7 @@ pub(super) async fn over_book(
     let taken: Vec<usize> = taken.collect();
     turn.check(taken.iter().map(|offer| &listings[*offer]))?;
     Ok(Quote {
+        hop_seconds: terms::hops(&limits, &plan),
         graph,
         listings,
         ways,
@@ -335,7 +338,8 @@ fn within_budget(
     let Some(budget) = limits.budget else {
         return Ok((listings, planned));
     };
-    let comfortable = terms::comfortable(planned.makespan_seconds);
+    let lasts = |plan: &Plan| plan.makespan_seconds + terms::hops(limits, plan);
+    let comfortable = terms::comfortable(lasts(&planned));
     if escrow(&listings, &planned, limits, comfortable) <= budget {
         return Ok((listings, planned));
     }
@@ -354,12 +358,7 @@ fn within_budget(
         options.push((few, planned));
     }
     let needed = |(listings, plan): &(Vec<Listing>, Plan)| {
-        escrow(
-            listings,
-            plan,
-            limits,
-            terms::shortest(plan.makespan_seconds),
-        )
+        escrow(listings, plan, limits, terms::shortest(lasts(plan)))
     };
     let cheapest = options
         .into_iter()

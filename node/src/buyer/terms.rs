@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use souk_market::Millis;
+use souk_scheduler::planning::Plan;
+
+use super::job::Limits;
 
 /// Micro-credits in a credit.
 pub const MICRO: f64 = 1e6;
@@ -14,6 +17,15 @@ const COMFORT: Duration = Duration::from_secs(2);
 /// from the trade to the receipt on an idle machine, twice.
 const TIME_MARGIN_MIN: f64 = 1.5;
 const ALLOWANCE_MIN: Duration = Duration::from_millis(100);
+
+/// What a request of a session waits at each provider beside what is planned, on a busy machine.
+const HOP: Duration = Duration::from_millis(5);
+
+/// What the requests of a session wait in all, since they go round one by one.
+pub(super) fn hops(limits: &Limits, plan: &Plan) -> f64 {
+    let rounds = if limits.session { limits.requests } else { 0 };
+    HOP.as_secs_f64() * f64::from(rounds) * plan.offers().len() as f64
+}
 
 /// The shortest lease under which a plan of that length may be run.
 pub(super) fn shortest(makespan_seconds: f64) -> Millis {

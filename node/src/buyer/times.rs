@@ -39,12 +39,12 @@ pub struct Watch {
 }
 
 impl Times {
-    /// By a plan; nobody plans to wait.
+    /// By a plan; nobody but a session plans to wait.
     #[must_use]
     pub fn planned(quote: &Quote) -> Times {
         Times {
             upload: quote.upload_seconds(),
-            wait: 0.0,
+            wait: quote.hop_seconds,
             compute: quote.run_seconds(),
             price: quote.price().0,
         }

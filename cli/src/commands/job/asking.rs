@@ -254,7 +254,6 @@ impl<'a> Asking<'a> {
             requests: Requests {
                 count: self.asked_now(),
                 window: self.args.window,
-                session: false,
                 inputs,
             },
             answers,

@@ -104,7 +104,6 @@ impl MarketSession {
             requests: Requests {
                 count: self.job.limits.requests,
                 window: 1,
-                session: true,
                 inputs,
             },
             answers: answered,
@@ -306,6 +305,7 @@ fn limits(args: &LeaseArgs, requests: u32) -> Result<Limits, Failure> {
         providers_max: args.max_providers.max(args.min_providers),
         wait: Duration::from_secs(args.wait),
         requests,
+        session: true,
         ..Limits::default()
     })
 }

@@ -6,6 +6,7 @@
 //! no text leaves the machine.
 
 mod moves;
+pub mod ngrams;
 mod operators;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,6 @@ use thiserror::Error;
 
 use super::RUNTIME_DOMAIN;
 use super::words::{Texts, Words, is_text_cast};
-use crate::ngrams::NgramError;
 use crate::{GraphProto, NodeProto, ValueInfoProto, constant, tensor_from_proto};
 
 /// The nodes that are computed from texts before a model runs, and the constants they read.
@@ -55,9 +55,6 @@ pub enum Wrong {
     /// A tensor does not have the shape that it must have.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// Sequences of words cannot be counted.
-    #[error(transparent)]
-    Ngrams(#[from] NgramError),
     /// An input is not there.
     #[error("its input {0} is missing")]
     Missing(usize),

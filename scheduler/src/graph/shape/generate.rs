@@ -92,7 +92,7 @@ pub(super) fn multinomial(operation: &Operation<'_>) -> Inference {
 
 /// `TfIdfVectorizer`: a column for each sequence that counts.
 pub(super) fn ngrams(operation: &Operation<'_>) -> Inference {
-    let width = Some(souk_onnx::ngrams::width(operation.node) as u64);
+    let width = Some(souk_onnx::expansion::ngrams::width(operation.node) as u64);
     let dims = operation.dims(0).map(|dims| match *dims.as_slice() {
         [rows, _] => vec![rows, width],
         _ => vec![width],

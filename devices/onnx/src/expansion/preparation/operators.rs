@@ -4,8 +4,8 @@ use regex_lite::Regex;
 use souk_memory::{DType, Tensor};
 
 use super::super::words::Words;
-use super::Wrong;
-use crate::{NodeProto, ngrams};
+use super::{Wrong, ngrams};
+use crate::NodeProto;
 
 /// What stands at the ends of a text's tokens where an exporter asks for it.
 const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];

@@ -2,29 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use souk_memory::{Tensor, TensorError};
-use thiserror::Error;
+use souk_memory::Tensor;
 
+use super::Wrong;
 use crate::NodeProto;
-
-/// Rows that cannot be counted.
-#[derive(Clone, Debug, PartialEq, Error)]
-pub enum NgramError {
-    /// An attribute has a value that is not known.
-    #[error("its attribute {name} is {found:?}")]
-    Attribute {
-        /// Its name.
-        name: &'static str,
-        /// What it is.
-        found: String,
-    },
-    /// A shape does not do.
-    #[error("the shape {0:?} does not fit")]
-    Shape(Vec<usize>),
-    /// What is made is no tensor.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-}
 
 /// What is counted and how it is weighed.
 struct Counter<T> {
@@ -38,11 +19,11 @@ struct Counter<T> {
 }
 
 /// The counts of each row of texts, weighed.
-pub(crate) fn of_texts(
+pub(super) fn of_texts(
     node: &NodeProto,
     texts: &[String],
     dims: &[usize],
-) -> Result<Tensor, NgramError> {
+) -> Result<Tensor, Wrong> {
     let pool = node.strings("pool_strings").unwrap_or_default();
     let pool = pool
         .iter()
@@ -54,8 +35,8 @@ pub(crate) fn of_texts(
 /// The counts of each row of numbers, weighed.
 ///
 /// # Errors
-/// [`NgramError`]: neither one row nor several, or attributes that do not fit each other.
-pub fn of_numbers(node: &NodeProto, numbers: &[i64], dims: &[usize]) -> Result<Tensor, NgramError> {
+/// [`Wrong`]: neither one row nor several, or attributes that do not fit each other.
+pub fn of_numbers(node: &NodeProto, numbers: &[i64], dims: &[usize]) -> Result<Tensor, Wrong> {
     let pool = node.ints("pool_int64s").unwrap_or_default();
     counted(node, pool, numbers, dims)
 }
@@ -65,13 +46,13 @@ fn counted<T: Ord + Copy>(
     pool: &[T],
     words: &[T],
     dims: &[usize],
-) -> Result<Tensor, NgramError> {
+) -> Result<Tensor, Wrong> {
     let counter = Counter::of(node, pool)?;
     let weigh = weigher(node, counter.width)?;
     let (rows, length) = match *dims {
         [length] => (1, length),
         [rows, length] => (rows, length),
-        _ => return Err(NgramError::Shape(dims.to_vec())),
+        _ => return Err(Wrong::Shape(dims.to_vec())),
     };
     let mut made = Vec::with_capacity(rows * counter.width);
     for row in 0..rows {
@@ -96,7 +77,7 @@ pub fn width(node: &NodeProto) -> usize {
 }
 
 /// How a count is weighed, by its column.
-fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, NgramError> {
+fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, Wrong> {
     let weights = node.floats("weights").unwrap_or_default();
     // Weights are of sequences as they are listed, each of which has a column.
     let mut by_column = vec![1.0_f32; width];
@@ -116,7 +97,7 @@ fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32,
         "TFIDF" => (true, true),
         _ => {
             let found = mode.to_owned();
-            return Err(NgramError::Attribute {
+            return Err(Wrong::Attribute {
                 name: "mode",
                 found,
             });
@@ -137,7 +118,7 @@ fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32,
 }
 
 impl<T: Ord + Copy> Counter<T> {
-    fn of(node: &NodeProto, pool: &[T]) -> Result<Self, NgramError> {
+    fn of(node: &NodeProto, pool: &[T]) -> Result<Self, Wrong> {
         let size = |name: &'static str, least: i64| {
             let found = node.int(name).unwrap_or(least).max(least);
             usize::try_from(found).unwrap_or(usize::MAX)
@@ -147,7 +128,7 @@ impl<T: Ord + Copy> Counter<T> {
         let indexes = node.ints("ngram_indexes").unwrap_or_default();
         let wrong = |name| {
             let found = "not of the pool's size".to_owned();
-            NgramError::Attribute { name, found }
+            Wrong::Attribute { name, found }
         };
         let mut columns = BTreeMap::new();
         let mut sequences = indexes.iter();
