@@ -1,5 +1,7 @@
 //! Text token by token: a session of a decoder stepped until something ends it.
 
+mod drafts;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -8,8 +10,10 @@ use souk_vocabulary::processor::RunError;
 use souk_vocabulary::processor::session::Session;
 use thiserror::Error;
 
+use drafts::Drafts;
+
 use crate::decoder::{LENGTH, LOGITS, POSITIONS, ROWS, TOKENS, WRITE};
-use crate::sampling::{History, Sampling};
+use crate::sampling::{History, LogProbabilities, Sampling};
 
 /// Tokens of a prompt that are given at once: enough for products to be computed by blocks, few
 /// enough that what lies between layers stays small.
@@ -175,8 +179,32 @@ pub struct Request<'a> {
     pub ends: &'a [u32],
     /// Tokens at most.
     pub tokens_max: usize,
+    /// Tokens that may be drafted for a step at most. The text is the same with and without.
+    pub drafts_max: usize,
+    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    pub likeliest: Option<usize>,
     /// Whether anybody still wants it: asked before each step.
     pub is_wanted: &'a dyn Fn() -> bool,
+}
+
+/// A token that was drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DrawnToken {
+    /// Which.
+    pub id: u32,
+    /// How likely it was, where that is wanted.
+    pub probabilities: Option<LogProbabilities>,
+}
+
+/// How a text was generated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// What ended it.
+    pub ending: Ending,
+    /// Tokens that were drafted.
+    pub drafted: usize,
+    /// Those of them that the text went on with.
+    pub accepted: usize,
 }
 
 /// Makes a sequence the prompt, of which only what it does not begin with is computed, and
@@ -188,49 +216,114 @@ pub struct Request<'a> {
 pub fn generate(
     sequence: &mut Sequence<'_>,
     request: &Request<'_>,
-    mut take: impl FnMut(u32) -> ControlFlow<()>,
-) -> Result<Ending, GenerationError> {
+    take: impl FnMut(DrawnToken) -> ControlFlow<()>,
+) -> Result<Generated, GenerationError> {
     let (wanted, room) = (request.prompt.len(), sequence.room);
     if wanted > room {
         return Err(GenerationError::Room { wanted, room });
     }
-    let kept = sequence.agree(request.prompt);
-    let mut logits = Vec::new();
-    for chunk in request.prompt[kept..].chunks(CHUNK) {
-        if !(request.is_wanted)() {
-            return Ok(Ending::Taker);
+    let mut writing = Writing {
+        sequence,
+        request,
+        text: request.prompt.to_vec(),
+        drafts: Drafts::new(request.drafts_max),
+        take,
+    };
+    let ending = writing.write()?;
+    let (drafted, accepted) = writing.drafts.counts();
+    Ok(Generated {
+        ending,
+        drafted,
+        accepted,
+    })
+}
+
+/// A text as it is generated.
+struct Writing<'a, 'b, T> {
+    sequence: &'a mut Sequence<'b>,
+    request: &'a Request<'a>,
+    /// The prompt, and what was generated.
+    text: Vec<u32>,
+    drafts: Drafts,
+    take: T,
+}
+
+impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
+    fn write(&mut self) -> Result<Ending, GenerationError> {
+        let kept = self.sequence.agree(self.request.prompt);
+        let mut logits = Vec::new();
+        for chunk in self.request.prompt[kept..].chunks(CHUNK) {
+            if !(self.request.is_wanted)() {
+                return Ok(Ending::Taker);
+            }
+            logits = self.sequence.push(chunk)?;
         }
-        logits = sequence.push(chunk)?;
+        if logits.is_empty() {
+            return Err(GenerationError::Empty);
+        }
+        let mut draft = Vec::new();
+        loop {
+            if let ControlFlow::Break(ending) = self.draw(&logits, &draft) {
+                return Ok(ending);
+            }
+            if self.sequence.length() == self.sequence.room {
+                return Ok(Ending::Room);
+            }
+            if !(self.request.is_wanted)() {
+                return Ok(Ending::Taker);
+            }
+            let said = self.text.len() - self.request.prompt.len();
+            let free = self.sequence.room - self.sequence.length();
+            // A step gives one token more than are drafted.
+            let most = free.min(self.request.tokens_max - said) - 1;
+            draft = self.drafts.draft(&self.text, most);
+            let last = self.text[self.text.len() - 1];
+            logits = self.sequence.push_all(&[&[last], &draft[..]].concat())?;
+        }
     }
-    if logits.is_empty() {
-        return Err(GenerationError::Empty);
+
+    /// Draws the next tokens: from the logits after what was said, and after each drafted token
+    /// for as long as it is the one that is drawn. The rest of a draft is taken back.
+    fn draw(&mut self, logits: &[f32], draft: &[u32]) -> ControlFlow<Ending> {
+        let begin = self.sequence.length() - draft.len();
+        let rows = logits.chunks_exact(logits.len() / (draft.len() + 1));
+        for (at, row) in rows.enumerate() {
+            let token = self.next(row)?;
+            if draft.get(at) != Some(&token) {
+                self.sequence.truncate(begin + at);
+                self.drafts.learn(draft.len(), at);
+                break;
+            }
+        }
+        ControlFlow::Continue(())
     }
-    let mut generated = Vec::new();
-    while generated.len() < request.tokens_max {
-        let history = History {
-            prompt: request.prompt,
-            generated: &generated,
+
+    /// The next token, drawn and handed on.
+    fn next(&mut self, logits: &[f32]) -> ControlFlow<Ending, u32> {
+        let (prompt, generated) = self.text.split_at(self.request.prompt.len());
+        if generated.len() >= self.request.tokens_max {
+            return ControlFlow::Break(Ending::Length);
+        }
+        let history = History { prompt, generated };
+        let token = self.request.sampling.draw(logits, history);
+        if self.request.ends.contains(&token) {
+            return ControlFlow::Break(Ending::Token);
+        }
+        self.text.push(token);
+        let said = self.text.len() - self.request.prompt.len();
+        let wanted = self.request.likeliest;
+        let drawn = DrawnToken {
+            id: token,
+            probabilities: wanted.map(|most| LogProbabilities::of(logits, token, most)),
         };
-        let token = request.sampling.draw(&logits, history);
-        if request.ends.contains(&token) {
-            return Ok(Ending::Token);
+        match (self.take)(drawn) {
+            ControlFlow::Break(()) => ControlFlow::Break(Ending::Taker),
+            ControlFlow::Continue(()) if said == self.request.tokens_max => {
+                ControlFlow::Break(Ending::Length)
+            }
+            ControlFlow::Continue(()) => ControlFlow::Continue(token),
         }
-        generated.push(token);
-        if take(token).is_break() {
-            return Ok(Ending::Taker);
-        }
-        if generated.len() == request.tokens_max {
-            break;
-        }
-        if sequence.length() == sequence.room {
-            return Ok(Ending::Room);
-        }
-        if !(request.is_wanted)() {
-            return Ok(Ending::Taker);
-        }
-        logits = sequence.push(&[token])?;
     }
-    Ok(Ending::Length)
 }
 
 #[cfg(test)]

@@ -218,6 +218,50 @@ impl Sampling {
     }
 }
 
+/// How likely a model holds a token, and which ones it holds likeliest; logarithms of
+/// probabilities, before anything is done to the logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogProbabilities {
+    /// The token's.
+    pub token: f64,
+    /// The likeliest tokens, the likeliest first.
+    pub likeliest: Vec<(u32, f64)>,
+}
+
+impl LogProbabilities {
+    /// By logits, for a token among them and so many of the likeliest.
+    ///
+    /// # Panics
+    /// Where there is no logit of the token.
+    #[must_use]
+    pub fn of(logits: &[f32], token: u32, most: usize) -> Self {
+        let scores = logits.iter().map(|&logit| f64::from(logit)).enumerate();
+        let mut scores: Vec<(u32, f64)> = scores.map(|(id, score)| (id as u32, score)).collect();
+        let largest = scores
+            .iter()
+            .fold(f64::NEG_INFINITY, |most, (_, score)| most.max(*score));
+        let sum: f64 = scores
+            .iter()
+            .map(|(_, score)| (score - largest).exp())
+            .sum();
+        let all = largest + sum.ln();
+        let own = scores[token as usize].1 - all;
+        let likelier = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        if most < scores.len() {
+            scores.select_nth_unstable_by(most, likelier);
+            scores.truncate(most);
+        }
+        scores.sort_unstable_by(likelier);
+        Self {
+            token: own,
+            likeliest: scores
+                .iter()
+                .map(|(id, score)| (*id, score - all))
+                .collect(),
+        }
+    }
+}
+
 /// The first of the largest.
 fn likeliest(scores: &[f64]) -> u32 {
     let mut best = 0;
@@ -299,6 +343,20 @@ mod tests {
     /// Logits of these probabilities.
     fn logits(shares: &[f64]) -> Vec<f32> {
         shares.iter().map(|share| share.ln() as f32).collect()
+    }
+
+    #[test]
+    fn probabilities_that_are_told_are_the_models_own() {
+        let told = LogProbabilities::of(&logits(&[0.1, 0.4, 0.2, 0.3]), 0, 2);
+        let near = |a: f64, b: f64| (a.exp() - b).abs() < 1e-6;
+        assert!(near(told.token, 0.1));
+        let ids: Vec<u32> = told.likeliest.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, [1, 3]);
+        assert!(near(told.likeliest[0].1, 0.4) && near(told.likeliest[1].1, 0.3));
+        // More than there are, of logits that are far from being logarithms.
+        let told = LogProbabilities::of(&[1000.0, 1000.0, f32::NEG_INFINITY], 1, 20);
+        assert!(near(told.token, 0.5));
+        assert_eq!(told.likeliest.len(), 3);
     }
 
     #[test]

@@ -63,6 +63,15 @@ impl Tokenizer {
         self.0.token_to_id(token)
     }
 
+    /// The text of one token by itself; where it ends within a character, with what stands for
+    /// one that is not whole.
+    ///
+    /// # Errors
+    /// [`TokenError::Decode`].
+    pub fn text_of(&self, token: u32) -> Result<String, TokenError> {
+        self.0.decode(&[token], false).map_err(TokenError::Decode)
+    }
+
     /// Text as tokens come; a token that ends within a character gives none yet.
     #[must_use]
     pub fn stream(&self) -> TextStream<'_> {

@@ -3,6 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use souk_node::scheduler::planning::Objective;
+
+use super::job::objective;
+
 /// A text to go on with.
 #[derive(Debug, clap::Args)]
 pub struct GenerateArgs {
@@ -90,6 +94,10 @@ pub struct PlaceArgs {
     /// 4096 at most, unless given.
     #[arg(long, value_name = "POSITIONS", value_parser = positions)]
     pub context: Option<usize>,
+    /// Draft up to so many tokens a step, from what the text said before: each that is right saves a
+    /// round to the providers, each costs its logits on the way back. The text is the same.
+    #[arg(long, default_value_t = 0, value_name = "TOKENS")]
+    pub draft: usize,
     /// Threads of this machine; as many as there are cores unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,
@@ -107,6 +115,9 @@ pub struct LeaseArgs {
     /// Use at most so many providers: each more is one more hop for every token.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub max_providers: usize,
+    /// What matters most, as `souk submit` has it.
+    #[arg(long, value_parser = objective(), default_value_t = Objective::Fastest)]
+    pub prefer: Objective,
     /// Wait so many seconds for devices that others have leased.
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     pub wait: u64,

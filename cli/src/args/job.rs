@@ -162,7 +162,7 @@ fn backend() -> impl TypedValueParser<Value = Through> {
 }
 
 /// Takes what matters most to a buyer: time, money, or energy by the power that providers state.
-fn objective() -> impl TypedValueParser<Value = Objective> {
+pub(super) fn objective() -> impl TypedValueParser<Value = Objective> {
     let names = PossibleValuesParser::new(Objective::NAMED.map(|(name, _)| name));
     names.try_map(|name| name.parse::<Objective>())
 }

@@ -119,10 +119,14 @@ impl Chat<'_> {
             sampling: self.sampling,
             stops: &self.args.stop,
             tokens_max: self.args.tokens,
+            drafts_max: self.args.place.draft,
+            likeliest: None,
             is_wanted: &|| answering.load(Ordering::SeqCst),
         };
         let output = self.output;
-        let written = texts::write(self.voice, sequence, &wish, |piece| say(output, piece));
+        let written = texts::write(self.voice, sequence, &wish, |piece| {
+            say(output, piece.text);
+        });
         answering.store(false, Ordering::SeqCst);
         self.told(written?);
         Ok(())

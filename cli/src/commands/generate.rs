@@ -25,6 +25,8 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         sampling: &sampling,
         stops: &args.stop,
         tokens_max: args.tokens,
+        drafts_max: args.place.draft,
+        likeliest: None,
         is_wanted: &|| true,
     };
     let (stop, requests) = (Arc::<Notify>::default(), prompt.len() + args.tokens);
@@ -41,7 +43,9 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     }
     let written = tokio::task::block_in_place(|| -> Result<WrittenText, Failure> {
         let mut sequence = place.sequence(&Handle::current())?;
-        texts::write(&voice, &mut sequence, &wish, |piece| say(output, piece))
+        texts::write(&voice, &mut sequence, &wish, |piece| {
+            say(output, piece.text);
+        })
     });
     let (receipts, failed) = place.close().await;
     if let Some(failure) = failed {
@@ -89,7 +93,9 @@ fn finish(
             "model": name, "text": written.text, "tokens": written.tokens,
             "prompt_tokens": written.prompt,
             "seconds_to_first_token": written.first.as_secs_f64(),
-            "tokens_per_second": written.rate(), "ended_by": written.ending.words(),
+            "tokens_per_second": written.rate(),
+            "milliseconds_between_tokens": { "p50": written.gap(50), "p99": written.gap(99) },
+            "drafted": written.drafted.0, "accepted": written.drafted.1, "ended_by": written.ending.words(),
             "market": !receipts.is_empty(), "receipts": receipts,
         }));
         return;

@@ -64,7 +64,12 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     crate::folder::create(path.parent().unwrap_or(folder))?;
     let key = DoorKey::load_or_create(&path).map_err(from_tokens)?;
     let keep = Duration::from_secs(args.keep);
-    let (desk, work) = Desk::open(output, &voice, args.place.lease.out.clone(), keep);
+    let (desk, work) = Desk::open(
+        output,
+        &voice,
+        args.place.lease.out.clone(),
+        (keep, args.place.draft),
+    );
     let mut working = tokio::task::spawn_blocking(move || work.run(place));
     let url = format!("http://{}/v1", door.address());
     let facts = json!({ "ready": true, "url": url, "model": name, "key_file": path });
@@ -196,12 +201,13 @@ async fn answered(
         sampling: question.sampling,
         stops: question.stops,
         tokens_max: question.tokens_max.unwrap_or(left),
+        likeliest: question.likeliest,
     };
     let events = server.desk.take(order)?;
-    let shape = Shape::new(kind, &voice.card.name);
+    let shape = Shape::new(kind, &voice.card.name, question.likeliest.is_some());
     match question.is_streamed {
         true => answer::stream(shape, events, question.has_usage).await,
-        false => answer::whole(&shape, events).await,
+        false => answer::whole(shape, events).await,
     }
 }
 

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Kind};
 use crate::show;
 
 pub use place::Place;
-pub use writing::{TextEnding, Wish, WrittenText, write};
+pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, write};
 
 /// Positions unless others are asked for: a cache of more is most of a small machine's memory.
 const POSITIONS_DEFAULT: usize = 4096;

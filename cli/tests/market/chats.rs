@@ -197,6 +197,22 @@ fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
     assert_eq!(whole["choices"][0]["message"]["content"], here["text"]);
     assert_eq!(whole["choices"][0]["finish_reason"], "length");
     assert_eq!(whole["usage"]["completion_tokens"], 8);
+    let weighed = server
+        .ask(&json!({ "logprobs": true, "top_logprobs": 2 }))
+        .of(200);
+    let weighed = &weighed["choices"][0]["logprobs"]["content"];
+    let words = weighed.as_array().unwrap().iter().map(|token| {
+        let best = token["top_logprobs"].as_array().unwrap().iter();
+        let best: Vec<f64> = best.map(|it| it["logprob"].as_f64().unwrap()).collect();
+        assert!(
+            best.len() == 2 && best[0] >= best[1] && best[0] < 0.0,
+            "{token}"
+        );
+        assert!(token["logprob"].as_f64().unwrap() <= best[0], "{token}");
+        token["token"].as_str().unwrap()
+    });
+    let words: Vec<&str> = words.collect();
+    assert_eq!(words.join(" "), here["text"].as_str().unwrap().trim());
     let refused = server
         .ask(&json!({ "tools": [{ "type": "function" }] }))
         .of(400);

@@ -145,6 +145,13 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
         }
         assert!(sum(&sold["receipts"]) <= 60_000_000);
     }
+    // Drafted tokens change no text; the likeliest ones repeat, so some of them are right.
+    let asked = ["generate", &model, PROMPT, "--max", "48"];
+    let plain = market.souk(&[&asked[..], &["--here"]].concat()).done();
+    let more = ["--draft", "8", "--budget", "60"];
+    let drafted = market.souk(&[&asked[..], &more].concat()).done();
+    assert_eq!(drafted["tokens"], plain["tokens"]);
+    assert!(drafted["accepted"].as_u64().unwrap() > 0, "{drafted}");
     market.assert_escrow_returns();
 }
 

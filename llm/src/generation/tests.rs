@@ -15,10 +15,13 @@ impl Session for Successor<'_> {
     fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         let integers = |name: &str| inputs[name].to_vec::<i64>().unwrap();
         let tokens = integers(TOKENS);
-        let next = tokens.last().map_or(0, |last| (last + 1) % 10);
+        let rows = integers(ROWS);
+        let logits = rows.iter().flat_map(|&row| {
+            let next = (tokens[row as usize] + 1) % 10;
+            (0..10).map(move |token| f32::from(u8::from(token == next)))
+        });
+        let logits = Tensor::from_vec([1, rows.len(), 10], logits.collect()).unwrap();
         self.0.lock().unwrap().push((integers(WRITE)[0], tokens));
-        let logits = (0..10).map(|token| f32::from(u8::from(token == next)));
-        let logits = Tensor::from_vec([1, 1, 10], logits.collect()).unwrap();
         Ok(Outcome {
             outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
             busy: Duration::ZERO,
@@ -39,11 +42,13 @@ fn said(sequence: &mut Sequence<'_>, prompt: &[u32], wanted: &dyn Fn() -> bool) 
         sampling: &Sampling::default(),
         ends: &[],
         tokens_max: 3,
+        drafts_max: 0,
+        likeliest: None,
         is_wanted: wanted,
     };
     let mut said = Vec::new();
-    let take = |token| {
-        said.push(token);
+    let take = |token: DrawnToken| {
+        said.push(token.id);
         ControlFlow::Continue(())
     };
     generate(sequence, &request, take).unwrap();
@@ -80,4 +85,48 @@ fn what_nobody_wants_any_more_is_not_computed() {
     assert_eq!(said(&mut sequence, &prompt, &until_two), [4]);
     assert_eq!(steps.lock().unwrap().len(), 2);
     assert_eq!(sequence.length(), prompt.len());
+}
+
+/// A text, how it was generated, and in how many steps.
+fn drafted(prompt: &[u32], (tokens_max, room): (usize, usize)) -> (Vec<u32>, Generated, usize) {
+    let steps = Mutex::default();
+    let mut sequence = Sequence::new(Box::new(Successor(&steps)), room);
+    let request = Request {
+        prompt,
+        sampling: &Sampling::default(),
+        ends: &[],
+        tokens_max,
+        drafts_max: 8,
+        likeliest: None,
+        is_wanted: &|| true,
+    };
+    let mut said = Vec::new();
+    let take = |token: DrawnToken| {
+        said.push(token.id);
+        ControlFlow::Continue(())
+    };
+    let generated = generate(&mut sequence, &request, take).unwrap();
+    // What the caches hold is what was said, whatever was drafted.
+    let text = [prompt, &said].concat();
+    assert_eq!(sequence.tokens, text[..sequence.length()]);
+    let steps = steps.lock().unwrap().len();
+    (said, generated, steps)
+}
+
+#[test]
+fn drafts_that_are_right_cost_no_steps_and_change_no_text() {
+    let wanted: Vec<u32> = (0..40).map(|at| (at + 3) % 10).collect();
+    let prompt: Vec<u32> = (0..13).map(|at| at % 10).collect();
+    let (said, generated, steps) = drafted(&prompt, (40, 64));
+    assert_eq!((said, generated.ending), (wanted.clone(), Ending::Length));
+    assert_eq!(generated.drafted, generated.accepted);
+    // The prompt, then 5, 9, 9, 9 and 7 tokens: one more than was drafted.
+    assert_eq!(steps, 6);
+    // A draft that is wrong: after 5 and 6 came 9 before.
+    let (said, generated, _) = drafted(&[5, 6, 9, 0, 1, 5], (6, 64));
+    assert_eq!(said, [6, 7, 8, 9, 0, 1]);
+    assert!(generated.accepted < generated.drafted);
+    // No more are drafted than there is room for.
+    let (said, generated, _) = drafted(&prompt, (40, 20));
+    assert_eq!((said.len(), generated.ending), (8, Ending::Room));
 }

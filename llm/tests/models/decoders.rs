@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use serde::Deserialize;
 use serde_json::Value;
 use souk_llm::decoder::Decoder;
-use souk_llm::generation::{Ending, GenerationError, Request, generate};
+use souk_llm::generation::{DrawnToken, Ending, GenerationError, Request, Sequence, generate};
 use souk_llm::model::LanguageModel;
 use souk_llm::sampling::Sampling;
 use souk_vocabulary::processor::session::{HeldSession, Session, State};
@@ -68,27 +68,37 @@ fn every_architecture_gives_the_logits_and_the_text_of_its_reference() {
         let mut sequence = common::sequence(&*program, &decoder, ROOM);
         let first = sequence.push(&case.prompt).unwrap();
         near(&first, &case.logits[0], name);
-        let greedy = Sampling::default();
-        sequence.truncate(0);
-        let request = Request {
-            prompt: &case.prompt,
-            sampling: &greedy,
-            ends: &[],
-            tokens_max: case.generated.len(),
-            is_wanted: &|| true,
-        };
-        let mut text = Vec::new();
-        let take = |token| {
-            text.push(token);
-            ControlFlow::Continue(())
-        };
-        let ending = generate(&mut sequence, &request, take).unwrap();
-        assert_eq!((ending, &text), (Ending::Length, &case.generated), "{name}");
+        for drafts_max in [0, 8] {
+            let (text, ending) = written(&mut sequence, &case, drafts_max);
+            let ended = (ending, &text);
+            assert_eq!(ended, (Ending::Length, &case.generated), "{name}");
+        }
         let all = [&case.prompt[..], &case.generated[..]].concat();
         sequence.truncate(0);
         let last = sequence.push(&all[..all.len() - 1]).unwrap();
         near(&last, &case.logits[1], name);
     }
+}
+
+/// The text after a case's prompt, from the beginning.
+fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<u32>, Ending) {
+    sequence.truncate(0);
+    let request = Request {
+        prompt: &case.prompt,
+        sampling: &Sampling::default(),
+        ends: &[],
+        tokens_max: case.generated.len(),
+        drafts_max,
+        likeliest: None,
+        is_wanted: &|| true,
+    };
+    let mut text = Vec::new();
+    let take = |token: DrawnToken| {
+        text.push(token.id);
+        ControlFlow::Continue(())
+    };
+    let generated = generate(sequence, &request, take).unwrap();
+    (text, generated.ending)
 }
 
 /// The other engines know nothing of decoders: what they give is what ONNX defines.

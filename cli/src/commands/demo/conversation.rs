@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 use souk_llm::bundled;
 use souk_llm::sampling::Sampling;
+use souk_node::scheduler::planning::Objective;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
@@ -42,10 +43,12 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
             budget: Some(BUDGET),
             min_providers: PROVIDERS,
             max_providers: PROVIDERS,
+            prefer: Objective::Fastest,
             wait: 0,
             out: None,
         },
         context: None,
+        draft: 0,
         threads: None,
     };
     let model = (model, voice.room);
@@ -65,10 +68,13 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
                 sampling: &Sampling::default(),
                 stops: &[],
                 tokens_max: ANSWER_MAX,
+                drafts_max: 0,
+                likeliest: None,
                 is_wanted: &|| true,
             };
-            let told = |piece: &str| generate::say(output, piece);
-            let answer = texts::write(&voice, &mut sequence, &wish, told)?;
+            let answer = texts::write(&voice, &mut sequence, &wish, |piece| {
+                generate::say(output, piece.text);
+            })?;
             if output == Output::Text {
                 say(&format!("\n  {}", answer.line()));
             }

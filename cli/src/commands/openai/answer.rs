@@ -8,12 +8,12 @@ use axum::Json;
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures::stream::{self, StreamExt};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::desk::Event;
 use super::refusal::Refusal;
-use crate::commands::texts::{TextEnding, WrittenText};
+use crate::commands::texts::{TextEnding, WeighedToken, WrittenText};
 
 /// What ends a stream.
 const DONE: &str = "[DONE]";
@@ -24,11 +24,15 @@ pub struct Shape {
     id: String,
     created: u64,
     model: String,
+    /// Whether probabilities are told.
+    is_weighed: bool,
+    /// Letters of the tokens that were told with theirs.
+    told: usize,
 }
 
 impl Shape {
     /// Of an answer in a conversation (`chat`) or to a text.
-    pub fn new(kind: &str, model: &str) -> Self {
+    pub fn new(kind: &str, model: &str, is_weighed: bool) -> Self {
         let is_chat = kind == "chat";
         let prefix = if is_chat { "chatcmpl" } else { "cmpl" };
         let created = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -37,7 +41,36 @@ impl Shape {
             id: format!("{prefix}-{:016x}", RandomState::new().hash_one(prefix)),
             created: created.map_or(0, |it| it.as_secs()),
             model: model.to_owned(),
+            is_weighed,
+            told: 0,
         }
+    }
+
+    /// The probabilities of tokens.
+    fn weights(&mut self, tokens: &[WeighedToken]) -> Value {
+        if !self.is_weighed {
+            return Value::Null;
+        }
+        if self.is_chat {
+            let each: Vec<Value> = tokens.iter().map(weighed).collect();
+            return json!({ "content": each, "refusal": null });
+        }
+        let begins = tokens.iter().map(|token| {
+            let begin = self.told;
+            self.told += token.text.chars().count();
+            begin
+        });
+        let begins: Vec<usize> = begins.collect();
+        let likeliest = tokens.iter().map(|token| {
+            let each = token.likeliest.iter();
+            each.map(|(text, it)| (text.clone(), json!(it))).collect()
+        });
+        let likeliest: Vec<Map<String, Value>> = likeliest.collect();
+        json!({
+            "tokens": tokens.iter().map(|token| &token.text).collect::<Vec<_>>(),
+            "token_logprobs": tokens.iter().map(|token| token.logarithm).collect::<Vec<_>>(),
+            "top_logprobs": likeliest, "text_offset": begins,
+        })
     }
 
     fn object(&self, object: &str, choices: Value) -> Value {
@@ -47,13 +80,13 @@ impl Shape {
         })
     }
 
-    fn whole(&self, written: &WrittenText) -> Value {
-        let reason = reason(written.ending);
+    fn whole(&mut self, written: &WrittenText) -> Value {
+        let (reason, weights) = (reason(written.ending), self.weights(&written.weighed));
         let (object, choice) = match self.is_chat {
             true => (
                 "chat.completion",
                 json!({
-                    "index": 0, "finish_reason": reason, "logprobs": null,
+                    "index": 0, "finish_reason": reason, "logprobs": weights,
                     "message": {
                         "role": "assistant", "content": written.text, "refusal": null,
                     },
@@ -62,7 +95,7 @@ impl Shape {
             false => (
                 "text_completion",
                 json!({
-                    "index": 0, "finish_reason": reason, "logprobs": null,
+                    "index": 0, "finish_reason": reason, "logprobs": weights,
                     "text": written.text,
                 }),
             ),
@@ -91,9 +124,13 @@ impl Shape {
     }
 
     /// The parts that an event makes.
-    fn parts(&self, event: Event, has_usage: bool) -> Vec<String> {
+    fn parts(&mut self, event: Event, has_usage: bool) -> Vec<String> {
         match event {
-            Event::Piece(piece) => vec![self.part(Some(&piece), None).to_string()],
+            Event::Piece(piece, tokens) => {
+                let mut part = self.part(Some(&piece), None);
+                part["choices"][0]["logprobs"] = self.weights(&tokens);
+                vec![part.to_string()]
+            }
             Event::Failed(refusal) => vec![refusal.object().to_string()],
             Event::Done(written) => {
                 let last = self.part(None, Some(reason(written.ending)));
@@ -118,6 +155,21 @@ fn reason(ending: TextEnding) -> &'static str {
     }
 }
 
+/// A token with its probability, and the likeliest ones, in a conversation.
+fn weighed(token: &WeighedToken) -> Value {
+    let one = |text: &str, logarithm: f64| {
+        // Of a token that ends within a character the bytes are not known.
+        let is_whole = !text.contains(char::REPLACEMENT_CHARACTER);
+        let bytes = is_whole.then_some(text.as_bytes());
+        json!({ "token": text, "logprob": logarithm, "bytes": bytes })
+    };
+    let likeliest = token.likeliest.iter();
+    let likeliest: Vec<Value> = likeliest.map(|(text, it)| one(text, *it)).collect();
+    let mut made = one(&token.text, token.logarithm);
+    made["top_logprobs"] = json!(likeliest);
+    made
+}
+
 fn usage(written: &WrittenText) -> Value {
     let (prompt, made) = (written.prompt, written.tokens.len());
     json!({
@@ -127,10 +179,13 @@ fn usage(written: &WrittenText) -> Value {
 }
 
 /// An answer that is told once all of it is there.
-pub async fn whole(shape: &Shape, mut events: mpsc::Receiver<Event>) -> Result<Response, Refusal> {
+pub async fn whole(
+    mut shape: Shape,
+    mut events: mpsc::Receiver<Event>,
+) -> Result<Response, Refusal> {
     while let Some(event) = events.recv().await {
         match event {
-            Event::Piece(_) => {}
+            Event::Piece(..) => {}
             Event::Done(written) => return Ok(Json(shape.whole(&written)).into_response()),
             Event::Failed(refusal) => return Err(refusal),
         }
@@ -140,7 +195,7 @@ pub async fn whole(shape: &Shape, mut events: mpsc::Receiver<Event>) -> Result<R
 
 /// An answer that is told as it comes. What fails before its first piece is refused as such.
 pub async fn stream(
-    shape: Shape,
+    mut shape: Shape,
     mut events: mpsc::Receiver<Event>,
     has_usage: bool,
 ) -> Result<Response, Refusal> {

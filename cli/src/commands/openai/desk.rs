@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use super::refusal::Refusal;
 use crate::args::Output;
 use crate::commands::job;
-use crate::commands::texts::{self, Place, TextEnding, Voice, Wish, WrittenText};
+use crate::commands::texts::{self, Place, TextEnding, Voice, WeighedToken, Wish, WrittenText};
 use crate::failure::Failure;
 use crate::show;
 
@@ -26,12 +26,14 @@ pub struct TextOrder {
     pub sampling: Sampling,
     pub stops: Vec<String>,
     pub tokens_max: usize,
+    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    pub likeliest: Option<usize>,
 }
 
 /// What becomes of an order.
 pub enum Event {
-    /// The text goes on.
-    Piece(String),
+    /// The text goes on, by these tokens where their probabilities are wanted.
+    Piece(String, Vec<WeighedToken>),
     /// It is written.
     Done(WrittenText),
     /// It goes no further.
@@ -59,7 +61,7 @@ impl Desk {
         output: Output,
         voice: &Voice,
         out: Option<PathBuf>,
-        keep: Duration,
+        (keep, drafts_max): (Duration, usize),
     ) -> (Desk, Work) {
         let (queue, tasks) = mpsc::channel(QUESTIONS_MAX);
         let closing = watch::Sender::new(false);
@@ -68,6 +70,7 @@ impl Desk {
             voice: voice.clone(),
             out,
             keep,
+            drafts_max,
             tasks,
             closing: closing.subscribe(),
         };
@@ -110,6 +113,7 @@ pub struct Work {
     out: Option<PathBuf>,
     /// How long a session is kept without a question.
     keep: Duration,
+    drafts_max: usize,
     tasks: mpsc::Receiver<Task>,
     closing: watch::Receiver<bool>,
 }
@@ -175,10 +179,13 @@ impl Work {
             sampling: &order.sampling,
             stops: &order.stops,
             tokens_max: order.tokens_max,
+            drafts_max: self.drafts_max,
+            likeliest: order.likeliest,
             is_wanted: &is_wanted,
         };
         let written = texts::write(&self.voice, sequence, &wish, |piece| {
-            let _ = events.try_send(Event::Piece(piece.to_owned()));
+            let piece = Event::Piece(piece.text.to_owned(), piece.tokens.to_vec());
+            let _ = events.try_send(piece);
         })?;
         if self.output == Output::Text {
             show::tell(&format!("  {}", written.line()));

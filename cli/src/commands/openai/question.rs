@@ -19,6 +19,11 @@ const STOPS_MAX: usize = 4;
 /// Tokens of an answer to a text where none are asked for, as OpenAI has it.
 const TEXT_TOKENS_DEFAULT: usize = 16;
 
+/// Tokens whose probabilities are told beside that of each one that was drawn: in a conversation,
+/// and after a text.
+const LIKELIEST_MAX: usize = 20;
+const TEXT_LIKELIEST_MAX: usize = 5;
+
 /// Fields that change no answer.
 const HARMLESS: [&str; 7] = [
     "user",
@@ -39,6 +44,8 @@ pub struct Question {
     pub stops: Vec<String>,
     /// Tokens at most; as many as there is room for unless given.
     pub tokens_max: Option<usize>,
+    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    pub likeliest: Option<usize>,
     pub is_streamed: bool,
     /// Whether a stream says how many tokens there were.
     pub has_usage: bool,
@@ -66,14 +73,13 @@ impl Question {
         let tokens: Option<usize> = fields.take("max_completion_tokens", "a number of tokens")?;
         let older: Option<usize> = fields.take("max_tokens", "a number of tokens")?;
         fields.only("response_format", &[json!({ "type": "text" })])?;
-        fields.only("logprobs", &[json!(false)])?;
-        fields.only("top_logprobs", &[json!(0)])?;
+        let likeliest = fields.likeliest()?;
         fields.only("modalities", &[json!(["text"])])?;
         fields.only("tools", &[json!([])])?;
         fields.only("functions", &[json!([])])?;
         fields.only("tool_choice", &[json!("none"), json!("auto")])?;
         fields.only("store", &[json!(false)])?;
-        fields.finish(Input::Messages(messages?), tokens.or(older))
+        fields.finish(Input::Messages(messages?), (tokens.or(older), likeliest))
     }
 
     /// Of `POST /v1/completions`.
@@ -93,8 +99,9 @@ impl Question {
         fields.only("best_of", &[json!(1)])?;
         fields.only("echo", &[json!(false)])?;
         fields.only("suffix", &[json!("")])?;
-        fields.only("logprobs", &[])?;
-        fields.finish(input, tokens.or(Some(TEXT_TOKENS_DEFAULT)))
+        let likeliest = fields.bounded("logprobs", TEXT_LIKELIEST_MAX)?;
+        let tokens = tokens.or(Some(TEXT_TOKENS_DEFAULT));
+        fields.finish(input, (tokens, likeliest))
     }
 }
 
@@ -148,7 +155,36 @@ impl Fields {
         }
     }
 
-    fn finish(mut self, input: Input, tokens_max: Option<usize>) -> Result<Question, Refusal> {
+    /// Of a conversation: whether probabilities are wanted, and of how many of the likeliest.
+    fn likeliest(&mut self) -> Result<Option<usize>, Refusal> {
+        let wanted: Option<bool> = self.take("logprobs", "true or false")?;
+        let most = self.bounded("top_logprobs", LIKELIEST_MAX)?;
+        match (wanted.unwrap_or_default(), most) {
+            (true, most) => Ok(Some(most.unwrap_or_default())),
+            (false, None | Some(0)) => Ok(None),
+            (false, Some(_)) => {
+                let message = "top_logprobs wants logprobs to be true";
+                Err(Refusal::field("top_logprobs", message))
+            }
+        }
+    }
+
+    fn bounded(&mut self, name: &str, most: usize) -> Result<Option<usize>, Refusal> {
+        let given: Option<usize> = self.take(name, "a number of tokens")?;
+        match given {
+            Some(wanted) if wanted > most => {
+                let message = format!("{name} is at most {most}");
+                Err(Refusal::field(name, message))
+            }
+            given => Ok(given),
+        }
+    }
+
+    fn finish(
+        mut self,
+        input: Input,
+        (tokens_max, likeliest): (Option<usize>, Option<usize>),
+    ) -> Result<Question, Refusal> {
         let model = self.take("model", "the name of a model")?;
         let model = model.ok_or_else(|| Refusal::field("model", "there is no model"))?;
         let is_streamed = self.take("stream", "true or false")?;
@@ -180,6 +216,7 @@ impl Fields {
             sampling,
             stops,
             tokens_max,
+            likeliest,
             is_streamed: is_streamed.unwrap_or_default(),
             has_usage: options.unwrap_or_default().include_usage,
         })

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_llm::decoder::{LOGITS, TOKENS, WRITE};
+use souk_llm::decoder::{LOGITS, ROWS, TOKENS, WRITE};
 use souk_llm::generation::{CHUNK, inputs};
 use souk_node::buyer::job::{Job, Limits};
 use souk_node::buyer::{
@@ -122,8 +122,13 @@ impl MarketSession {
         Ok(())
     }
 
-    /// Steps over tokens that stand after so many, in as many sessions as it takes.
-    async fn push(&mut self, after: usize, tokens: Vec<u32>) -> Result<Tensor, RunError> {
+    /// Steps over tokens that stand after so many, for the logits after some of them, in as many
+    /// sessions as it takes.
+    async fn push(
+        &mut self,
+        after: usize,
+        (tokens, rows): (Vec<u32>, Vec<usize>),
+    ) -> Result<Tensor, RunError> {
         // What came after them no longer counts, and is written over.
         self.tokens.truncate(after);
         let mut left: Vec<Vec<u32>> = vec![tokens];
@@ -134,7 +139,11 @@ impl MarketSession {
             let Some(chunk) = left.last() else {
                 unreachable!("there is a chunk until its answer is given")
             };
-            let given = inputs(chunk, self.tokens.len(), &[chunk.len() - 1]);
+            // Of what is brought back nobody draws.
+            let given = match left.len() {
+                1 => inputs(chunk, self.tokens.len(), &rows),
+                _ => inputs(chunk, self.tokens.len(), &[chunk.len() - 1]),
+            };
             match self.ask(given).await {
                 Some(logits) => {
                     self.tokens.extend(left.pop().unwrap_or_default());
@@ -262,11 +271,10 @@ pub struct Steps<'a> {
 
 impl Session for Steps<'_> {
     fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let integers = |name: &str| inputs.get(name).and_then(|it| it.to_vec::<i64>().ok());
-        let tokens = integers(TOKENS).unwrap_or_default().into_iter();
-        let tokens = tokens.filter_map(|it| u32::try_from(it).ok()).collect();
-        let after = integers(WRITE).and_then(|it| usize::try_from(*it.first()?).ok());
-        let pushing = self.session.push(after.unwrap_or_default(), tokens);
+        let tokens = numbers(inputs, TOKENS);
+        let after = numbers(inputs, WRITE).first().copied();
+        let given = (tokens, numbers(inputs, ROWS));
+        let pushing = self.session.push(after.unwrap_or_default(), given);
         let logits = self.handle.block_on(pushing)?;
         Ok(Outcome {
             outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
@@ -283,6 +291,13 @@ impl Session for Steps<'_> {
             reason: "states stay with the providers".to_owned(),
         })
     }
+}
+
+/// Integers among the inputs of a step.
+fn numbers<T: TryFrom<i64>>(inputs: &BTreeMap<String, Tensor>, name: &str) -> Vec<T> {
+    let integers = inputs.get(name).and_then(|it| it.to_vec::<i64>().ok());
+    let integers = integers.unwrap_or_default().into_iter();
+    integers.filter_map(|it| T::try_from(it).ok()).collect()
 }
 
 fn seers(quote: &Quote) -> String {
@@ -305,6 +320,7 @@ fn limits(args: &LeaseArgs, requests: u32) -> Result<Limits, Failure> {
         providers_max: args.max_providers.max(args.min_providers),
         wait: Duration::from_secs(args.wait),
         requests,
+        objective: args.prefer,
         session: true,
         ..Limits::default()
     })

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use souk_llm::generation::{Ending, GenerationError, Request, Sequence, generate};
-use souk_llm::sampling::Sampling;
+use souk_llm::generation::{DrawnToken, Ending, GenerationError, Request, Sequence, generate};
+use souk_llm::sampling::{LogProbabilities, Sampling};
 use souk_llm::stopping::{Stop, StopStrings};
-use souk_llm::tokens::{TextStream, TokenError};
+use souk_llm::tokens::{TextStream, TokenError, Tokenizer};
 
 use super::Voice;
 use crate::failure::{Failure, Kind};
@@ -21,6 +21,10 @@ pub struct Wish<'a> {
     pub stops: &'a [String],
     /// Tokens at most.
     pub tokens_max: usize,
+    /// Tokens that may be drafted for a step at most.
+    pub drafts_max: usize,
+    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    pub likeliest: Option<usize>,
     /// Whether anybody still wants it.
     pub is_wanted: &'a dyn Fn() -> bool,
 }
@@ -53,20 +57,56 @@ impl TextEnding {
     }
 }
 
+/// A token as text, with how likely it was and which were the likeliest: logarithms.
+#[derive(Clone, Debug)]
+pub struct WeighedToken {
+    pub text: String,
+    pub logarithm: f64,
+    pub likeliest: Vec<(String, f64)>,
+}
+
+impl WeighedToken {
+    fn new(
+        tokenizer: &Tokenizer,
+        id: u32,
+        probabilities: &LogProbabilities,
+    ) -> Result<Self, TokenError> {
+        let likeliest = probabilities.likeliest.iter();
+        let likeliest = likeliest.map(|(id, it)| Ok((tokenizer.text_of(*id)?, *it)));
+        Ok(Self {
+            text: tokenizer.text_of(id)?,
+            logarithm: probabilities.token,
+            likeliest: likeliest.collect::<Result<_, TokenError>>()?,
+        })
+    }
+}
+
+/// A piece of a text, and the tokens it is made of where their probabilities are wanted.
+pub struct Piece<'a> {
+    pub text: &'a str,
+    pub tokens: &'a [WeighedToken],
+}
+
 /// A text that was written.
 #[derive(Clone, Debug)]
 pub struct WrittenText {
     pub text: String,
     pub tokens: Vec<u32>,
+    /// How likely each was, where that is wanted.
+    pub weighed: Vec<WeighedToken>,
     /// Tokens of the prompt.
     pub prompt: usize,
     /// Those of them that the session had already.
     pub kept: usize,
     pub ending: TextEnding,
+    /// Tokens that were drafted, and those of them that the text went on with.
+    pub drafted: (usize, usize),
     /// How long the first token took.
     pub first: Duration,
     /// How long all took.
     pub whole: Duration,
+    /// How long each token after the first took, the shortest first.
+    pub gaps: Vec<Duration>,
 }
 
 impl WrittenText {
@@ -80,14 +120,25 @@ impl WrittenText {
         }
     }
 
+    /// The time between tokens that so many percent of them stay within, in milliseconds.
+    pub fn gap(&self, percent: usize) -> f64 {
+        let last = self.gaps.len().saturating_sub(1);
+        let gap = self.gaps.get(last * percent / 100);
+        gap.map_or(0.0, |gap| gap.as_secs_f64() * 1e3)
+    }
+
     /// How it went, in a line.
     pub fn line(&self) -> String {
         let kept = match self.kept {
             0 => String::new(),
             kept => format!(" ({kept} of them kept)"),
         };
+        let drafts = match self.drafted {
+            (0, _) => String::new(),
+            (drafted, accepted) => format!("; {accepted} of {drafted} drafted ones were right"),
+        };
         format!(
-            "{}{kept} + {} tokens, the first after {:.3} s, then {:.2} a second; ended by {}",
+            "{}{kept} + {} tokens, the first after {:.3} s, then {:.2} a second{drafts}; ended by {}",
             self.prompt,
             self.tokens.len(),
             self.first.as_secs_f64(),
@@ -102,16 +153,19 @@ pub fn write(
     voice: &Voice,
     sequence: &mut Sequence<'_>,
     wish: &Wish<'_>,
-    say: impl FnMut(&str),
+    say: impl FnMut(Piece<'_>),
 ) -> Result<WrittenText, Failure> {
     let begun = Instant::now();
     let mut telling = Telling {
+        tokenizer: &voice.tokenizer,
         stream: voice.tokenizer.stream(),
         stops: StopStrings::new(wish.stops.to_vec()),
         text: String::new(),
         tokens: Vec::new(),
+        weighed: Vec::new(),
+        weighed_told: 0,
         begun,
-        first: None,
+        times: Vec::new(),
         is_stopped: false,
         failed: None,
         say,
@@ -121,15 +175,17 @@ pub fn write(
         sampling: wish.sampling,
         ends: &voice.card.ends,
         tokens_max: wish.tokens_max,
+        drafts_max: wish.drafts_max,
+        likeliest: wish.likeliest,
         is_wanted: wish.is_wanted,
     };
     let kept = sequence.agree(wish.prompt);
-    let ending = generate(sequence, &request, |token| telling.take(token));
-    let ending = ending.map_err(from_generation)?;
+    let generated = generate(sequence, &request, |token| telling.take(token));
+    let generated = generated.map_err(from_generation)?;
     if let Some(error) = telling.failed {
         return Err(Failure::new(Kind::Unexpected, error, ""));
     }
-    let ending = match (telling.is_stopped, ending) {
+    let ending = match (telling.is_stopped, generated.ending) {
         (true, _) => TextEnding::Stop,
         (false, Ending::Token) => TextEnding::Token,
         (false, Ending::Length) => TextEnding::Length,
@@ -144,34 +200,48 @@ pub fn write(
     Ok(WrittenText {
         text: telling.text,
         tokens: telling.tokens,
+        weighed: telling.weighed,
         prompt: wish.prompt.len(),
         kept,
         ending,
-        first: telling.first.unwrap_or(whole),
+        drafted: (generated.drafted, generated.accepted),
+        first: telling.times.first().copied().unwrap_or(whole),
         whole,
+        gaps: gaps(&telling.times),
     })
+}
+
+/// Times between tokens, the shortest first.
+fn gaps(times: &[Duration]) -> Vec<Duration> {
+    let mut gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    gaps.sort_unstable();
+    gaps
 }
 
 /// A text as it is told.
 struct Telling<'a, S> {
+    tokenizer: &'a Tokenizer,
     stream: TextStream<'a>,
     stops: StopStrings,
     /// All of it.
     text: String,
     tokens: Vec<u32>,
+    weighed: Vec<WeighedToken>,
+    /// Those of them that were told.
+    weighed_told: usize,
     begun: Instant,
-    /// When the first token was there.
-    first: Option<Duration>,
+    /// When each token was there.
+    times: Vec<Duration>,
     is_stopped: bool,
     failed: Option<TokenError>,
     say: S,
 }
 
-impl<S: FnMut(&str)> Telling<'_, S> {
-    fn take(&mut self, token: u32) -> ControlFlow<()> {
-        self.first.get_or_insert_with(|| self.begun.elapsed());
-        self.tokens.push(token);
-        let piece = match self.stream.push(token) {
+impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
+    fn take(&mut self, token: DrawnToken) -> ControlFlow<()> {
+        self.times.push(self.begun.elapsed());
+        self.tokens.push(token.id);
+        let piece = match self.piece(&token) {
             Ok(piece) => piece,
             Err(error) => {
                 self.failed = Some(error);
@@ -190,10 +260,21 @@ impl<S: FnMut(&str)> Telling<'_, S> {
         }
     }
 
+    /// What a token adds to the text.
+    fn piece(&mut self, token: &DrawnToken) -> Result<String, TokenError> {
+        if let Some(probabilities) = &token.probabilities {
+            let weighed = WeighedToken::new(self.tokenizer, token.id, probabilities)?;
+            self.weighed.push(weighed);
+        }
+        self.stream.push(token.id)
+    }
+
     fn tell(&mut self, text: &str) {
         if !text.is_empty() {
             self.text.push_str(text);
-            (self.say)(text);
+            let tokens = &self.weighed[self.weighed_told..];
+            (self.say)(Piece { text, tokens });
+            self.weighed_told = self.weighed.len();
         }
     }
 }

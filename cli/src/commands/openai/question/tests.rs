@@ -52,7 +52,8 @@ fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
     let cases = [
         ("tools", json!([{ "type": "function" }])),
         ("response_format", json!({ "type": "json_object" })),
-        ("logprobs", json!(true)),
+        ("logprobs", json!(2)),
+        ("top_logprobs", json!(3)),
         ("n", json!(2)),
         ("audio", json!({ "voice": "alloy" })),
         ("modalities", json!(["text", "audio"])),
