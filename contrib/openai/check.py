@@ -5,11 +5,18 @@
     python3 contrib/openai/check.py http://127.0.0.1:8080/v1 FOLDER/buyer/openai-key
 
 Each line says what was asked, how it went and how long it took; it fails at the first that is
-not as it should be. `--text TEXT` is what the model is told: words it knows.
+not as it should be. `--text TEXT` is what the model is told: words it knows. `--kills NET` asks a
+thousand times, and kills a provider of the testnet in NET after each fifty answers.
 """
 import argparse
 import concurrent.futures
+import itertools
+import math
+import os
 import pathlib
+import random
+import signal
+import statistics
 import time
 
 import openai
@@ -17,6 +24,9 @@ import openai
 # How long one question may take, and how many are asked at once.
 PATIENCE = 300
 AT_ONCE = 32
+# Questions that are asked while providers are killed, and answers from one kill to the next.
+MANY = 1000
+KILL_EACH = 50
 
 
 def step(name, ask):
@@ -63,13 +73,30 @@ class Check:
         assert made.usage.completion_tokens <= 4
         return repr(made.choices[0].text)
 
+    def probabilities(self):
+        """Told alike whole and streamed, and of greedy tokens none is likelier."""
+        asked = {"logprobs": True, "top_logprobs": 3}
+        whole = self.ask(**asked).choices[0].logprobs.content
+        streamed = [token for chunk in self.ask(stream=True, **asked) for choice in chunk.choices
+                    if choice.logprobs for token in choice.logprobs.content]
+        assert streamed == whole[:len(streamed)] and streamed, (streamed, whole)
+        for token in whole:
+            assert token.logprob == token.top_logprobs[0].logprob, token
+            assert sum(math.exp(it.logprob) for it in token.top_logprobs) < 1 + 1e-9, token
+        text = self.client.completions.create(
+            model=self.model, prompt=self.text, max_tokens=4, temperature=0, logprobs=2
+        ).choices[0].logprobs
+        assert len(text.tokens) == len(text.token_logprobs) == len(text.top_logprobs), text
+        return ", ".join(f"{token.token!r} {math.exp(token.logprob):.3f}" for token in whole[:3])
+
     def refused(self):
         tried = [
             (openai.AuthenticationError, lambda: openai.OpenAI(
                 base_url=self.url, api_key="none", max_retries=0).models.list()),
             (openai.NotFoundError, lambda: self.ask(model="another")),
             (openai.BadRequestError, lambda: self.ask(n=2)),
-            (openai.BadRequestError, lambda: self.ask(logprobs=True)),
+            (openai.BadRequestError, lambda: self.ask(tools=[
+                {"type": "function", "function": {"name": "f", "parameters": {}}}])),
             (openai.NotFoundError, lambda: self.client.embeddings.create(
                 model=self.model, input="a")),
         ]
@@ -107,20 +134,69 @@ class Check:
         return f"{AT_ONCE} answers alike"
 
 
+    def killed(self, net):
+        """Answers while providers die: none hangs, and all are the same text."""
+        expected = self.ask().choices[0].message.content
+        answered, kills = itertools.count(1), []
+
+        def one(_):
+            begin = time.monotonic()
+            try:
+                text = self.ask().choices[0].message.content
+            except openai.APIStatusError as error:
+                text = error
+            if next(answered) % KILL_EACH == 0:
+                kills.append(kill_one(net))
+            return text, time.monotonic() - begin
+
+        with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+            told = list(pool.map(one, range(MANY), timeout=MANY * PATIENCE))
+        alike = sum(text == expected for text, _ in told)
+        refused = [str(text) for text, _ in told if isinstance(text, Exception)]
+        assert alike + len(refused) == MANY, [text for text, _ in told if text != expected][:3]
+        took = sorted(seconds for _, seconds in told)
+        return (f"{alike} of {MANY} answered alike, {len(refused)} refused {set(refused)}, "
+                f"{len(kills)} kills of {len(set(kills))} providers, "
+                f"median {statistics.median(took):.2f} s, longest {took[-1]:.2f} s")
+
+
+def kill_one(net):
+    """Ends a provider of a testnet as a power cut would; its testnet starts it again."""
+    found = {}
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            parent = int((process / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue
+        of_net = [word for word in words if word.startswith(f"{net}/provider-".encode())]
+        if of_net:
+            found[int(process.name)] = (of_net[0].decode(), parent)
+    # Jobs' processes are children of the provider's own.
+    own = [pid for pid, (_, parent) in found.items() if parent not in found]
+    victim = random.choice(own)
+    os.kill(victim, signal.SIGKILL)
+    return found[victim][0]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url")
     parser.add_argument("key_file", type=pathlib.Path)
     parser.add_argument("--text", default="Why is the sky blue?")
     parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--kills", metavar="NET", type=pathlib.Path)
     given = parser.parse_args()
     check = Check(given.url, given.key_file.read_text().strip(), given.text, given.tokens)
     step("models", check.models)
     step("whole and streamed", check.whole_and_streamed)
     step("completion", check.completion)
+    step("probabilities", check.probabilities)
     step("refused", check.refused)
     step("cancelled", check.cancelled)
     step("at once", check.at_once)
+    if given.kills:
+        step("kills", lambda: check.killed(given.kills.resolve()))
 
 
 main()
