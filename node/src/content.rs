@@ -3,6 +3,7 @@
 //! allows, from where it comes soonest.
 
 pub mod access;
+pub mod along;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod direct;

@@ -9,6 +9,7 @@ pub mod cut;
 mod error;
 mod extents;
 mod external;
+mod fixed;
 mod fold;
 mod import;
 mod inline;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use souk_node::client::broker::Broker;
 use souk_node::client::trader::{TradeError, Trader};
+use souk_node::content::along::WordWith;
 use souk_node::content::transfers;
 use souk_node::folder::key::{NodeKey, peer_of};
 use souk_node::folder::market_file::MarketFile;
@@ -217,10 +218,10 @@ impl Hand {
             let peer = peer_of(&lease.provider.0).ok()?;
             let opened = self.network.open(peer, lease::PROTOCOL).await;
             let mut stream = opened.ok()?;
-            wire::send(&mut stream, &Opening::Start(Box::new(start)))
-                .await
-                .ok()?;
-            let event = wire::receive(&mut stream).await.ok();
+            let opening = WordWith::alone(Opening::Start(Box::new(start)));
+            wire::send(&mut stream, &opening).await.ok()?;
+            let event = wire::receive::<WordWith<ProviderWord>>(&mut stream).await;
+            let event = event.ok().map(|said| said.word);
             // The provider is told that its buyer left when the stream closes: it stays open.
             tokio::spawn(async move {
                 pending::<()>().await;

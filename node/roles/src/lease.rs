@@ -1,4 +1,4 @@
-//! What is said about one lease: the words of `/souk/lease/8`.
+//! What is said about one lease: the words of `/souk/lease/9`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the work:
 //! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves

@@ -29,6 +29,7 @@ use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::clock::CoreClock;
+use crate::content::along::CameAlong;
 use crate::protocols::lease::LeaseReport;
 use served::ServedContents;
 use streams::{Incoming, Talk};
@@ -94,6 +95,8 @@ pub(super) struct Shell {
     shown: BTreeMap<Leg, LeaseReport>,
     gathered: JobResult,
     served: ServedContents,
+    /// What came along with words.
+    along: CameAlong<Leg>,
     /// What went wrong here that no core knows of.
     fault: Option<Reason>,
     outcome: Option<Outcome>,
@@ -148,6 +151,7 @@ impl Shell {
             shown: BTreeMap::new(),
             gathered: JobResult::new(job),
             served: ServedContents::new(buyer.tensors.clone(), buyer.account()),
+            along: CameAlong::default(),
             fault: None,
             outcome: None,
         };

@@ -1,17 +1,20 @@
-//! What is said about one lease: how the words of `/souk/lease/8` travel, and what only people read
+//! What is said about one lease: how the words of `/souk/lease/9` travel, and what only people read
 //! of them. The words themselves are [`souk_roles::lease`].
 //!
-//! Each is a frame of its own on the stream. The buyer opens one to the provider of each lease and
+//! Each is a frame of its own on the stream, with short contents that it names. The buyer opens one to the provider of each lease and
 //! keeps it for the length of the work; a provider opens one to another for each offer.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_market::AccountKey;
+use souk_memory::ContentId;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 
+use crate::content::along::WordWith;
 use crate::content::links::Sample;
 use crate::folder::key;
 use crate::network::{Network, wire};
@@ -23,7 +26,7 @@ pub use souk_roles::lease::{
 };
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/8");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/9");
 
 /// How long a provider may take to answer an offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,21 +68,22 @@ impl LeaseReport {
     }
 }
 
-/// Tells a provider whose lease waits for a tensor where it is.
+/// Tells a provider whose lease waits for a tensor where it is, and gives it a short one.
 ///
 /// # Errors
 /// Why there was no answer, for people.
 pub(crate) async fn offer(
     network: &Network,
     to: AccountKey,
-    offer: Offer,
+    (offer, contents): (Offer, Vec<(ContentId, Bytes)>),
 ) -> Result<OfferAnswer, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let asking = async {
         let peer = key::peer_of(&to.0).map_err(|error| text(&error))?;
         let opened = network.open(peer, PROTOCOL).await;
         let mut stream = opened.map_err(|error| text(&error))?;
-        let sent = wire::send(&mut stream, &Opening::Offer(offer)).await;
+        let word = Opening::Offer(offer);
+        let sent = wire::send(&mut stream, &WordWith { word, contents }).await;
         sent.map_err(|error| text(&error))?;
         let taken = wire::receive(&mut stream).await;
         taken.map_err(|error| text(&error))

@@ -9,11 +9,12 @@ mod effects;
 mod outcomes;
 mod streams;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use souk_market::{LeaseId, Resources};
+use souk_memory::ContentId;
 use souk_roles::access::Readers;
 use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
@@ -28,6 +29,7 @@ use super::job::Job;
 use super::journal::JournalWriter;
 use super::pace::Speed;
 use crate::clock::CoreClock;
+use crate::content::along::CameAlong;
 use crate::folder::fact_writer::WriterEnded;
 use crate::protocols::lease::LeaseReport;
 use outcomes::EffectOutcome;
@@ -65,6 +67,10 @@ pub(super) struct Shell {
     effects: JoinSet<(Ticket, EffectOutcome)>,
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
+    /// What came along with words.
+    along: CameAlong<StreamId>,
+    /// Outputs that no other provider waits for and that were not told yet: they go along.
+    for_buyers: BTreeSet<ContentId>,
     journal: JournalWriter,
     /// The figures that the core was last told, and the speed that they are of.
     speed: (Resources, Speed),
@@ -114,6 +120,8 @@ impl Shell {
             effects: JoinSet::new(),
             handles: BTreeMap::new(),
             transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
+            along: CameAlong::default(),
+            for_buyers: BTreeSet::new(),
             journal,
             speed: (resources, speed),
             status,

@@ -110,9 +110,12 @@ pub fn cut(graph: &Graph, assignment: &[usize]) -> Result<Vec<Subgraph>, CutErro
             found: assignment.len(),
         });
     }
-    let crossings = crossings(graph, assignment)?;
+    let fixed = graph.fixed();
+    let crossings = crossings(graph, assignment, &fixed)?;
     let order = order(graph, assignment, &crossings)?;
-    let build = |part: usize| Builder::new(graph, assignment, part).build(&crossings);
+    let stays = graph.stays(&fixed);
+    let kinds = (&fixed[..], &stays[..]);
+    let build = |part: usize| Builder::new(graph, assignment, kinds, part).build(&crossings);
     Ok(order.into_iter().map(build).collect())
 }
 
@@ -125,12 +128,17 @@ pub fn whole(graph: &Graph) -> Result<Subgraph, CutError> {
     match parts.pop() {
         Some(part) => Ok(part),
         // A graph without nodes still passes its constants and inputs on.
-        None => Ok(Builder::new(graph, &[], 0).build(&crossings(graph, &[])?)),
+        None => Ok(Builder::new(graph, &[], (&[], &[]), 0).build(&crossings(graph, &[], &[])?)),
     }
 }
 
-/// Every value that crosses the edge of a part.
-fn crossings(graph: &Graph, assignment: &[usize]) -> Result<BTreeMap<ValueId, Boundary>, CutError> {
+/// Every value that crosses the edge of a part. What is made of constants alone crosses none: each
+/// part makes its own.
+fn crossings(
+    graph: &Graph,
+    assignment: &[usize],
+    fixed: &[bool],
+) -> Result<BTreeMap<ValueId, Boundary>, CutError> {
     let mut crossings = BTreeMap::new();
     for (index, value) in graph.values().iter().enumerate() {
         let id = ValueId(index);
@@ -142,7 +150,7 @@ fn crossings(graph: &Graph, assignment: &[usize]) -> Result<BTreeMap<ValueId, Bo
             .collect();
         let to: Vec<usize> = readers
             .into_iter()
-            .filter(|part| Some(*part) != from)
+            .filter(|part| Some(*part) != from && !value.is_known(fixed))
             .collect();
         let job_output = graph.outputs().contains(&id);
         let job_input = matches!(value.source, Source::Input);
@@ -161,6 +169,18 @@ fn crossings(graph: &Graph, assignment: &[usize]) -> Result<BTreeMap<ValueId, Bo
         crossings.insert(id, boundary);
     }
     Ok(crossings)
+}
+
+/// Nodes, and what makes the constants that they read, ascending.
+fn with_constants(graph: &Graph, mut nodes: BTreeSet<NodeId>, fixed: &[bool]) -> Vec<NodeId> {
+    let mut open: Vec<NodeId> = nodes.iter().copied().collect();
+    while let Some(node) = open.pop() {
+        for value in graph.node(node).reads() {
+            let maker = graph.value(value).producer().filter(|it| fixed[it.0]);
+            open.extend(maker.filter(|it| nodes.insert(*it)));
+        }
+    }
+    nodes.into_iter().collect()
 }
 
 fn portable(graph: &Graph, value: &Value) -> Result<DType, CutError> {
@@ -243,12 +263,22 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(graph: &'a Graph, assignment: &[usize], part: usize) -> Self {
+    fn new(
+        graph: &'a Graph,
+        assignment: &[usize],
+        (fixed, stays): (&[bool], &[bool]),
+        part: usize,
+    ) -> Self {
         let own = assignment
             .iter()
             .enumerate()
             .filter(|(_, assigned)| **assigned == part);
-        let nodes: Vec<NodeId> = own.map(|(index, _)| NodeId(index)).collect();
+        let given: Vec<NodeId> = own.map(|(index, _)| NodeId(index)).collect();
+        let own: BTreeSet<NodeId> = given.iter().copied().filter(|it| stays[it.0]).collect();
+        let nodes = match own.is_empty() {
+            true => given,
+            false => with_constants(graph, own, fixed),
+        };
         let mut read: BTreeSet<ValueId> = nodes
             .iter()
             .flat_map(|&node| graph.node(node).reads())

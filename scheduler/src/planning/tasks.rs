@@ -66,7 +66,7 @@ struct TaskTables {
 impl Layout<'_> {
     /// The problem.
     pub(crate) fn tasks(&self) -> Result<GraphTasks, ProblemError> {
-        let fixed = fixed(self.graph);
+        let fixed = self.graph.fixed();
         let time = |node: usize| -> Vec<Time> {
             let rows = self.seconds.iter().map(|row| row[node]);
             rows.map(|seconds| match fixed[node] && seconds.is_finite() {
@@ -187,19 +187,6 @@ impl Layout<'_> {
         let members = tables.members;
         Ok(GraphTasks { problem, members })
     }
-}
-
-/// Nodes that read constants only: each device computes them once, before the first run, so they
-/// take no time and their results are sent nowhere.
-fn fixed(graph: &Graph) -> Vec<bool> {
-    let mut fixed = vec![false; graph.nodes().len()];
-    for (index, node) in graph.nodes().iter().enumerate() {
-        fixed[index] = node.reads().all(|id| {
-            let value = graph.value(id);
-            value.is_constant() || value.producer().is_some_and(|producer| fixed[producer.0])
-        });
-    }
-    fixed
 }
 
 /// A value on its way from one of the nodes to another, by their places.

@@ -1,5 +1,7 @@
 //! What the core of a job wants, carried out.
 
+use bytes::Bytes;
+use libp2p::PeerId;
 use souk_market::{Acceptance, AccountKey, Command, JobId, Refusal};
 use souk_memory::ContentId;
 use souk_roles::access::Scope;
@@ -10,6 +12,8 @@ use crate::buyer::compare::{Tolerance, agree};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
 use crate::clock::unix_ms;
+use crate::content::along::TO_PROVIDER_BYTES_MAX;
+use crate::folder::key;
 use crate::protocols::lease::offer;
 
 impl Shell {
@@ -49,10 +53,14 @@ impl Shell {
                 holders,
             } => {
                 let (scope, room) = (self.served.scope(job), self.transfers.clone());
+                let along = self.along.take(&id);
+                let along = along.and_then(|(leg, bytes)| {
+                    Some((key::peer_of(&self.talks.get(&leg)?.provider.0).ok()?, bytes))
+                });
                 self.spawn(ticket, async move {
                     // Whoever closes it is no one.
                     let _room = room.acquire_owned().await;
-                    EffectOutcome::Is(fetch(&buyer, scope, (&name, id), &holders).await)
+                    EffectOutcome::Is(fetch(&buyer, scope, (&name, id, along), &holders).await)
                 });
             }
             Action::HandOn { job, to, offer } => {
@@ -247,17 +255,26 @@ async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutcome {
 async fn fetch(
     buyer: &Buyer,
     scope: Scope,
-    (name, id): (&str, ContentId),
+    (name, id, along): (&str, ContentId, Option<(PeerId, Bytes)>),
     holders: &[AccountKey],
 ) -> Answer {
+    if let Some((peer, bytes)) = along
+        && let Ok(came) = buyer.tensors.take_in((scope, peer), (id, bytes))
+    {
+        return arrived(name, id, &came.bytes);
+    }
     let links = (buyer.tensors.links(), unix_ms());
     let whom = holders::in_order(holders, buyer.account(), links);
     let lost = |why: String| Answer::NotFetched(FetchFault::Lost(why));
-    let bytes = match buyer.tensors.fetch_from(scope, &whom, id).await {
-        Ok(fetched) => fetched.bytes,
-        Err(error) => return lost(error.to_string()),
-    };
-    match Tensor::from_blob(&bytes) {
+    match buyer.tensors.fetch_from(scope, &whom, id).await {
+        Ok(fetched) => arrived(name, id, &fetched.bytes),
+        Err(error) => lost(error.to_string()),
+    }
+}
+
+/// An output is here, if it is one.
+fn arrived(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
+    match Tensor::from_blob(bytes) {
         Ok(_) => Answer::Fetched,
         Err(error) => {
             tracing::warn!(name, %id, %error, "an output is no tensor");
@@ -268,7 +285,8 @@ async fn fetch(
 
 async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> EffectOutcome {
     let name = handed.name.clone();
-    let taken = offer(&buyer.network, to, handed).await;
+    let along = buyer.tensors.along([handed.tensor], TO_PROVIDER_BYTES_MAX);
+    let taken = offer(&buyer.network, to, (handed, along)).await;
     EffectOutcome::Is(Answer::HandedOn(match taken {
         Ok(OfferAnswer::Yes) => {
             tracing::info!(name, consumer = %to, "handed on by the buyer");

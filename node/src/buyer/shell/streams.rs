@@ -5,6 +5,7 @@ use souk_market::AccountKey;
 use souk_roles::lease::{BuyerWord, Opening};
 
 use super::*;
+use crate::content::along::{TO_PROVIDER_BYTES_MAX, WordWith};
 use crate::folder::key;
 use crate::network::Network;
 use crate::network::wire;
@@ -17,8 +18,8 @@ const WORDS_MAX: usize = WINDOW_MAX as usize + 16;
 pub(super) struct Talk {
     /// Which of the streams to this leg it is.
     number: u64,
-    provider: AccountKey,
-    say: mpsc::Sender<BuyerWord>,
+    pub(super) provider: AccountKey,
+    say: mpsc::Sender<WordWith<BuyerWord>>,
 }
 
 /// What comes of streams.
@@ -26,7 +27,7 @@ pub(super) struct Incoming {
     leg: Leg,
     number: u64,
     /// A word, or why none comes any more.
-    said: Result<ProviderWord, String>,
+    said: Result<WordWith<ProviderWord>, String>,
 }
 
 impl Shell {
@@ -50,6 +51,7 @@ impl Shell {
         self.talks.insert(leg, begun);
         let (network, told) = (self.buyer.network.clone(), self.told.clone());
         self.streams.spawn(async move {
+            let opening = WordWith::alone(opening);
             let talked = talk(&network, provider, &opening, words, (leg, number, &told)).await;
             if let Err(why) = talked {
                 let said = Err(why);
@@ -65,12 +67,14 @@ impl Shell {
         let Some(talk) = self.talks.get(&leg) else {
             return;
         };
+        let mut contents = Vec::new();
         if let BuyerWord::Next(request) = &word {
             let job = attempt_id(self.gathered.job, leg.attempt);
             let given: Vec<_> = request.inputs.iter().map(|(_, id)| *id).collect();
             self.served.grant(job, talk.provider, &given);
+            contents = self.buyer.tensors.along(given, TO_PROVIDER_BYTES_MAX);
         }
-        if talk.say.try_send(word).is_err() {
+        if talk.say.try_send(WordWith { word, contents }).is_err() {
             self.talks.remove(&leg);
             let why = "it does not listen".to_owned();
             self.ready.push_back(Event::Gone { leg, why });
@@ -80,6 +84,7 @@ impl Shell {
     /// Closes a leg's stream, once what was said on it is sent.
     pub(super) fn hang(&mut self, leg: Leg) {
         self.talks.remove(&leg);
+        self.along.forget(leg);
     }
 
     /// What a provider said, as the core has it.
@@ -88,14 +93,21 @@ impl Shell {
         // What comes of a stream that was hung up is for nobody.
         self.talks.get(&leg).filter(|talk| talk.number == number)?;
         match said {
-            Ok(word) => {
-                if let ProviderWord::Finished(finished) = &word {
-                    self.shown.insert(leg, LeaseReport::read(&finished.shown));
+            Ok(WordWith { word, contents }) => {
+                match &word {
+                    ProviderWord::Finished(finished) => {
+                        self.shown.insert(leg, LeaseReport::read(&finished.shown));
+                    }
+                    ProviderWord::Made { outputs, .. } => {
+                        let named = outputs.iter().map(|(_, id)| *id);
+                        self.along.keep(leg, contents, named);
+                    }
+                    _ => {}
                 }
                 Some(Event::Said { leg, word })
             }
             Err(why) => {
-                self.talks.remove(&leg);
+                self.hang(leg);
                 Some(Event::Gone { leg, why })
             }
         }
@@ -106,8 +118,8 @@ impl Shell {
 async fn talk(
     network: &Network,
     provider: AccountKey,
-    opening: &Opening,
-    mut words: mpsc::Receiver<BuyerWord>,
+    opening: &WordWith<Opening>,
+    mut words: mpsc::Receiver<WordWith<BuyerWord>>,
     (leg, number, told): (Leg, u64, &mpsc::Sender<Incoming>),
 ) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
@@ -119,7 +131,7 @@ async fn talk(
     let (mut reader, mut writer) = stream.split();
     let hearing = async {
         loop {
-            match wire::receive::<ProviderWord>(&mut reader).await {
+            match wire::receive::<WordWith<ProviderWord>>(&mut reader).await {
                 Ok(word) => {
                     let said = Ok(word);
                     let _ = told.send(Incoming { leg, number, said }).await;

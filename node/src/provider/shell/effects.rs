@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use libp2p::PeerId;
 use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal};
 use souk_memory::transfers::Urgency as TransferUrgency;
@@ -18,6 +19,7 @@ use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
 use crate::clock::unix_us;
+use crate::content::along::TO_PROVIDER_BYTES_MAX;
 use crate::content::transfers::{FetchError, FetchedContent};
 use crate::executor::{LeaseExecutor, NotPrepared};
 use crate::folder::contact::Contact;
@@ -35,7 +37,10 @@ impl Shell {
             Action::Reply { stream, taken } => {
                 self.put(stream, Frame::Taken(taken));
             }
-            Action::Hang { stream } => drop(self.peers.remove(&stream)),
+            Action::Hang { stream } => {
+                self.along.forget(stream);
+                self.peers.remove(&stream);
+            }
             Action::Offer { to, offer } => {
                 self.spawn(ticket, offer_to(provider, to, offer));
             }
@@ -114,7 +119,9 @@ impl Shell {
         contents.iter().for_each(|content| store.pin(content.id));
         let job = self.jobs.get_mut(&lease);
         let job = job.expect("it is learned before anything comes for it");
+        let came = |content: &Content| Some((content.id, self.along.take(&content.id)?.1));
         let wanted = Bringing {
+            along: contents.iter().filter_map(came).collect(),
             scope: job.readers.scope,
             contacts: std::mem::take(&mut job.contacts),
             contents,
@@ -269,7 +276,10 @@ fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
 /// Tells a provider that waits for an output where it is.
 async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> EffectOutcome {
     let (lease, name) = (offer.from, offer.name.clone());
-    let taken = lease::offer(&provider.network, to, offer).await;
+    let along = provider
+        .tensors
+        .along([offer.tensor], TO_PROVIDER_BYTES_MAX);
+    let taken = lease::offer(&provider.network, to, (offer, along)).await;
     if taken != Ok(OfferAnswer::Yes) {
         tracing::warn!(%lease, name, consumer = %to, ?taken, "not taken");
     }
@@ -341,6 +351,8 @@ async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
 
 /// What is to come, for which job, and from whom.
 struct Bringing {
+    /// Those that came with the word that named them.
+    along: Vec<(ContentId, Bytes)>,
     scope: Scope,
     contacts: Vec<Contact>,
     contents: Vec<Content>,
@@ -365,10 +377,18 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
     let first = peers.first().ok_or_else(nobody)?;
     let ids: Vec<ContentId> = wanted.contents.iter().map(|content| content.id).collect();
     let (tensors, scope, begin) = (&provider.tensors, wanted.scope, unix_us());
-    let mut short = match ids.len() {
-        0 | 1 => BTreeMap::new(),
-        _ => tensors.fetch_short(urgency, scope, *first, &ids).await,
-    };
+    let mut short = BTreeMap::new();
+    for (id, bytes) in wanted.along {
+        match tensors.take_in((scope, *first), (id, bytes)) {
+            Ok(came) => drop(short.insert(id, came)),
+            Err(error) => tracing::debug!(%id, %error, "what came along is asked for"),
+        }
+    }
+    if ids.len() - short.len() > 1 {
+        let rest = ids.iter().filter(|id| !short.contains_key(id));
+        let rest: Vec<ContentId> = rest.copied().collect();
+        short.extend(tensors.fetch_short(urgency, scope, *first, &rest).await);
+    }
     let together = (begin, unix_us());
     let mut shown = title(&wanted.contents, &short);
     let mut came = Vec::with_capacity(ids.len());

@@ -187,6 +187,10 @@ impl Shell {
                 let readers = job.readers.of_output(name);
                 access.grant(job.readers.scope, readers, &[*id]);
             }
+            for output in ran.work.outputs.iter().filter(|it| it.consumers.is_empty()) {
+                let made = ran.outputs.iter().filter(|(name, _)| *name == output.name);
+                self.for_buyers.extend(made.map(|(_, id)| *id));
+            }
             job.ended(Some((ran.report, ran.timeline, ran.bytes)));
             if ran.work.flops > 0 {
                 job.judged.ran(ran.work.graph, ran.shapes, ran.busy);

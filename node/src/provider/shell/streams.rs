@@ -11,6 +11,7 @@ use souk_roles::lease::Failure;
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::content::along::{TO_BUYER_BYTES_MAX, WordWith};
 use crate::folder::key;
 use crate::network::wire::{self, WireError};
 use crate::protocols::lease::{
@@ -25,12 +26,12 @@ pub(in crate::provider) enum Incoming {
     Opened {
         stream: StreamId,
         peer: AccountKey,
-        opening: Box<Opening>,
+        opening: Box<WordWith<Opening>>,
         say: mpsc::Sender<Frame>,
     },
     Said {
         stream: StreamId,
-        word: BuyerWord,
+        word: WordWith<BuyerWord>,
     },
     Hung {
         stream: StreamId,
@@ -43,7 +44,7 @@ pub(in crate::provider) enum Incoming {
 
 /// What is sent on a stream.
 pub(in crate::provider) enum Frame {
-    Word(Box<ProviderWord>),
+    Word(Box<WordWith<ProviderWord>>),
     Taken(OfferAnswer),
 }
 
@@ -54,7 +55,7 @@ impl Provider {
         peer: PeerId,
         mut stream: Stream,
     ) -> Result<(), WireError> {
-        let opening: Opening = match self.intake.receive(&mut stream).await {
+        let opening: WordWith<Opening> = match self.intake.receive(&mut stream).await {
             Ok(Some(opening)) => opening,
             Ok(None) => return Ok(()),
             Err(error) => {
@@ -65,7 +66,7 @@ impl Provider {
         let Some(account) = key::account_of(&peer).map(AccountKey) else {
             return Ok(());
         };
-        if matches!(opening, Opening::Offer(_)) && !self.fault.takes() {
+        if matches!(opening.word, Opening::Offer(_)) && !self.fault.takes() {
             return wire::send(&mut stream, &OfferAnswer::No).await;
         }
         let id = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
@@ -97,7 +98,7 @@ async fn read(
 ) {
     let hears = async {
         loop {
-            let word: BuyerWord = wire::receive_short(&mut reader, WORD_BYTES_MAX)
+            let word: WordWith<BuyerWord> = wire::receive_short(&mut reader, WORD_BYTES_MAX)
                 .await
                 .ok()?;
             inbox.send(Incoming::Said { stream, word }).await.ok()?;
@@ -138,16 +139,29 @@ impl Shell {
                 say,
             } => {
                 self.peers.insert(stream, say);
+                let WordWith { word, contents } = *opening;
+                if let Opening::Offer(offer) = &word {
+                    self.along
+                        .keep(stream, contents, [offer.tensor].into_iter());
+                }
                 Some(Event::Opened {
                     stream,
                     peer,
-                    opening: *opening,
+                    opening: word,
                 })
             }
-            Incoming::Said { stream, word } => Some(Event::Said { stream, word }),
+            Incoming::Said { stream, word } => {
+                let WordWith { word, contents } = word;
+                if let BuyerWord::Next(request) = &word {
+                    let named = request.inputs.iter().map(|(_, id)| *id);
+                    self.along.keep(stream, contents, named);
+                }
+                Some(Event::Said { stream, word })
+            }
             Incoming::SandboxLost { lease, fault } => Some(Event::SandboxLost { lease, fault }),
             Incoming::Hung { stream } => {
                 self.peers.remove(&stream)?;
+                self.along.forget(stream);
                 Some(Event::Hung { stream })
             }
         }
@@ -159,7 +173,15 @@ impl Shell {
             let shown = self.shown.get(&finished.receipt.body.lease);
             finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
         }
-        self.put(stream, Frame::Word(Box::new(word)));
+        let contents = match &word {
+            ProviderWord::Made { outputs, .. } => {
+                let ids = outputs.iter().map(|(_, id)| *id);
+                let last = ids.filter(|id| self.for_buyers.remove(id));
+                self.provider.tensors.along(last, TO_BUYER_BYTES_MAX)
+            }
+            _ => Vec::new(),
+        };
+        self.put(stream, Frame::Word(Box::new(WordWith { word, contents })));
     }
 
     /// Puts a frame into a stream's queue. A peer that has not taken so many is gone.

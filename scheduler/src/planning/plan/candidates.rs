@@ -307,8 +307,7 @@ fn wanted(
     wanted
 }
 
-/// What each task reads of others, constants that nodes compute included: those take no time in
-/// the plan, but a part that has one needs the part that makes it.
+/// What each task reads of others, but for what is made of constants: each part makes its own.
 fn needs(model: &Model<'_>, tasks: &GraphTasks) -> Vec<Vec<(usize, u64)>> {
     let graph = model.graph;
     let mut task_of = vec![0; model.nodes()];
@@ -316,9 +315,11 @@ fn needs(model: &Model<'_>, tasks: &GraphTasks) -> Vec<Vec<(usize, u64)>> {
         members.iter().for_each(|node| task_of[node.0] = task);
     }
     let mut needs = vec![Vec::new(); tasks.members.len()];
+    let fixed = graph.fixed();
     for (index, node) in graph.nodes().iter().enumerate() {
         for value in node.reads().map(|id| graph.value(id)) {
-            let Some(from) = value.producer().map(|node| task_of[node.0]) else {
+            let producer = value.producer().filter(|node| !fixed[node.0]);
+            let Some(from) = producer.map(|node| task_of[node.0]) else {
                 continue;
             };
             if from != task_of[index] {

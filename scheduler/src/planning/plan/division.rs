@@ -443,10 +443,11 @@ fn sums<T: Copy + Default + std::ops::Add<Output = T>>(values: impl Iterator<Ite
 }
 
 fn weights(graph: &Graph) -> Vec<HeldWeight> {
+    let stays = graph.stays(&graph.fixed());
     let weights = graph.values().iter().filter_map(|value| {
         Some(HeldWeight {
             bytes: value.weight()?.byte_length,
-            readers: value.readers.iter().map(|node| node.0).collect(),
+            readers: graph.readers_beyond(value, &stays),
         })
     });
     weights
@@ -455,11 +456,13 @@ fn weights(graph: &Graph) -> Vec<HeldWeight> {
 }
 
 fn travellers(graph: &Graph) -> Vec<Traveller> {
+    let fixed = graph.fixed();
+    let is_output = |index: usize| graph.outputs().contains(&ValueId(index));
     let moving = graph
         .values()
         .iter()
         .enumerate()
-        .filter(|(_, value)| !value.is_constant());
+        .filter(|(id, value)| is_output(*id) || !value.is_known(&fixed));
     let states = graph.states();
     let travellers = moving.map(|(index, value)| Traveller {
         value: ValueId(index),
@@ -467,13 +470,16 @@ fn travellers(graph: &Graph) -> Vec<Traveller> {
             Source::Node(node) => Some(node.0),
             Source::Input | Source::Constant(_) => None,
         },
-        readers: value.readers.iter().map(|node| node.0).collect(),
+        readers: match value.is_known(&fixed) {
+            true => Vec::new(),
+            false => value.readers.iter().map(|node| node.0).collect(),
+        },
         // A state stays where it is made.
         bytes: match states.contains(&ValueId(index)) {
             true => 0,
             false => value.fact.byte_length().unwrap_or(0),
         },
-        job_output: graph.outputs().contains(&ValueId(index)),
+        job_output: is_output(index),
         portable: value.is_portable(),
     });
     travellers.collect()
