@@ -198,7 +198,7 @@ pub struct DrawnToken {
 
 /// How a text was generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Generated {
+pub struct GenerationOutcome {
     /// What ended it.
     pub ending: Ending,
     /// Tokens that were drafted.
@@ -217,7 +217,7 @@ pub fn generate(
     sequence: &mut Sequence<'_>,
     request: &Request<'_>,
     take: impl FnMut(DrawnToken) -> ControlFlow<()>,
-) -> Result<Generated, GenerationError> {
+) -> Result<GenerationOutcome, GenerationError> {
     let (wanted, room) = (request.prompt.len(), sequence.room);
     if wanted > room {
         return Err(GenerationError::Room { wanted, room });
@@ -231,7 +231,7 @@ pub fn generate(
     };
     let ending = writing.write()?;
     let (drafted, accepted) = writing.drafts.counts();
-    Ok(Generated {
+    Ok(GenerationOutcome {
         ending,
         drafted,
         accepted,

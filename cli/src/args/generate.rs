@@ -94,8 +94,8 @@ pub struct PlaceArgs {
     /// 4096 at most, unless given.
     #[arg(long, value_name = "POSITIONS", value_parser = positions)]
     pub context: Option<usize>,
-    /// Draft up to so many tokens a step, from what the text said before: each that is right saves a
-    /// round to the providers, each costs its logits on the way back. The text is the same.
+    /// Draft up to so many tokens a step, from what the text said before: each that is right saves
+    /// a round to the providers, each costs its logits on the way back. The text is the same.
     #[arg(long, default_value_t = 0, value_name = "TOKENS")]
     pub draft: usize,
     /// Threads of this machine; as many as there are cores unless given.

@@ -95,7 +95,8 @@ fn finish(
             "seconds_to_first_token": written.first.as_secs_f64(),
             "tokens_per_second": written.rate(),
             "milliseconds_between_tokens": { "p50": written.gap(50), "p99": written.gap(99) },
-            "drafted": written.drafted.0, "accepted": written.drafted.1, "ended_by": written.ending.words(),
+            "drafted": written.drafted.0, "accepted": written.drafted.1,
+            "ended_by": written.ending.words(),
             "market": !receipts.is_empty(), "receipts": receipts,
         }));
         return;

@@ -88,7 +88,10 @@ fn what_nobody_wants_any_more_is_not_computed() {
 }
 
 /// A text, how it was generated, and in how many steps.
-fn drafted(prompt: &[u32], (tokens_max, room): (usize, usize)) -> (Vec<u32>, Generated, usize) {
+fn drafted(
+    prompt: &[u32],
+    (tokens_max, room): (usize, usize),
+) -> (Vec<u32>, GenerationOutcome, usize) {
     let steps = Mutex::default();
     let mut sequence = Sequence::new(Box::new(Successor(&steps)), room);
     let request = Request {

@@ -1,8 +1,9 @@
 //! What is said about one lease: how the words of `/souk/lease/9` travel, and what only people read
 //! of them. The words themselves are [`souk_roles::lease`].
 //!
-//! Each is a frame of its own on the stream, with short contents that it names. The buyer opens one to the provider of each lease and
-//! keeps it for the length of the work; a provider opens one to another for each offer.
+//! Each is a frame of its own on the stream, with short contents that it names. The buyer opens one
+//! to the provider of each lease and keeps it for the length of the work; a provider opens one to
+//! another for each offer.
 
 use std::time::Duration;
 

@@ -133,17 +133,18 @@ impl WrittenText {
             0 => String::new(),
             kept => format!(" ({kept} of them kept)"),
         };
+        let ending = self.ending.words();
         let drafts = match self.drafted {
             (0, _) => String::new(),
             (drafted, accepted) => format!("; {accepted} of {drafted} drafted ones were right"),
         };
         format!(
-            "{}{kept} + {} tokens, the first after {:.3} s, then {:.2} a second{drafts}; ended by {}",
+            "{}{kept} + {} tokens, the first after {:.3} s, then {:.2} a second; ended by {ending}\
+             {drafts}",
             self.prompt,
             self.tokens.len(),
             self.first.as_secs_f64(),
             self.rate(),
-            self.ending.words(),
         )
     }
 }

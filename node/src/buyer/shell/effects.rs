@@ -51,18 +51,7 @@ impl Shell {
                 name,
                 id,
                 holders,
-            } => {
-                let (scope, room) = (self.served.scope(job), self.transfers.clone());
-                let along = self.along.take(&id);
-                let along = along.and_then(|(leg, bytes)| {
-                    Some((key::peer_of(&self.talks.get(&leg)?.provider.0).ok()?, bytes))
-                });
-                self.spawn(ticket, async move {
-                    // Whoever closes it is no one.
-                    let _room = room.acquire_owned().await;
-                    EffectOutcome::Is(fetch(&buyer, scope, (&name, id, along), &holders).await)
-                });
-            }
+            } => self.fetch(ticket, job, (name, id), holders),
             Action::HandOn { job, to, offer } => {
                 self.served.grant(job, to, &[offer.tensor]);
                 self.spawn(ticket, hand_on(buyer, to, offer));
@@ -91,6 +80,28 @@ impl Shell {
             }
             Action::Over(outcome) => self.outcome = Some(*outcome),
         }
+    }
+
+    /// Brings an output, unless it came along with the word that named it.
+    fn fetch(
+        &mut self,
+        ticket: Ticket,
+        job: JobId,
+        (name, id): (String, ContentId),
+        holders: Vec<AccountKey>,
+    ) {
+        let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
+        let scope = self.served.scope(job);
+        let along = self.along.take(&id);
+        let along = along.and_then(|(leg, bytes)| {
+            let talk = self.talks.get(&leg)?;
+            Some((key::peer_of(&talk.provider.0).ok()?, bytes))
+        });
+        self.spawn(ticket, async move {
+            // Whoever closes it is no one.
+            let _room = room.acquire_owned().await;
+            EffectOutcome::Is(fetch(&buyer, scope, (&name, id, along), &holders).await)
+        });
     }
 
     /// Buys, unless what is bought first is bought already.
