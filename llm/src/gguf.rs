@@ -1,7 +1,10 @@
 //! GGUF files: metadata and tensors of a model in one file.
 //!
 //! Read within bounds: nothing is reserved on the file's word alone, every length is held against
-//! what is left of it, and a type that is not known is refused by its name.
+//! what is left of it, and a type that is not known is refused by its name. Blocks of 8 and of 4
+//! bits stay what they are; the other types of blocks that are known are put into 8 bits.
+
+mod blocks;
 
 use std::collections::BTreeMap;
 
@@ -10,6 +13,7 @@ use souk_memory::{DType, Shape, Tensor};
 use thiserror::Error;
 
 use crate::weights::{BLOCK, Weight};
+use blocks::BlockKind;
 
 /// The first bytes of every file.
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -66,6 +70,8 @@ enum Kind {
     Bf16,
     Q8_0,
     Q4_0,
+    /// Put into 8 bits.
+    Blocks(BlockKind),
 }
 
 /// Why a file is refused.
@@ -99,7 +105,10 @@ pub enum GgufError {
         at: usize,
     },
     /// A type of tensor that is not read.
-    #[error("tensor {name:?} is of type {kind}, which is not read; f32, f16, bf16, q8_0, q4_0 are")]
+    #[error(
+        "tensor {name:?} is of type {kind}, which is not read; f32, f16, bf16, q8_0, q4_0 are, \
+         and, kept in 8 bits, q2_K to q6_K, q4_1, q5_0, q5_1, iq4_nl, iq4_xs"
+    )]
     Kind {
         /// The tensor.
         name: String,
@@ -136,13 +145,13 @@ impl Kind {
             2 => Ok(Self::Q4_0),
             8 => Ok(Self::Q8_0),
             30 => Ok(Self::Bf16),
-            _ => {
+            _ => BlockKind::of(number).map(Self::Blocks).ok_or_else(|| {
                 let known = KINDS.get(number as usize).map(|it| (*it).to_owned());
-                Err(GgufError::Kind {
+                GgufError::Kind {
                     name: name.to_owned(),
                     kind: known.unwrap_or_else(|| number.to_string()),
-                })
-            }
+                }
+            }),
         }
     }
 
@@ -153,6 +162,7 @@ impl Kind {
             Self::F16 | Self::Bf16 => (1, 2),
             Self::Q8_0 => (BLOCK, 2 + BLOCK),
             Self::Q4_0 => (BLOCK, 2 + BLOCK / 2),
+            Self::Blocks(kind) => kind.block(),
         }
     }
 }
@@ -248,7 +258,8 @@ impl Gguf {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor, its blocks taken apart.
+    /// A tensor, its blocks taken apart. Those that are neither of 8 nor of 4 bits become blocks of
+    /// 8, each number off by half a step at most.
     pub(crate) fn weight(&self, name: &str) -> Option<Weight> {
         let place = self.tensors.get(name)?;
         let bytes = self.file.slice(place.start..place.start + place.length);
@@ -273,6 +284,7 @@ impl Gguf {
             Kind::Bf16 => plain(DType::Bf16),
             Kind::Q8_0 => blocks(DType::I8, eights(&bytes)),
             Kind::Q4_0 => blocks(DType::I4, fours(&bytes)),
+            Kind::Blocks(kind) => blocks(DType::I8, kind.eights(&bytes)),
         })
     }
 }

@@ -7,6 +7,9 @@ mod writer;
 
 use writer::Writer;
 
+/// Numbers of the types that are put into 8 bits.
+const PACKED: [u32; 10] = [3, 6, 7, 10, 11, 12, 13, 14, 20, 23];
+
 fn small() -> Bytes {
     let mut writer = Writer::default();
     writer.text("general.architecture", "llama");
@@ -25,6 +28,16 @@ fn small() -> Bytes {
     let mut fours = 0x4000u16.to_le_bytes().to_vec();
     fours.extend((0..16).map(|it: u8| it | ((15 - it) << 4)));
     writer.tensor("fours", 2, &[1, 32], &fours);
+    for kind in PACKED {
+        let (numbers, size) = BlockKind::of(kind).unwrap().block();
+        let dims = [2, numbers];
+        writer.tensor(
+            &format!("packed.{kind}"),
+            kind,
+            &dims,
+            &vec![kind as u8; 2 * size],
+        );
+    }
     writer.finish()
 }
 
@@ -66,14 +79,46 @@ fn blocks_of_four_bits_become_neighbours_with_signs() {
 }
 
 #[test]
+fn what_is_put_into_eight_bits_has_the_sizes_it_had() {
+    let file = Gguf::read(&small()).unwrap();
+    for kind in PACKED {
+        let Some(Weight::Blocks { integers, scales }) = file.weight(&format!("packed.{kind}"))
+        else {
+            panic!("blocks become blocks");
+        };
+        let (numbers, _) = BlockKind::of(kind).unwrap().block();
+        assert_eq!(integers.dtype(), DType::I8);
+        assert_eq!(integers.dims(), [2, numbers]);
+        assert_eq!(scales.dims(), [2, numbers / BLOCK]);
+    }
+}
+
+#[test]
+fn a_row_of_a_part_of_a_super_block_is_refused() {
+    let mut writer = Writer::default();
+    writer.tensor("w", 12, &[2, 128], &[0; 144]);
+    let refused = Gguf::read(&writer.finish()).unwrap_err();
+    assert_eq!(
+        refused,
+        GgufError::Sizes {
+            name: "w".to_owned()
+        }
+    );
+}
+
+#[test]
 fn types_that_are_not_read_are_refused_by_name() {
     let refused = |kind: u32| {
         let mut writer = Writer::default();
         writer.tensor("w", kind, &[1, 256], &[0; 256]);
         Gguf::read(&writer.finish()).unwrap_err().to_string()
     };
-    assert!(refused(12).contains("q4_K"), "{}", refused(12));
-    assert!(refused(14).contains("q6_K"));
+    assert!(
+        refused(16).contains("is of type iq2_xxs"),
+        "{}",
+        refused(16)
+    );
+    assert!(refused(39).contains("is of type mxfp4"));
     assert!(refused(4000).contains("4000"));
     let version = Gguf::read(&Bytes::from_static(b"GGUF\x01\0\0\0")).unwrap_err();
     assert_eq!(version, GgufError::Version(1));

@@ -1,7 +1,7 @@
 //! The same models as GGUF files.
 
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 use souk_llm::model::LanguageModel;
 use souk_memory::F16;
 use souk_vocabulary::processor::Processor;
@@ -9,6 +9,7 @@ use souk_vocabulary::processor::Processor;
 use super::common;
 use super::decoders::{Case, ROOM, near};
 use super::gguf_writer::Writer;
+use super::k_quants::{SuperBlock, q4_k, q6_k};
 
 /// What each tensor is called in GGUF files.
 const NAMES: [(&str, &str); 11] = [
@@ -85,6 +86,8 @@ enum Kind {
     F16,
     Q8,
     Q4,
+    Q4K,
+    Q6K,
 }
 
 /// A matrix' bytes and its type's number, and the numbers it then stands for.
@@ -119,7 +122,18 @@ fn written(kind: Kind, values: &[f32]) -> (u32, Vec<u8>, Vec<f32>) {
             values.chunks(32).for_each(|block| bytes(block, &mut made));
             (if matches!(kind, Kind::Q8) { 8 } else { 2 }, made.0, made.1)
         }
+        Kind::Q4K => super_blocks(12, q4_k, values),
+        Kind::Q6K => super_blocks(14, q6_k, values),
     }
+}
+
+fn super_blocks(
+    number: u32,
+    block: fn(&[f32]) -> SuperBlock,
+    values: &[f32],
+) -> (u32, Vec<u8>, Vec<f32>) {
+    let (bytes, meant): (Vec<_>, Vec<_>) = values.chunks(256).map(block).unzip();
+    (number, bytes.concat(), meant.concat())
 }
 
 /// A file of a model, and the same model in floats of 32 bits.
@@ -180,11 +194,62 @@ fn blocks_give_nearly_what_the_floats_they_stand_for_give() {
         let case = Case::read("qwen3");
         let [file, plain] = files(&case.config, kind);
         let (found, expected) = (logits(&file, &case.prompt), logits(&plain, &case.prompt));
-        let size = |values: &mut dyn Iterator<Item = f32>| {
-            values.map(|it| f64::from(it).powi(2)).sum::<f64>().sqrt()
-        };
-        let apart = size(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
-        let whole = size(&mut expected.iter().copied());
-        assert!(apart < 0.03 * whole, "{name}: {apart} of {whole}");
+        let apart = apart(&found, &expected);
+        assert!(apart < 0.03, "{name}: {apart}");
     }
+}
+
+/// How far apart two vectors are, of the second's length.
+fn apart(found: &[f32], expected: &[f32]) -> f64 {
+    let size = |values: &mut dyn Iterator<Item = f32>| {
+        values.map(|it| f64::from(it).powi(2)).sum::<f64>().sqrt()
+    };
+    let apart = size(&mut found.iter().zip(expected).map(|(a, b)| a - b));
+    apart / size(&mut expected.iter().copied())
+}
+
+/// Qwen 3's, with rows of whole super-blocks.
+fn wide() -> Case {
+    let mut case = Case::read("qwen3");
+    for key in ["hidden_size", "intermediate_size"] {
+        case.config[key] = json!(256);
+    }
+    case.config["head_dim"] = json!(64);
+    case
+}
+
+/// Weights are rounded to bytes as rows are, each by as much and neither by the other's: so this is
+/// the tolerance of blocks that stay what they are, times the root of two.
+#[test]
+fn super_blocks_give_nearly_what_the_floats_they_stand_for_give() {
+    for (kind, name) in [(Kind::Q4K, "q4_K"), (Kind::Q6K, "q6_K")] {
+        let case = wide();
+        let [file, plain] = files(&case.config, kind);
+        let (found, expected) = (logits(&file, &case.prompt), logits(&plain, &case.prompt));
+        let apart = apart(&found, &expected);
+        assert!(apart < 0.03 * 2f64.sqrt(), "{name}: {apart}");
+    }
+}
+
+#[test]
+fn a_vector_of_super_blocks_is_refused_by_name() {
+    let case = wide();
+    let mut file = Writer::default();
+    metadata(&mut file, &case.config);
+    for (known, dims) in common::sizes(&case.config) {
+        let values = common::weight(&known, dims.iter().product());
+        let is_norm = known == "model.norm.weight";
+        let own = if is_norm { Kind::Q6K } else { Kind::F32 };
+        let (number, bytes, _) = written(own, &values);
+        file.tensor(&name(&known), number, &dims, &bytes);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, file.finish()).unwrap();
+    let refused = LanguageModel::open(&path).unwrap().decoder(ROOM);
+    let refused = refused.err().unwrap().to_string();
+    assert!(
+        refused.contains("\"model.norm.weight\" is of i8"),
+        "{refused}"
+    );
 }

@@ -7,4 +7,5 @@ mod cuts;
 mod decoders;
 mod gguf_files;
 mod gguf_writer;
+mod k_quants;
 mod tokenisers;
