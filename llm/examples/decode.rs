@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p souk-llm --example decode -- MODEL [THREADS [PROMPT [TOKENS [FILE]]]]
 //!
-//! The file is given the logits after the prompt, for `llm/bench/llama_cpp.py` to compare.
+//! The file is given the logits after the prompt, for `llm/bench/beside_llama.py` to compare.
 
 use std::num::NonZeroUsize;
 use std::path::Path;

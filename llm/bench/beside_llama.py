@@ -2,7 +2,7 @@
 
     pip install llama-cpp-python numpy        # builds llama.cpp for the machine that it is built on
     cargo build --release -p souk-llm --example decode
-    python3 llama_cpp.py [--threads 2] [--rounds 3] [--prompts 128,512] [--tokens 64] FILE.gguf ...
+    python3 beside_llama.py [--threads 2] [--rounds 3] [--prompts 128,512] [--tokens 64] FILE.gguf ...
 
 Each round runs both, one after the other, and the medians of rounds are told: so what else the
 machine does falls on both. llama.cpp is called through its own functions, without sampling. The
