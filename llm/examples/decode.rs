@@ -1,6 +1,8 @@
 //! How fast a model decodes on this machine's processor, beside how fast it reads memory.
 //!
-//!     cargo run --release -p souk-llm --example decode -- MODEL [THREADS [PROMPT [TOKENS]]]
+//!     cargo run --release -p souk-llm --example decode -- MODEL [THREADS [PROMPT [TOKENS [FILE]]]]
+//!
+//! The file is given the logits after the prompt, for `llm/bench/beside_llama.py` to compare.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -50,8 +52,12 @@ fn main() {
     let mut sequence = Sequence::new(session, room);
     let ids: Vec<u32> = (0..prompt as u32).map(|at| at * 31 % 200).collect();
     let start = Instant::now();
-    sequence.push(&ids).expect("the prompt is run");
+    let logits = sequence.push(&ids).expect("the prompt is run");
     let took = start.elapsed().as_secs_f64();
+    if let Some(file) = given.get(4) {
+        let bytes: Vec<u8> = logits.iter().flat_map(|it| it.to_le_bytes()).collect();
+        std::fs::write(file, bytes).expect("the file can be written");
+    }
     println!(
         "prefill of {prompt}: {:.1} tokens a second",
         prompt as f64 / took

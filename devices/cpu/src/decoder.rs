@@ -7,6 +7,7 @@
 //! on how its prompt was cut, nor on whom it was batched with.
 
 mod attention;
+mod cache;
 mod lanes;
 mod matrix;
 mod plan;

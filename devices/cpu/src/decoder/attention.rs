@@ -1,101 +1,274 @@
-//! Attention of a group of queries that look at one head of keys and values.
+//! Attention of rows over caches.
 //!
-//! Keys and values are read once for all queries of the group, one position after the other: so a
-//! sum's order depends on the position alone.
+//! What is seen is taken in spans of so many positions. In each, a query has the largest of its
+//! scores, the sum of its shares, and its values' sum; spans are then joined from the first to the
+//! last. So what a row finds depends on what it sees, and neither on the rows that are taken
+//! together with it nor on how many tasks share a cache.
+
+mod span;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use souk_host::isa::Isa;
 
 use super::DecoderModel;
-use crate::tiled::exponentials::exponentials;
+use super::cache::CacheShape;
+use super::lanes::{LANES, LaneIsa};
+use super::plan::Action;
+use crate::tiled::aligned::AlignedFloats;
+use crate::tiled::exponentials::exponential;
 use crate::tiled::vectors::pass;
+use crate::tiled::worker_pool::Memory;
+use span::Look;
 
-/// Numbers of a head that are summed side by side.
-const LANES: usize = 16;
+/// Positions of a span: their values are in the nearest cache while every query weighs them.
+const SPAN: usize = 64;
+/// Rows that read keys and values together at most.
+const ROWS: usize = 8;
+/// Tasks that a stage should have for its threads to end together; where blocks are fewer, the
+/// spans of each are shared out.
+const TASKS: usize = 64;
 
-/// One head of two caches.
-#[derive(Clone, Copy)]
-pub(super) struct Caches {
-    pub keys: *const f32,
-    pub values: *const f32,
-    /// Positions that are looked at.
+/// Rows of one sequence, one behind the other, which are taken together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowBlock {
+    pub first: usize,
+    pub count: usize,
+    /// Positions that the first of them sees; each sees one more than the one before.
     pub seen: usize,
-    /// Floats of a position.
-    pub width: usize,
 }
 
-/// What the queries of a group, one behind the other, find; written to `made`, as long as they.
-#[expect(unsafe_code, reason = "caches and results are shared by threads")]
-pub(super) fn group(
-    model: &DecoderModel,
-    caches: Caches,
-    queries: &[f32],
-    made: *mut f32,
-    scale: f32,
-) {
-    let Caches { seen, width, .. } = caches;
-    // SAFETY: the caches have room for what is seen, which earlier stages wrote; of this stage
-    // nobody writes them. What is made is this task's alone, and as long as the queries.
-    let (keys, values, made) = unsafe {
-        (
-            std::slice::from_raw_parts(caches.keys, seen * width),
-            std::slice::from_raw_parts(caches.values, seen * width),
-            std::slice::from_raw_parts_mut(made, queries.len()),
-        )
-    };
-    let mut shares = vec![0.0; queries.len() / width * seen];
-    scores(model.isa, &mut shares, queries, keys, (width, scale));
-    let mut totals = Vec::with_capacity(queries.len() / width);
-    for row in shares.chunks_exact_mut(seen) {
-        let mut total = 0.0;
-        exponentials(model.isa, row, &mut total);
-        totals.push(total);
+impl RowBlock {
+    /// The blocks of `count` rows, the last of which sees `length` positions.
+    pub fn of(count: usize, length: usize) -> Vec<Self> {
+        let block = |first: usize| Self {
+            first,
+            count: ROWS.min(count - first),
+            seen: length - count + first + 1,
+        };
+        (0..count).step_by(ROWS).map(block).collect()
     }
-    made.fill(0.0);
-    weigh(model.isa, made, &shares, values, width);
-    for (made, total) in made.chunks_exact_mut(width).zip(totals) {
-        made.iter_mut().for_each(|value| *value /= total);
+
+    /// Spans that its last row sees.
+    fn spans(&self) -> usize {
+        (self.seen + self.count - 1).div_ceil(SPAN)
     }
+}
+
+/// Where tasks that share a block leave what each span gave.
+pub(super) struct Shared {
+    floats: AlignedFloats,
+    /// Tasks done of each head of each block.
+    done: Vec<AtomicUsize>,
+}
+
+impl Shared {
+    pub fn new() -> Self {
+        Self {
+            floats: AlignedFloats::zeros(0),
+            done: Vec::new(),
+        }
+    }
+
+    /// Makes room for the tasks of a step.
+    pub fn grow(&mut self, model: &DecoderModel, blocks: &[RowBlock]) {
+        let (mut floats, mut done) = (0, 0);
+        for step in &model.plan.steps {
+            let Action::Attend { keys, heads, .. } = step.action else {
+                continue;
+            };
+            let state = &model.plan.states[keys];
+            let all = blocks.len() * state.heads;
+            if parts(blocks, state.heads) > 1 {
+                let queries = ROWS * (heads / state.heads);
+                floats = floats.max(all * spans(blocks) * found_floats(queries, state.width));
+                done = done.max(all);
+            }
+        }
+        if self.floats.len() < floats {
+            self.floats = AlignedFloats::zeros(floats);
+        }
+        self.done = (0..done).map(|_| AtomicUsize::new(0)).collect();
+    }
+
+    pub fn memory(&mut self) -> (Memory, &[AtomicUsize]) {
+        (Memory::of(&mut self.floats), &self.done)
+    }
+}
+
+/// Spans of the block that has most.
+fn spans(blocks: &[RowBlock]) -> usize {
+    blocks.iter().map(RowBlock::spans).max().unwrap_or(0)
+}
+
+/// Tasks that share a head of a block.
+fn parts(blocks: &[RowBlock], heads: usize) -> usize {
+    TASKS
+        .div_ceil((blocks.len() * heads).max(1))
+        .clamp(1, spans(blocks).max(1))
+}
+
+/// Tasks there are for so many heads of caches.
+pub(super) fn tasks(blocks: &[RowBlock], heads: usize) -> usize {
+    blocks.len() * heads * parts(blocks, heads)
+}
+
+/// Floats that queries' sums, largest scores and totals take.
+fn found_floats(queries: usize, width: usize) -> usize {
+    queries * (width.next_multiple_of(LANES) + 2)
 }
 
 pass! {
-    /// Each query with each key.
-    fn scores(to: &mut [f32], queries: &[f32], keys: &[f32], by: (usize, f32)) {
-        let (width, scale) = by;
-        let seen = keys.len() / width;
-        for (at, key) in keys.chunks_exact(width).enumerate() {
-            for (query, to) in queries.chunks_exact(width).zip(to.chunks_exact_mut(seen)) {
-                let mut sums = [0.0f32; LANES];
-                let (whole, rest) = (query.chunks_exact(LANES), width / LANES * LANES);
-                for (query, key) in whole.zip(key.chunks_exact(LANES)) {
-                    for (sum, (a, b)) in sums.iter_mut().zip(query.iter().zip(key)) {
-                        *sum += a * b;
-                    }
-                }
-                for (sum, (a, b)) in sums.iter_mut().zip(query[rest..].iter().zip(&key[rest..])) {
-                    *sum += a * b;
-                }
-                let mut half = LANES;
-                while half > 1 {
-                    half /= 2;
-                    for lane in 0..half {
-                        sums[lane] += sums[lane + half];
-                    }
-                }
-                to[at] = sums[0] * scale;
+    /// Joins to what so many queries found what the next span gave them: sums of values, largest
+    /// scores, and what shares come to. A query that sees nothing of it stays.
+    fn join(held: &mut [f32], next: &[f32], queries: usize) {
+        let width = held.len() / queries - 2;
+        let (sums, behind) = held.split_at_mut(queries * width);
+        let (largest, totals) = behind.split_at_mut(queries);
+        let (next_sums, behind) = next.split_at(queries * width);
+        let (next_largest, next_totals) = behind.split_at(queries);
+        for query in 0..queries {
+            if next_totals[query] == 0.0 {
+                continue;
+            }
+            let (own, other) = (largest[query], next_largest[query]);
+            let most = if other > own { other } else { own };
+            let (keep, take) = (exponential(own - most), exponential(other - most));
+            largest[query] = most;
+            totals[query] = totals[query] * keep + next_totals[query] * take;
+            let sums = sums[query * width..][..width].iter_mut();
+            for (sum, next) in sums.zip(&next_sums[query * width..][..width]) {
+                *sum = *sum * keep + next * take;
             }
         }
     }
 }
 
 pass! {
-    /// Adds values, each as much as its share says.
-    fn weigh(to: &mut [f32], shares: &[f32], values: &[f32], width: usize) {
-        let seen = values.len() / width;
-        for (at, value) in values.chunks_exact(width).enumerate() {
-            for (to, shares) in to.chunks_exact_mut(width).zip(shares.chunks_exact(seen)) {
-                let share = shares[at];
-                for (to, value) in to.iter_mut().zip(value) {
-                    *to += share * value;
-                }
-            }
+    /// Sums of values as parts of what their shares come to.
+    fn divide(to: &mut [f32], sums: &[f32], total: f32) {
+        for (to, sum) in to.iter_mut().zip(sums) {
+            *to = sum / total;
         }
     }
 }
+
+/// Attention of a step over the caches of one layer.
+pub(super) struct Attention<'a> {
+    pub isa: Isa,
+    pub lane_isa: LaneIsa,
+    pub blocks: &'a [RowBlock],
+    /// Where caches begin, and how they lie.
+    pub keys: (*const f32, CacheShape),
+    pub values: (*const f32, CacheShape),
+    /// The first row of queries, and of what is found: as wide as each other.
+    pub queries: *const f32,
+    pub made: *mut f32,
+    /// Floats from one row to the next.
+    pub stride: usize,
+    /// Queries of a row that look at one head.
+    pub group: usize,
+    pub scale: f32,
+    pub shared: (Memory, &'a [AtomicUsize]),
+}
+
+impl Attention<'_> {
+    /// Does a task of [`tasks`].
+    pub fn task(&self, task: usize) {
+        let heads = self.keys.1.heads;
+        let parts = parts(self.blocks, heads);
+        let (place, part) = (task / parts, task % parts);
+        let (block, head) = (&self.blocks[place / heads], place % heads);
+        let queries = self.queries(block, head);
+        let mut found = vec![0.0; found_floats(queries.len(), self.keys.1.width)];
+        let look = self.look(head, queries);
+        let all = block.spans();
+        if parts == 1 {
+            let mut next = found.clone();
+            for span in 0..all {
+                span::look(self.lane_isa, &look, span, &mut next);
+                self.take(span, &mut found, &next, look.queries.len());
+            }
+        } else {
+            for span in all * part / parts..all * (part + 1) / parts {
+                let to = self.left(place, span, found.len());
+                span::look(self.lane_isa, &look, span, to);
+            }
+            // Whoever is last sees what the others left, and makes the counter fit for a next layer.
+            let done = &self.shared.1[place];
+            if done.fetch_add(1, Ordering::AcqRel) + 1 < parts {
+                return;
+            }
+            done.store(0, Ordering::Relaxed);
+            for span in 0..all {
+                let next = self.left(place, span, found.len());
+                self.take(span, &mut found, next, look.queries.len());
+            }
+        }
+        self.finish(block, head, &found);
+    }
+
+    fn take(&self, span: usize, found: &mut [f32], next: &[f32], queries: usize) {
+        match span {
+            0 => found.copy_from_slice(next),
+            _ => join(self.isa, found, next, queries),
+        }
+    }
+
+    /// Each query of a block that looks at a head, and how many positions it sees.
+    fn queries(&self, block: &RowBlock, head: usize) -> Vec<(*const f32, usize)> {
+        let row = |row: usize| {
+            let place = (block.first + row) * self.stride + head * self.group * self.keys.1.width;
+            let query = move |query: usize| {
+                let start = place + query * self.keys.1.width;
+                (self.queries.wrapping_add(start), block.seen + row)
+            };
+            (0..self.group).map(query)
+        };
+        (0..block.count).flat_map(row).collect()
+    }
+
+    fn look(&self, head: usize, queries: Vec<(*const f32, usize)>) -> Look {
+        let start = |(start, shape): (*const f32, CacheShape)| {
+            start.wrapping_add(head * shape.head_floats())
+        };
+        Look {
+            keys: start(self.keys),
+            values: start(self.values),
+            width: self.keys.1.width,
+            scale: self.scale,
+            queries,
+        }
+    }
+
+    /// Where what a span gave is left.
+    #[expect(unsafe_code, reason = "tasks leave what they found for one another")]
+    #[expect(clippy::mut_from_ref, reason = "each task leaves spans of its own")]
+    fn left(&self, place: usize, span: usize, floats: usize) -> &mut [f32] {
+        let each = found_floats(ROWS * self.group, self.keys.1.width);
+        let at = (place * spans(self.blocks) + span) * each;
+        let start = self.shared.0.start().wrapping_add(at);
+        // SAFETY: there is room for all spans of all places, of a whole block each; a span is one
+        // task's until all of its place are done, and then that one's who was last.
+        unsafe { std::slice::from_raw_parts_mut(start, floats) }
+    }
+
+    #[expect(unsafe_code, reason = "results are shared by threads")]
+    fn finish(&self, block: &RowBlock, head: usize, found: &[f32]) {
+        let (queries, width) = (block.count * self.group, self.keys.1.width);
+        let padded = found.len() / queries - 2;
+        let totals = &found[found.len() - queries..];
+        for (query, sums) in found.chunks_exact(padded).take(queries).enumerate() {
+            let row = (block.first + query / self.group) * self.stride;
+            let place = row + (head * self.group + query % self.group) * width;
+            // SAFETY: rows of the result are as wide as those of queries; of these rows this
+            // head's are this task's.
+            let to =
+                unsafe { std::slice::from_raw_parts_mut(self.made.wrapping_add(place), width) };
+            divide(self.isa, to, sums, totals[query]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -56,6 +56,8 @@ impl LaneIsa {
 pub(super) unsafe trait Lanes: Copy {
     /// Sums of products of bytes.
     type Whole: Copy;
+    /// The same of weights of 4 bits, as long as a block's are added up.
+    type Fours: Copy;
     /// What weights of 8 bits, kept with 128 added, are more than they should be in a sum.
     const EIGHTS_ABOVE: i32;
     /// The same float everywhere.
@@ -72,14 +74,23 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn plus(self, other: Self) -> Self;
     /// Product.
     unsafe fn times(self, other: Self) -> Self;
+    /// The larger of `bound` and itself; what is no number stays.
+    unsafe fn at_least(self, bound: Self) -> Self;
+    /// Itself times two to the power that the lowest bits of `power` say, of a sum with 1.5 * 2^23.
+    unsafe fn doubled(self, power: Self) -> Self;
     /// Puts them to a place.
     unsafe fn store(self, to: *mut f32);
     /// The same whole number everywhere.
     unsafe fn whole(value: i32) -> Self::Whole;
     /// Adds products of four weights of 8 bits a lane, and four bytes that are the same for all.
     unsafe fn eights(sum: Self::Whole, weights: *const u8, bytes: i32) -> Self::Whole;
-    /// Adds products of four weights in the lower halves of bytes, and of four in the upper.
-    unsafe fn fours(sum: Self::Whole, weights: *const u8, low: i32, high: i32) -> Self::Whole;
+    /// Sums to begin a block of 4 bits with.
+    unsafe fn no_fours() -> Self::Fours;
+    /// Adds products of four weights in the lower halves of bytes, and of four in the upper, at
+    /// most four times.
+    unsafe fn fours(sum: Self::Fours, weights: *const u8, low: i32, high: i32) -> Self::Fours;
+    /// Adds a block's.
+    unsafe fn plus_fours(sum: Self::Whole, fours: Self::Fours) -> Self::Whole;
     /// Sums as floats.
     unsafe fn float(sum: Self::Whole) -> Self;
 }
@@ -101,6 +112,7 @@ pub(super) mod x86 {
     // pointers are the caller's, and loads and stores take unaligned ones.
     unsafe impl Lanes for Wide {
         type Whole = __m512i;
+        type Fours = __m512i;
         const EIGHTS_ABOVE: i32 = 128;
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
@@ -141,6 +153,20 @@ pub(super) mod x86 {
             Self(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
+        unsafe fn at_least(self, bound: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { _mm512_max_ps(bound.0, self.0) })
+        }
+        #[inline(always)]
+        unsafe fn doubled(self, power: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            unsafe {
+                let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(power.0));
+                let bits = _mm512_add_epi32(_mm512_castps_si512(self.0), power);
+                Self(_mm512_castsi512_ps(bits))
+            }
+        }
+        #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
             // SAFETY: as the caller was told by the trait.
             unsafe { _mm512_storeu_ps(to, self.0) }
@@ -159,6 +185,16 @@ pub(super) mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn no_fours() -> __m512i {
+            // SAFETY: as the caller was told by the trait.
+            unsafe { _mm512_setzero_si512() }
+        }
+        #[inline(always)]
+        unsafe fn plus_fours(sum: __m512i, fours: __m512i) -> __m512i {
+            // SAFETY: as the caller was told by the trait.
+            unsafe { _mm512_add_epi32(sum, fours) }
+        }
+        #[inline(always)]
         unsafe fn fours(sum: __m512i, weights: *const u8, low: i32, high: i32) -> __m512i {
             // SAFETY: as the caller was told by the trait.
             unsafe {
@@ -174,6 +210,23 @@ pub(super) mod x86 {
             // SAFETY: as the caller was told by the trait.
             Self(unsafe { _mm512_cvtepi32_ps(sum) })
         }
+    }
+
+    /// The same for both vectors. It is no closure: a closure has not the instructions of the
+    /// function that it is in, so none of them would be built into it.
+    macro_rules! both {
+        (|$at:ident| $made:expr) => {
+            [
+                {
+                    const $at: usize = 0;
+                    $made
+                },
+                {
+                    const $at: usize = 1;
+                    $made
+                },
+            ]
+        };
     }
 
     /// Sixteen floats in two vectors.
@@ -198,6 +251,7 @@ pub(super) mod x86 {
     // pointers are the caller's, and loads and stores take unaligned ones.
     unsafe impl Lanes for Half {
         type Whole = [__m256i; 2];
+        type Fours = [__m256i; 2];
         const EIGHTS_ABOVE: i32 = 0;
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
@@ -207,38 +261,53 @@ pub(super) mod x86 {
         #[inline(always)]
         unsafe fn floats(from: *const f32) -> Self {
             // SAFETY: as the caller was told by the trait.
-            Self([0, 8].map(|at| unsafe { _mm256_loadu_ps(from.add(at)) }))
+            Self(unsafe { both!(|AT| _mm256_loadu_ps(from.add(8 * AT))) })
         }
         #[inline(always)]
         unsafe fn halves(from: *const u16) -> Self {
             // SAFETY: as the caller was told by the trait.
-            let part = |at: usize| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast())) };
-            Self([0, 8].map(part))
+            Self(unsafe { both!(|AT| _mm256_cvtph_ps(_mm_loadu_si128(from.add(8 * AT).cast()))) })
         }
         #[inline(always)]
         unsafe fn brains(from: *const u16) -> Self {
             // SAFETY: as the caller was told by the trait.
-            let part = |at: usize| unsafe {
-                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(at).cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
-            };
-            Self([0, 8].map(part))
+            Self(unsafe {
+                both!(|AT| {
+                    let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8 * AT).cast()));
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+                })
+            })
         }
         #[inline(always)]
         unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
             // SAFETY: as the caller was told by the trait.
-            let part = |at: usize| unsafe { _mm256_fmadd_ps(self.0[at], factor.0[at], sum.0[at]) };
-            Self([0, 1].map(part))
+            Self(unsafe { both!(|AT| _mm256_fmadd_ps(self.0[AT], factor.0[AT], sum.0[AT])) })
         }
         #[inline(always)]
         unsafe fn plus(self, other: Self) -> Self {
             // SAFETY: as the caller was told by the trait.
-            Self([0, 1].map(|at| unsafe { _mm256_add_ps(self.0[at], other.0[at]) }))
+            Self(unsafe { both!(|AT| _mm256_add_ps(self.0[AT], other.0[AT])) })
         }
         #[inline(always)]
         unsafe fn times(self, other: Self) -> Self {
             // SAFETY: as the caller was told by the trait.
-            Self([0, 1].map(|at| unsafe { _mm256_mul_ps(self.0[at], other.0[at]) }))
+            Self(unsafe { both!(|AT| _mm256_mul_ps(self.0[AT], other.0[AT])) })
+        }
+        #[inline(always)]
+        unsafe fn at_least(self, bound: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe { both!(|AT| _mm256_max_ps(bound.0[AT], self.0[AT])) })
+        }
+        #[inline(always)]
+        unsafe fn doubled(self, power: Self) -> Self {
+            // SAFETY: as the caller was told by the trait.
+            Self(unsafe {
+                both!(|AT| {
+                    let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(power.0[AT]));
+                    let bits = _mm256_add_epi32(_mm256_castps_si256(self.0[AT]), power);
+                    _mm256_castsi256_ps(bits)
+                })
+            })
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
@@ -257,14 +326,20 @@ pub(super) mod x86 {
         unsafe fn eights(sum: [__m256i; 2], weights: *const u8, bytes: i32) -> [__m256i; 2] {
             // SAFETY: as the caller was told by the trait. No weight is -128: so each has its
             // negative, and two products of at most 127 by 127 stay within 16 bits.
-            let part = |at: usize| unsafe {
-                let kept = _mm256_loadu_si256(weights.add(32 * at).cast());
-                let weights = _mm256_xor_si256(kept, _mm256_set1_epi8(-128));
-                let bytes = _mm256_set1_epi32(bytes);
-                let signed = _mm256_sign_epi8(weights, bytes);
-                add_products(sum[at], _mm256_abs_epi8(bytes), signed)
-            };
-            [0, 1].map(part)
+            unsafe {
+                both!(|AT| {
+                    let kept = _mm256_loadu_si256(weights.add(32 * AT).cast());
+                    let weights = _mm256_xor_si256(kept, _mm256_set1_epi8(-128));
+                    let bytes = _mm256_set1_epi32(bytes);
+                    let signed = _mm256_sign_epi8(weights, bytes);
+                    add_products(sum[AT], _mm256_abs_epi8(bytes), signed)
+                })
+            }
+        }
+        #[inline(always)]
+        unsafe fn no_fours() -> [__m256i; 2] {
+            // SAFETY: as the caller was told by the trait.
+            [unsafe { _mm256_setzero_si256() }; 2]
         }
         #[inline(always)]
         unsafe fn fours(
@@ -273,22 +348,34 @@ pub(super) mod x86 {
             low: i32,
             high: i32,
         ) -> [__m256i; 2] {
-            // SAFETY: as the caller was told by the trait; two products of at most 15 by 127 stay
-            // within 16 bits.
-            let part = |at: usize| unsafe {
-                let weights = _mm256_loadu_si256(weights.add(32 * at).cast());
-                let mask = _mm256_set1_epi8(15);
-                let lower = _mm256_and_si256(weights, mask);
-                let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(weights), mask);
-                let sum = add_products(sum[at], lower, _mm256_set1_epi32(low));
-                add_products(sum, upper, _mm256_set1_epi32(high))
-            };
-            [0, 1].map(part)
+            // SAFETY: as the caller was told by the trait; sums of pairs are of 16 bits, which
+            // hold eight times two products of at most 15 by 127.
+            unsafe {
+                both!(|AT| {
+                    let weights = _mm256_loadu_si256(weights.add(32 * AT).cast());
+                    let mask = _mm256_set1_epi8(15);
+                    let lower = _mm256_and_si256(weights, mask);
+                    let upper = _mm256_and_si256(_mm256_srli_epi16::<4>(weights), mask);
+                    let lower = _mm256_maddubs_epi16(lower, _mm256_set1_epi32(low));
+                    let upper = _mm256_maddubs_epi16(upper, _mm256_set1_epi32(high));
+                    _mm256_add_epi16(_mm256_add_epi16(sum[AT], lower), upper)
+                })
+            }
+        }
+        #[inline(always)]
+        unsafe fn plus_fours(sum: [__m256i; 2], fours: [__m256i; 2]) -> [__m256i; 2] {
+            // SAFETY: as the caller was told by the trait.
+            unsafe {
+                both!(|AT| {
+                    let pairs = _mm256_madd_epi16(fours[AT], _mm256_set1_epi16(1));
+                    _mm256_add_epi32(sum[AT], pairs)
+                })
+            }
         }
         #[inline(always)]
         unsafe fn float(sum: [__m256i; 2]) -> Self {
             // SAFETY: as the caller was told by the trait.
-            Self(sum.map(|sum| unsafe { _mm256_cvtepi32_ps(sum) }))
+            Self(unsafe { both!(|AT| _mm256_cvtepi32_ps(sum[AT])) })
         }
     }
 }
@@ -309,6 +396,7 @@ unsafe fn read<T: Copy, U>(from: *const T, of: impl Fn(T) -> U) -> [U; LANES] {
 // SAFETY: no special instructions; the places are the caller's to vouch for.
 unsafe impl Lanes for Array {
     type Whole = [i32; LANES];
+    type Fours = [i32; LANES];
     const EIGHTS_ABOVE: i32 = 128;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -344,6 +432,18 @@ unsafe impl Lanes for Array {
         Self(std::array::from_fn(|at| self.0[at] * other.0[at]))
     }
     #[inline(always)]
+    unsafe fn at_least(self, bound: Self) -> Self {
+        let larger = |value: f32, bound: f32| if bound > value { bound } else { value };
+        Self(std::array::from_fn(|at| larger(self.0[at], bound.0[at])))
+    }
+    #[inline(always)]
+    unsafe fn doubled(self, power: Self) -> Self {
+        let doubled = |value: f32, power: f32| {
+            f32::from_bits(value.to_bits().wrapping_add(power.to_bits() << 23))
+        };
+        Self(std::array::from_fn(|at| doubled(self.0[at], power.0[at])))
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: as the caller was told by the trait.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
@@ -363,6 +463,14 @@ unsafe impl Lanes for Array {
             }
         }
         sum
+    }
+    #[inline(always)]
+    unsafe fn no_fours() -> [i32; LANES] {
+        [0; LANES]
+    }
+    #[inline(always)]
+    unsafe fn plus_fours(sum: [i32; LANES], fours: [i32; LANES]) -> [i32; LANES] {
+        std::array::from_fn(|lane| sum[lane] + fours[lane])
     }
     #[inline(always)]
     unsafe fn fours(

@@ -13,6 +13,7 @@ use std::ops::Range;
 use souk_onnx::graph::Graph;
 use souk_onnx::states::{StatePort, states};
 
+use super::cache::{CacheOrder, CacheShape};
 use super::matrix::MatrixSource;
 use nodes::Reader;
 pub(super) use slots::Place;
@@ -105,6 +106,20 @@ pub(super) struct State {
     pub port: StatePort,
     pub heads: usize,
     pub width: usize,
+    /// What it is looked at for; none where nothing looks.
+    pub order: Option<CacheOrder>,
+}
+
+impl State {
+    /// How a cache of it lies that has room for so many positions.
+    pub fn shape(&self, room: usize) -> CacheShape {
+        CacheShape {
+            order: self.order.unwrap_or(CacheOrder::Values),
+            heads: self.heads,
+            room,
+            width: self.width,
+        }
+    }
 }
 
 /// Names of the inputs, by what they say.

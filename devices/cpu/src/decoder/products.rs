@@ -125,11 +125,11 @@ impl TileProduct<'_> {
         // SAFETY: the caller's contract: rows are as deep as the tile.
         let sums: [L; N] = unsafe {
             match self.matrix.kind {
-                Kind::Floats => self.floats(read, |at| L::floats(at.cast()), 4),
-                Kind::Halves => self.floats(read, |at| L::halves(at.cast()), 2),
-                Kind::Brains => self.floats(read, |at| L::brains(at.cast()), 2),
-                Kind::Eights => self.eights(read),
-                Kind::Fours => self.fours(read),
+                Kind::Floats => self.floats::<L, Floats, N>(read),
+                Kind::Halves => self.floats::<L, Halves, N>(read),
+                Kind::Brains => self.floats::<L, Brains, N>(read),
+                Kind::Eights => self.blocks::<L, Eights, N>(read),
+                Kind::Fours => self.blocks::<L, Fours, N>(read),
             }
         };
         for (row, sum) in sums.into_iter().enumerate() {
@@ -140,79 +140,30 @@ impl TileProduct<'_> {
 
     /// Two sums each, over even and odd places, so that neither waits for the one before.
     #[inline(always)]
-    unsafe fn floats<L: Lanes, const N: usize>(
-        &self,
-        read: [*const f32; N],
-        load: impl Fn(*const u8) -> L,
-        size: usize,
-    ) -> [L; N] {
+    unsafe fn floats<L: Lanes, F: Loads, const N: usize>(&self, read: [*const f32; N]) -> [L; N] {
         let depth = self.matrix.depth;
         let weights = self.matrix.tile(self.tile).as_ptr();
         // SAFETY: places are below the depth, for which rows and tile have numbers.
         unsafe {
             let mut sums = [[L::splat(0.0); 2]; N];
             for at in 0..depth {
-                let weight = load(weights.add(at * LANES * size));
+                let weight: L = F::load(weights.add(at * LANES * F::BYTES));
                 for (row, sums) in sums.iter_mut().enumerate() {
                     let factor = L::splat(*read[row].add(at));
                     sums[at % 2] = weight.times_plus(factor, sums[at % 2]);
                 }
             }
-            sums.map(|[even, odd]| even.plus(odd))
+            let mut made = [L::splat(0.0); N];
+            for (made, [even, odd]) in made.iter_mut().zip(sums) {
+                *made = even.plus(odd);
+            }
+            made
         }
     }
 
+    /// Block by block: whole sums of products times both scales.
     #[inline(always)]
-    unsafe fn eights<L: Lanes, const N: usize>(&self, read: [*const f32; N]) -> [L; N] {
-        // SAFETY: eight groups of each block lie one behind the other.
-        unsafe {
-            self.blocks(
-                read,
-                BLOCK * LANES,
-                L::EIGHTS_ABOVE,
-                |sums, weights, bytes| {
-                    for group in 0..8 {
-                        let weights = weights.add(group * 4 * LANES);
-                        for (sum, bytes) in sums.iter_mut().zip(bytes) {
-                            *sum = L::eights(*sum, weights, bytes.add(group).read_unaligned());
-                        }
-                    }
-                },
-            )
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn fours<L: Lanes, const N: usize>(&self, read: [*const f32; N]) -> [L; N] {
-        // SAFETY: four groups of each block lie one behind the other, each with the fourth from it.
-        unsafe {
-            self.blocks(
-                read,
-                BLOCK / 2 * LANES,
-                FOURS_ABOVE,
-                |sums, weights, bytes| {
-                    for group in 0..4 {
-                        let weights = weights.add(group * 4 * LANES);
-                        for (sum, bytes) in sums.iter_mut().zip(bytes) {
-                            let low = bytes.add(group).read_unaligned();
-                            let high = bytes.add(group + 4).read_unaligned();
-                            *sum = L::fours(*sum, weights, low, high);
-                        }
-                    }
-                },
-            )
-        }
-    }
-
-    /// Block by block: whole sums of products, which `add` makes, times both scales.
-    #[inline(always)]
-    unsafe fn blocks<L: Lanes, const N: usize>(
-        &self,
-        read: [*const f32; N],
-        block_bytes: usize,
-        above: i32,
-        add: impl Fn(&mut [L::Whole; N], *const u8, [*const i32; N]),
-    ) -> [L; N] {
+    unsafe fn blocks<L: Lanes, B: Blocks, const N: usize>(&self, read: [*const f32; N]) -> [L; N] {
         let depth = self.matrix.depth;
         let weights = self.matrix.tile(self.tile).as_ptr();
         // SAFETY: a tile has its scales behind its integers; a row has scales behind its bytes, and
@@ -223,12 +174,13 @@ impl TileProduct<'_> {
                 .cast::<u16>();
             let mut totals = [L::splat(0.0); N];
             for block in 0..depth / BLOCK {
-                let mut sums: [L::Whole; N] = std::array::from_fn(|row| {
+                let mut sums = [L::whole(0); N];
+                for (row, whole) in sums.iter_mut().enumerate() {
                     let sum = read[row].add(depth / 4 + depth / BLOCK + block);
-                    L::whole(-above * sum.cast::<i32>().read_unaligned())
-                });
-                let bytes = read.map(|row| row.add(block * (BLOCK / 4)).cast::<i32>());
-                add(&mut sums, weights.add(block * block_bytes), bytes);
+                    *whole = L::whole(-B::above::<L>() * sum.cast::<i32>().read_unaligned());
+                }
+                let bytes = read.map(|row| row.wrapping_add(block * (BLOCK / 4)).cast::<i32>());
+                B::add::<L, N>(&mut sums, weights.add(block * B::BYTES), bytes);
                 let scale = L::halves(scales.add(block * LANES));
                 for (row, total) in totals.iter_mut().enumerate() {
                     let own = L::splat(*read[row].add(depth / 4 + block));
@@ -258,6 +210,114 @@ impl TileProduct<'_> {
             }
             let to = self.results.data.add(place);
             std::ptr::copy_nonoverlapping(made.as_ptr(), to, count);
+        }
+    }
+}
+
+/// How sixteen floats are read. These are types and no closures, which have not the instructions
+/// of the function that they are in.
+#[expect(unsafe_code, reason = "floats are read through pointers")]
+trait Loads {
+    /// Bytes of a float.
+    const BYTES: usize;
+    /// # Safety
+    /// Sixteen are there; the processor has the instructions of `L`.
+    unsafe fn load<L: Lanes>(from: *const u8) -> L;
+}
+
+macro_rules! loads {
+    ($name:ident, $bytes:expr, $load:ident) => {
+        struct $name;
+
+        #[expect(unsafe_code, reason = "floats are read through pointers")]
+        impl Loads for $name {
+            const BYTES: usize = $bytes;
+            #[inline(always)]
+            unsafe fn load<L: Lanes>(from: *const u8) -> L {
+                // SAFETY: the caller's contract.
+                unsafe { L::$load(from.cast()) }
+            }
+        }
+    };
+}
+loads!(Floats, 4, floats);
+loads!(Halves, 2, halves);
+loads!(Brains, 2, brains);
+
+/// How a block's products are added up.
+#[expect(unsafe_code, reason = "integers are read through pointers")]
+trait Blocks {
+    /// Bytes of a block in a tile.
+    const BYTES: usize;
+    /// What integers are kept with, as far as products have it.
+    fn above<L: Lanes>() -> i32;
+    /// # Safety
+    /// A block is at each place; the processor has the instructions of `L`.
+    unsafe fn add<L: Lanes, const N: usize>(
+        sums: &mut [L::Whole; N],
+        weights: *const u8,
+        bytes: [*const i32; N],
+    );
+}
+
+/// Eight groups of a block lie one behind the other.
+struct Eights;
+
+#[expect(unsafe_code, reason = "integers are read through pointers")]
+impl Blocks for Eights {
+    const BYTES: usize = BLOCK * LANES;
+    #[inline(always)]
+    fn above<L: Lanes>() -> i32 {
+        L::EIGHTS_ABOVE
+    }
+    #[inline(always)]
+    unsafe fn add<L: Lanes, const N: usize>(
+        sums: &mut [L::Whole; N],
+        weights: *const u8,
+        bytes: [*const i32; N],
+    ) {
+        for group in 0..8 {
+            for (sum, bytes) in sums.iter_mut().zip(bytes) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let weights = weights.add(group * 4 * LANES);
+                    *sum = L::eights(*sum, weights, bytes.add(group).read_unaligned());
+                }
+            }
+        }
+    }
+}
+
+/// Four groups of a block lie one behind the other, each with the fourth from it.
+struct Fours;
+
+#[expect(unsafe_code, reason = "integers are read through pointers")]
+impl Blocks for Fours {
+    const BYTES: usize = BLOCK / 2 * LANES;
+    #[inline(always)]
+    fn above<L: Lanes>() -> i32 {
+        FOURS_ABOVE
+    }
+    #[inline(always)]
+    unsafe fn add<L: Lanes, const N: usize>(
+        sums: &mut [L::Whole; N],
+        weights: *const u8,
+        bytes: [*const i32; N],
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut fours = [L::no_fours(); N];
+            for group in 0..4 {
+                let weights = weights.add(group * 4 * LANES);
+                for (fours, bytes) in fours.iter_mut().zip(bytes) {
+                    let low = bytes.add(group).read_unaligned();
+                    let high = bytes.add(group + 4).read_unaligned();
+                    *fours = L::fours(*fours, weights, low, high);
+                }
+            }
+            for (sum, fours) in sums.iter_mut().zip(fours) {
+                *sum = L::plus_fours(*sum, fours);
+            }
         }
     }
 }

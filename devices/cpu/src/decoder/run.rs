@@ -1,17 +1,25 @@
 //! A step carried out: tasks of stages, each on rows that it alone writes.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
 
 use super::DecoderModel;
-use super::attention::{self, Caches};
+use super::attention::{self, Attention, RowBlock};
+use super::matrix::Matrix;
 use super::plan::{Action, DecoderStep, RowCount, RowsId};
 use super::products::{Results, Rows, product};
 use super::rows;
 use crate::tiled::worker_pool::Memory;
 
-/// Tiles of a product in a task: enough that taking one costs nothing beside it, few enough that
-/// threads end together.
-const TILES: usize = 4;
+/// Most tiles of a product in a task: enough that taking one costs nothing beside it.
+const TILES_MAX: usize = 4;
+/// Tasks of a product at least, if it has as many tiles, so that threads end together.
+const TASKS: usize = 32;
+
+/// Tiles of a product in a task.
+fn tiles_each(matrix: &Matrix) -> usize {
+    (matrix.tiles() / TASKS).clamp(1, TILES_MAX)
+}
 
 /// What a step was given, in range.
 pub(super) struct StepInputs {
@@ -42,6 +50,9 @@ pub(super) struct Run<'a> {
     pub room: usize,
     pub buffers: &'a [Memory],
     pub caches: &'a [Memory],
+    /// Rows that attention takes together.
+    pub blocks: &'a [RowBlock],
+    pub shared: (Memory, &'a [AtomicUsize]),
 }
 
 impl Run<'_> {
@@ -59,9 +70,12 @@ impl Run<'_> {
         let rows = self.given.count(step.rows);
         match step.action {
             Action::Product { matrix, .. } if rows > 0 => {
-                self.model.matrices[matrix].tiles().div_ceil(TILES)
+                let matrix = &self.model.matrices[matrix];
+                matrix.tiles().div_ceil(tiles_each(matrix))
             }
-            Action::Attend { keys, .. } => rows * self.model.plan.states[keys].heads,
+            Action::Attend { keys, .. } => {
+                attention::tasks(self.blocks, self.model.plan.states[keys].heads)
+            }
             Action::Product { .. } => 0,
             _ => rows,
         }
@@ -166,7 +180,8 @@ impl Run<'_> {
             stride: width,
             add,
         };
-        for tile in task * TILES..((task + 1) * TILES).min(matrix.tiles()) {
+        let each = tiles_each(matrix);
+        for tile in task * each..((task + 1) * each).min(matrix.tiles()) {
             // SAFETY: the plan holds widths to what the matrix says, and what is added is as wide
             // as the result; buffers have room for all rows; these columns are this task's.
             unsafe { product(self.model.lane_isa, matrix, tile, rows, results, bias) };
@@ -189,13 +204,15 @@ impl Run<'_> {
 
     #[expect(unsafe_code, reason = "caches are shared by threads")]
     fn keep(&self, state: usize, from: &[f32], task: usize) {
-        let width = self.model.plan.states[state].width;
-        for (head, from) in from.chunks_exact(width).enumerate() {
-            let place = (head * self.room + self.given.write + task) * width;
-            let to = self.caches[state].start().wrapping_add(place);
-            // SAFETY: the rows written were found to fit the room, and each is one task's; nobody
-            // reads the state in this stage.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, width) };
+        let shape = self.model.plan.states[state].shape(self.room);
+        for (head, from) in from.chunks_exact(shape.width).enumerate() {
+            let start = shape.start(head, self.given.write + task);
+            for (number, from) in from.iter().enumerate() {
+                let place = start + number * shape.stride();
+                // SAFETY: the rows written were found to fit the room, and each is one task's;
+                // nobody reads the state in this stage.
+                unsafe { *self.caches[state].start().add(place) = *from };
+            }
         }
     }
 
@@ -209,21 +226,25 @@ impl Run<'_> {
         else {
             unreachable!("it is called for this action");
         };
-        let state = &self.model.plan.states[keys];
-        let (row, head) = (task / state.heads, task % state.heads);
-        let each = heads / state.heads * state.width;
-        let queries = &self.row(step.reads[0], row)[head * each..][..each];
-        let seen = self.given.length - self.given.count + row + 1;
-        let place = head * self.room * state.width;
-        let caches = Caches {
-            keys: self.caches[keys].start().wrapping_add(place).cast_const(),
-            values: self.caches[values].start().wrapping_add(place).cast_const(),
-            seen,
-            width: state.width,
+        let plan = &self.model.plan;
+        let cache = |state: usize| {
+            let start = self.caches[state].start().cast_const();
+            (start, plan.states[state].shape(self.room))
         };
-        let place = self.model.plan.places[to];
-        let start = self.buffers[place.slot].start();
-        let made = start.wrapping_add(row * place.width + head * each);
-        attention::group(self.model, caches, queries, made, scale);
+        let start = |value: RowsId| self.buffers[plan.places[value].slot].start();
+        let attention = Attention {
+            isa: self.model.isa,
+            lane_isa: self.model.lane_isa,
+            blocks: self.blocks,
+            keys: cache(keys),
+            values: cache(values),
+            queries: start(step.reads[0]).cast_const(),
+            made: start(to),
+            stride: plan.places[to].width,
+            group: heads / plan.states[keys].heads,
+            scale,
+            shared: self.shared,
+        };
+        attention.task(task);
     }
 }

@@ -7,6 +7,7 @@ use souk_vocabulary::processor::RunError;
 use souk_vocabulary::processor::session::State;
 
 use super::DecoderModel;
+use super::attention::{RowBlock, Shared};
 use super::plan::RowCount;
 use super::run::{Run, StepInputs};
 use crate::tiled::aligned::AlignedFloats;
@@ -21,6 +22,7 @@ pub(in super::super) struct DecoderSession<'a> {
     room: usize,
     /// By slot, grown as steps want them.
     buffers: Vec<AlignedFloats>,
+    shared: Shared,
 }
 
 /// A refusal of what a step was given, in the words of the operator that would refuse it.
@@ -60,13 +62,7 @@ impl<'a> DecoderSession<'a> {
                 expected: DType::F32,
                 found: value.dtype(),
             })?;
-            let mut cache = AlignedFloats::zeros(floats.len());
-            // What is zero already stays untouched: pages of an empty cache come as they are used.
-            for (to, from) in cache.chunks_mut(1024).zip(floats.chunks(1024)) {
-                if from.iter().any(|float| float.to_bits() != 0) {
-                    to.copy_from_slice(from);
-                }
-            }
+            let cache = state.shape(own).packed(&floats);
             caches.push(cache);
         }
         if let Some(name) = values.into_keys().next() {
@@ -83,6 +79,7 @@ impl<'a> DecoderSession<'a> {
             caches,
             room: room.unwrap_or(0),
             buffers: Vec::new(),
+            shared: Shared::new(),
         })
     }
 
@@ -93,13 +90,17 @@ impl<'a> DecoderSession<'a> {
     ) -> Result<BTreeMap<String, Tensor>, RunError> {
         let given = self.given(inputs)?;
         let plan = &self.model.plan;
+        let blocks = RowBlock::of(given.count, given.length);
         self.grow(&given);
+        self.shared.grow(self.model, &blocks);
         let run = Run {
             model: self.model,
             given: &given,
             room: self.room,
             buffers: &worker_pool::memories(&mut self.buffers),
             caches: &worker_pool::memories(&mut self.caches),
+            blocks: &blocks,
+            shared: self.shared.memory(),
         };
         worker_pool::run(&self.model.threads, &run.tasks(), |stage, task| {
             run.task(stage, task)
@@ -134,7 +135,8 @@ impl<'a> DecoderSession<'a> {
         let states = self.model.plan.states.iter().zip(&self.caches);
         states.map(|(state, cache)| {
             let sizes = [1, state.heads, self.room, state.width];
-            Tensor::from_vec(sizes, cache.to_vec()).expect("a cache is as large as it says")
+            Tensor::from_vec(sizes, state.shape(self.room).unpacked(cache))
+                .expect("a cache is as large as it says")
         })
     }
 

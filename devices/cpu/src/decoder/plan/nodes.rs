@@ -8,6 +8,7 @@ use souk_onnx::graph::{Graph, values_read};
 use souk_onnx::states::StatePort;
 use souk_onnx::subgraph::Port;
 
+use super::super::cache::CacheOrder;
 use super::super::matrix::{BLOCK, MatrixSource};
 use super::super::products::bytes_width;
 use super::{Action, DecoderStep, Inputs, Meaning, Names, RowCount, RowsId, State, Table, View};
@@ -46,7 +47,13 @@ impl<'a> Reader<'a> {
                 return None;
             };
             let (heads, width) = (*heads, *width);
-            (input.dtype == DType::F32).then_some(State { port, heads, width })
+            let state = State {
+                port,
+                heads,
+                width,
+                order: None,
+            };
+            (input.dtype == DType::F32).then_some(state)
         };
         let states: Vec<State> = ports.into_iter().map(state).collect::<Option<_>>()?;
         let mut uses = BTreeMap::new();
@@ -403,6 +410,7 @@ impl<'a> Reader<'a> {
             heads,
             width,
             ref port,
+            ..
         } = self.states[state];
         let fits = matches!(node.int("axis"), None | Some(-2 | 2))
             && matches!(node.string("mode"), None | Some("linear"))
@@ -451,6 +459,8 @@ impl<'a> Reader<'a> {
             .float("scale")
             .unwrap_or(1.0 / (key.width as f32).sqrt());
         agree(&mut self.inputs.length, length)?;
+        agree(&mut self.states[keys].order, CacheOrder::Keys)?;
+        agree(&mut self.states[values].order, CacheOrder::Values)?;
         let action = Action::Attend {
             keys,
             values,
@@ -540,11 +550,11 @@ impl<'a> Reader<'a> {
 }
 
 /// One input for one thing.
-fn agree(known: &mut Option<String>, name: String) -> Option<()> {
+fn agree<T: PartialEq>(known: &mut Option<T>, given: T) -> Option<()> {
     match known {
-        Some(known) => (*known == name).then_some(()),
+        Some(known) => (*known == given).then_some(()),
         None => {
-            *known = Some(name);
+            *known = Some(given);
             Some(())
         }
     }

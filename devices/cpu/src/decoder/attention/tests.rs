@@ -1,0 +1,172 @@
+use super::super::cache::CacheOrder;
+use super::*;
+
+/// Numbers that differ, between minus one and one.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let number = |at: u32| {
+        let word = (at.wrapping_add(seed)).wrapping_mul(2_654_435_761);
+        (word >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count as u32).map(number).collect()
+}
+
+/// Sizes, and a sequence's queries, keys and values.
+struct Sequence {
+    heads: usize,
+    group: usize,
+    width: usize,
+    length: usize,
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+}
+
+impl Sequence {
+    fn new(heads: usize, group: usize, width: usize, length: usize) -> Self {
+        let caches = heads * length * width;
+        let mut queries = numbers(length * heads * group * width, 1);
+        queries.iter_mut().for_each(|it| *it *= 4.0);
+        Self {
+            heads,
+            group,
+            width,
+            length,
+            queries,
+            keys: numbers(caches, 2),
+            values: numbers(caches, 3),
+        }
+    }
+
+    fn stride(&self) -> usize {
+        self.heads * self.group * self.width
+    }
+
+    /// What rows find, taken together in these blocks; `parts` is how many tasks share each head.
+    fn found(&self, lane_isa: LaneIsa, blocks: &[RowBlock]) -> Vec<f32> {
+        let cache = |order: CacheOrder, floats: &[f32]| {
+            let (heads, room, width) = (self.heads, self.length, self.width);
+            let shape = CacheShape {
+                order,
+                heads,
+                room,
+                width,
+            };
+            (shape.packed(floats), shape)
+        };
+        let keys = cache(CacheOrder::Keys, &self.keys);
+        let values = cache(CacheOrder::Values, &self.values);
+        let places = blocks.len() * self.heads;
+        let each = found_floats(ROWS * self.group, self.width);
+        let mut shared = Shared {
+            floats: AlignedFloats::zeros(places * spans(blocks) * each),
+            done: (0..places).map(|_| AtomicUsize::new(0)).collect(),
+        };
+        let mut made = vec![f32::NAN; self.queries.len()];
+        let attention = Attention {
+            isa: Isa::found(),
+            lane_isa,
+            blocks,
+            keys: (keys.0.as_ptr(), keys.1),
+            values: (values.0.as_ptr(), values.1),
+            queries: self.queries.as_ptr(),
+            made: made.as_mut_ptr(),
+            stride: self.stride(),
+            group: self.group,
+            scale: 0.5,
+            shared: shared.memory(),
+        };
+        // The last task first: whoever is last joins, wherever its spans are.
+        let tasks = tasks(blocks, self.heads);
+        (0..tasks).rev().for_each(|task| attention.task(task));
+        made
+    }
+
+    /// What a query finds, in 64 bits.
+    fn exact(&self, row: usize, query: usize) -> Vec<f64> {
+        let (width, head) = (self.width, query / self.group);
+        let start = row * self.stride() + query * width;
+        let query = &self.queries[start..start + width];
+        let at = |floats: &[f32], position: usize| {
+            let start = (head * self.length + position) * width;
+            floats[start..start + width]
+                .iter()
+                .map(|it| f64::from(*it))
+                .collect::<Vec<f64>>()
+        };
+        let score = |position: usize| {
+            let key = at(&self.keys, position);
+            let terms = query.iter().zip(&key).map(|(a, b)| f64::from(*a) * b);
+            terms.sum::<f64>() * 0.5
+        };
+        let shares: Vec<f64> = (0..=row).map(|position| score(position).exp()).collect();
+        let mut sums = vec![0.0; width];
+        for (position, share) in shares.iter().enumerate() {
+            for (sum, value) in sums.iter_mut().zip(at(&self.values, position)) {
+                *sum += share * value / shares.iter().sum::<f64>();
+            }
+        }
+        sums
+    }
+}
+
+#[test]
+fn rows_find_what_they_should_on_every_isa() {
+    for (heads, group, width, length) in [(2, 3, 24, 150), (1, 7, 16, 65), (3, 1, 64, 70)] {
+        let sequence = Sequence::new(heads, group, width, length);
+        for isa in LaneIsa::all() {
+            let found = sequence.found(isa, &RowBlock::of(length, length));
+            for (at, part) in found.chunks(width).enumerate() {
+                let exact = sequence.exact(at / (heads * group), at % (heads * group));
+                for (found, exact) in part.iter().zip(exact) {
+                    assert!(
+                        (f64::from(*found) - exact).abs() < 1e-5,
+                        "{isa:?} {found} {exact}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_finds_the_same_bits_alone_and_in_any_company() {
+    let length = 500;
+    let sequence = Sequence::new(2, 3, 24, length);
+    for isa in LaneIsa::all() {
+        let blocks = RowBlock::of(length, length);
+        assert_eq!(
+            tasks(&blocks, 2),
+            blocks.len() * 2,
+            "no head of a block is shared out"
+        );
+        let together = sequence.found(isa, &blocks);
+        for row in [0, 15, 16, 63, 64, 300, 499] {
+            for count in [1, 3] {
+                let first = (row + 1usize).saturating_sub(count);
+                let block = RowBlock {
+                    first,
+                    count: row + 1 - first,
+                    seen: first + 1,
+                };
+                assert!(row < SPAN || tasks(&[block], 2) > 2, "spans are shared out");
+                let alone = sequence.found(isa, &[block]);
+                let rows = first * sequence.stride()..(row + 1) * sequence.stride();
+                assert!(alone[rows.clone()] == together[rows], "{isa:?} row {row}");
+            }
+        }
+    }
+}
+
+/// Numbers that a row does not see are nothing to it, even where they are none.
+#[test]
+fn what_a_row_does_not_see_is_nothing_to_it() {
+    let mut sequence = Sequence::new(1, 3, 16, 70);
+    let before = sequence.found(LaneIsa::found(), &RowBlock::of(70, 70));
+    for cache in [&mut sequence.keys, &mut sequence.values] {
+        cache[66 * 16..].fill(f32::NAN);
+    }
+    let after = sequence.found(LaneIsa::found(), &RowBlock::of(70, 70));
+    let seen = ..66 * sequence.stride();
+    assert!(before[seen] == after[seen]);
+    assert!(after[66 * sequence.stride()..].iter().all(|it| it.is_nan()));
+}
