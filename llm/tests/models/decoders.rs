@@ -160,7 +160,7 @@ fn what_one_session_exports_another_goes_on_with() {
         .session(decoder.states.iter().map(first).collect())
         .unwrap();
     own.step(&inputs(&case.prompt[..5], 0)).unwrap();
-    let mut moved = own.export().unwrap();
+    let mut moved = own.export(0).unwrap();
     let states = decoder.states.iter().map(|port| State {
         port: port.clone(),
         value: moved.remove(&port.input).unwrap(),

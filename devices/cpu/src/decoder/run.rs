@@ -13,35 +13,60 @@ use crate::tiled::worker_pool::Memory;
 /// threads end together.
 const TILES: usize = 4;
 
-/// What a step was given, in range.
+/// What steps of some sequences were given, in range: the rows of each behind those of the one
+/// before it.
+#[derive(Default)]
 pub(super) struct StepInputs {
     pub tokens: Vec<usize>,
     pub positions: Vec<usize>,
-    pub write: usize,
-    pub length: usize,
+    /// Where each row goes, and what it sees.
+    pub places: Vec<RowPlace>,
+    /// The rows that are selected.
     pub rows: Vec<usize>,
     /// Rows that another part made, one behind the other.
     pub entered: Vec<f32>,
-    /// Rows there are, of tokens or of what entered.
-    pub count: usize,
+}
+
+/// A row's place in the caches of its sequence.
+#[derive(Clone, Copy)]
+pub(super) struct RowPlace {
+    /// The sequence, as the step counts them.
+    pub sequence: usize,
+    /// Where it is written.
+    pub write: usize,
+    /// Positions it looks at, its own the last.
+    pub seen: usize,
 }
 
 impl StepInputs {
     pub fn count(&self, rows: RowCount) -> usize {
         match rows {
-            RowCount::Tokens => self.count,
+            RowCount::Tokens => self.places.len(),
             RowCount::Selected => self.rows.len(),
         }
     }
+
+    /// Puts the rows of one more sequence behind these.
+    pub fn add(&mut self, mut one: Self, sequence: usize) {
+        let before = self.places.len();
+        self.tokens.append(&mut one.tokens);
+        self.positions.append(&mut one.positions);
+        self.entered.append(&mut one.entered);
+        self.rows.extend(one.rows.iter().map(|row| row + before));
+        let places = one.places.into_iter();
+        self.places
+            .extend(places.map(|place| RowPlace { sequence, ..place }));
+    }
 }
 
-/// One step of a session.
+/// One step of some sequences of a session.
 pub(super) struct Run<'a> {
     pub model: &'a DecoderModel,
     pub given: &'a StepInputs,
     pub room: usize,
     pub buffers: &'a [Memory],
-    pub caches: &'a [Memory],
+    /// The caches of each sequence, by state.
+    pub caches: &'a [Vec<Memory>],
 }
 
 impl Run<'_> {
@@ -65,13 +90,6 @@ impl Run<'_> {
             Action::Product { .. } => 0,
             _ => rows,
         }
-    }
-
-    /// Rows of a value.
-    pub fn row_count(&self, value: RowsId) -> RowCount {
-        let steps = self.model.plan.steps.iter();
-        let maker = steps.rev().find(|step| step.makes == Some(value));
-        maker.map_or(RowCount::Tokens, |step| step.rows)
     }
 
     /// Does a task of a stage.
@@ -190,9 +208,11 @@ impl Run<'_> {
     #[expect(unsafe_code, reason = "caches are shared by threads")]
     fn keep(&self, state: usize, from: &[f32], task: usize) {
         let width = self.model.plan.states[state].width;
+        let row = self.given.places[task];
+        let cache = self.caches[row.sequence][state];
         for (head, from) in from.chunks_exact(width).enumerate() {
-            let place = (head * self.room + self.given.write + task) * width;
-            let to = self.caches[state].start().wrapping_add(place);
+            let place = (head * self.room + row.write) * width;
+            let to = cache.start().wrapping_add(place);
             // SAFETY: the rows written were found to fit the room, and each is one task's; nobody
             // reads the state in this stage.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, width) };
@@ -213,11 +233,12 @@ impl Run<'_> {
         let (row, head) = (task / state.heads, task % state.heads);
         let each = heads / state.heads * state.width;
         let queries = &self.row(step.reads[0], row)[head * each..][..each];
-        let seen = self.given.length - self.given.count + row + 1;
+        let RowPlace { sequence, seen, .. } = self.given.places[row];
+        let own = &self.caches[sequence];
         let place = head * self.room * state.width;
         let caches = Caches {
-            keys: self.caches[keys].start().wrapping_add(place).cast_const(),
-            values: self.caches[values].start().wrapping_add(place).cast_const(),
+            keys: own[keys].start().wrapping_add(place).cast_const(),
+            values: own[values].start().wrapping_add(place).cast_const(),
             seen,
             width: state.width,
         };
