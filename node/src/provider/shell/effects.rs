@@ -494,6 +494,7 @@ async fn run(
     let task = Task {
         name: format!("{}{title}", work.name),
         model: work.graph,
+        sequence: 0,
         inputs,
     };
     let known = provider.promised(&work, promised, &shapes);
