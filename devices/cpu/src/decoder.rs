@@ -28,7 +28,7 @@ use souk_vocabulary::processor::session::{SequenceStep, State};
 use lanes::LaneIsa;
 use matrix::Matrix;
 use plan::{Action, DecoderPlan};
-pub(super) use session::{DecoderSession, Stepped};
+pub(super) use session::{DecoderSession, StepResult};
 
 /// A decoder ready to run.
 pub(super) struct DecoderModel {

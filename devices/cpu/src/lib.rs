@@ -71,7 +71,7 @@ use souk_vocabulary::processor::{
 };
 use souk_vocabulary::profile::{Power, Profile};
 
-use decoder::{DecoderModel, DecoderSession, Stepped};
+use decoder::{DecoderModel, DecoderSession, StepResult};
 use segments::{Keep, Segments};
 use wasm_nodes::WasmNodes;
 
@@ -403,9 +403,9 @@ struct CpuSession<'a> {
 impl Session for CpuSession<'_> {
     fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>> {
         let (made, effort) = self.program.measured(|| self.session.outputs(steps));
-        let rows = |stepped: &Stepped| stepped.1.max(1) as f64;
+        let rows = |stepped: &StepResult| stepped.1.max(1) as f64;
         let all: f64 = made.iter().flatten().map(rows).sum();
-        let outcome = |stepped: Result<Stepped, RunError>| {
+        let outcome = |stepped: Result<StepResult, RunError>| {
             let stepped = stepped?;
             let own = effort.share(rows(&stepped) / all);
             Ok(self.program.outcome(stepped.0, own))

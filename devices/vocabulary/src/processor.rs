@@ -106,8 +106,8 @@ pub trait Program: Send + Sync {
             .try_map(|tensor| Ok(TensorHandle::Host(tensor)))
     }
 
-    /// A session whose sequences begin with these states. What is exported from one, of this device or of
-    /// another, begins the next.
+    /// A session whose sequences begin with these states. What is exported from one, of this device
+    /// or of another, begins the next.
     ///
     /// # Errors
     /// [`RunError`]: a state that does not fit, or why there is no room.

@@ -27,8 +27,8 @@ impl Sessions {
         inputs.any(|input| !task.inputs.contains_key(&input.name))
     }
 
-    /// Steps a sequence of the session of a task's model; none where the task brings all that the model reads,
-    /// or reads no states. The first step opens the session.
+    /// Steps a sequence of the session of a task's model; none where the task brings all that the
+    /// model reads, or reads no states. The first step opens the session.
     pub(super) fn step(
         &self,
         task: &Task,

@@ -26,7 +26,7 @@ pub(in super::super) struct DecoderSession<'a> {
 }
 
 /// What a sequence's step gave, and how many rows it had.
-pub(in super::super) type Stepped = (BTreeMap<String, Tensor>, usize);
+pub(in super::super) type StepResult = (BTreeMap<String, Tensor>, usize);
 
 /// A refusal of what a step was given, in the words of the operator that would refuse it.
 fn refused(operator: &str, node: &str, reason: String) -> RunError {
@@ -87,7 +87,7 @@ impl<'a> DecoderSession<'a> {
     }
 
     /// Runs once for each of some sequences, no two the same; gives the output that is no state.
-    pub fn outputs(&mut self, steps: &[SequenceStep]) -> Vec<Result<Stepped, RunError>> {
+    pub fn outputs(&mut self, steps: &[SequenceStep]) -> Vec<Result<StepResult, RunError>> {
         let mut batch = StepInputs::default();
         let mut at_work = Vec::new();
         let given = steps.iter().map(|step| {

@@ -36,17 +36,17 @@ pub enum StepError {
 }
 
 /// A session that several may step.
-pub struct SteppedSession(Sender<Asked>);
+pub struct SteppedSession(Sender<WaitingStep>);
 
 /// A step, and who waits for what it gives.
-struct Asked {
+struct WaitingStep {
     step: SequenceStep,
     answer: Sender<Result<Outcome, RunError>>,
 }
 
 /// The sequences that were stepped last, and until when they are waited for.
 #[derive(Default)]
-struct Answered {
+struct LastStep {
     sequences: BTreeSet<u32>,
     until: Option<Instant>,
 }
@@ -85,15 +85,15 @@ impl SteppedSession {
     ) -> Result<Outcome, StepError> {
         let (answer, told) = channel();
         let step = SequenceStep { sequence, inputs };
-        let given = self.0.send(Asked { step, answer });
+        let given = self.0.send(WaitingStep { step, answer });
         given.map_err(|_| StepError::Gone)?;
         Ok(told.recv().map_err(|_| StepError::Gone)??)
     }
 }
 
 /// Steps until nobody can ask any more.
-fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<Asked>) {
-    let (mut waiting, mut last) = (Vec::new(), Answered::default());
+fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<WaitingStep>) {
+    let (mut waiting, mut last) = (Vec::new(), LastStep::default());
     loop {
         if waiting.is_empty() {
             match asked.recv() {
@@ -110,7 +110,7 @@ fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<Asked>) {
             // Who gave up waiting wants no answer.
             let _ = answer.send(outcome);
         }
-        last = Answered {
+        last = LastStep {
             sequences: steps.iter().map(|step| step.sequence).collect(),
             until: Some(Instant::now() + (took / RETURN_PART).min(RETURN_MAX)),
         };
@@ -118,7 +118,7 @@ fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<Asked>) {
 }
 
 /// Takes what waits, and for a moment what those bring that were just answered.
-fn gather(asked: &Receiver<Asked>, waiting: &mut Vec<Asked>, last: &Answered) {
+fn gather(asked: &Receiver<WaitingStep>, waiting: &mut Vec<WaitingStep>, last: &LastStep) {
     loop {
         waiting.extend(asked.try_iter());
         let are_back = last.sequences.iter();
@@ -137,9 +137,11 @@ fn gather(asked: &Receiver<Asked>, waiting: &mut Vec<Asked>, last: &Answered) {
 }
 
 /// Takes the first step of each sequence, and leaves the others.
-fn batch(waiting: &mut Vec<Asked>) -> (Vec<SequenceStep>, Vec<Sender<Result<Outcome, RunError>>>) {
+fn batch(
+    waiting: &mut Vec<WaitingStep>,
+) -> (Vec<SequenceStep>, Vec<Sender<Result<Outcome, RunError>>>) {
     let mut taken = BTreeSet::new();
-    let (first, later): (Vec<Asked>, Vec<Asked>) = std::mem::take(waiting)
+    let (first, later): (Vec<WaitingStep>, Vec<WaitingStep>) = std::mem::take(waiting)
         .into_iter()
         .partition(|asked| taken.insert(asked.step.sequence));
     *waiting = later;
@@ -151,12 +153,12 @@ fn batch(waiting: &mut Vec<Asked>) -> (Vec<SequenceStep>, Vec<Sender<Result<Outc
 mod tests {
     use super::*;
 
-    fn asked(sequence: u32, inputs: &[&str]) -> Asked {
+    fn asked(sequence: u32, inputs: &[&str]) -> WaitingStep {
         let tensor = |name: &&str| ((*name).to_owned(), Tensor::scalar(0i64));
         let inputs = inputs.iter().map(tensor).collect();
         let (answer, _) = channel();
         let step = SequenceStep { sequence, inputs };
-        Asked { step, answer }
+        WaitingStep { step, answer }
     }
 
     #[test]
@@ -173,7 +175,7 @@ mod tests {
     fn who_was_just_answered_is_waited_for_no_longer_than_for_a_moment() {
         let (give, steps) = channel();
         let until = Some(Instant::now() + Duration::from_secs(600));
-        let both = Answered {
+        let both = LastStep {
             sequences: BTreeSet::from([0, 1]),
             until,
         };
@@ -181,7 +183,7 @@ mod tests {
         let mut waiting = vec![asked(0, &[])];
         gather(&steps, &mut waiting, &both);
         assert_eq!(waiting.len(), 2, "all are back: nobody is waited for");
-        let over = Answered {
+        let over = LastStep {
             until: Some(Instant::now()),
             ..both
         };
