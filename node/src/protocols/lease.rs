@@ -1,4 +1,4 @@
-//! What is said about one lease: how the words of `/souk/lease/8` travel, and what only people read
+//! What is said about one lease: how the words of `/souk/lease/9` travel, and what only people read
 //! of them. The words themselves are [`souk_roles::lease`].
 //!
 //! Each is a frame of its own on the stream. The buyer opens one to the provider of each lease and
@@ -23,7 +23,7 @@ pub use souk_roles::lease::{
 };
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/8");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/9");
 
 /// How long a provider may take to answer an offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,7 +119,7 @@ mod tests {
             expected: Micros::millis(3),
         };
         Start {
-            session: false,
+            sequences: 0,
             lease: LeaseId(1),
             job: JobId([2; 32]),
             parts: vec![part; 2],

@@ -173,6 +173,7 @@ impl Shell {
             Action::Run {
                 lease,
                 request,
+                sequence,
                 work,
                 inputs,
                 bytes_max,
@@ -188,6 +189,7 @@ impl Shell {
                     title: job.title(Some(request)),
                     promised: job.promised.get(&work.graph).copied(),
                     work,
+                    sequence,
                     inputs,
                     bytes_max,
                 };
@@ -480,6 +482,7 @@ async fn run(
 ) -> Result<FinishedRun, Failure> {
     let RunBegun {
         work,
+        sequence,
         title,
         inputs,
         bytes_max,
@@ -494,7 +497,7 @@ async fn run(
     let task = Task {
         name: format!("{}{title}", work.name),
         model: work.graph,
-        sequence: 0,
+        sequence,
         inputs,
     };
     let known = provider.promised(&work, promised, &shapes);
