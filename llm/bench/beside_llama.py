@@ -35,7 +35,7 @@ def prompt_of(length):
 def souk(options, path, prompt):
     """Tokens a second of the prompt, and after it at the median and the best; the logits."""
     with tempfile.NamedTemporaryFile() as logits:
-        counts = [options.threads, prompt, options.tokens]
+        counts = [options.threads, prompt, options.tokens, 0]
         command = [options.example, path, *map(str, counts), logits.name]
         told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         made = np.fromfile(logits.name, np.float32)

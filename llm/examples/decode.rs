@@ -1,6 +1,6 @@
 //! How fast a model decodes on this machine's processor, beside how fast it reads memory.
 //!
-//!     cargo run --release -p souk-llm --example decode -- MODEL [THREADS [PROMPT [TOKENS [FILE]]]]
+//!     cargo run --release -p souk-llm --example decode -- MODEL [THREADS [PROMPT [TOKENS [SEQUENCES [FILE]]]]]
 //!
 //! The file is given the logits after the prompt, for `llm/bench/beside_llama.py` to compare.
 
@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Instant;
 
 use souk_cpu::Cpu;
-use souk_llm::generation::Sequence;
+use souk_llm::generation::{self, Sequence};
 use souk_llm::model::LanguageModel;
 use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
-use souk_vocabulary::processor::session::State;
+use souk_vocabulary::processor::session::{SequenceStep, Session, State};
 
 /// Numbers read to measure memory: far more than caches hold.
 const READ_BYTES: usize = 512 << 20;
@@ -44,17 +44,19 @@ fn main() {
         .compile_owned(decoder.subgraph)
         .expect("the processor takes it");
     println!("compiled in {:.2} s", start.elapsed().as_secs_f64());
-    let states = states.into_iter().map(|port| State {
-        port,
-        value: cache.clone(),
-    });
-    let session = program.session(states.collect()).expect("there is room");
-    let mut sequence = Sequence::new(session, room);
+    let session = || {
+        let states = states.iter().map(|port| State {
+            port: port.clone(),
+            value: cache.clone(),
+        });
+        program.session(states.collect()).expect("there is room")
+    };
+    let mut sequence = Sequence::new(session(), room);
     let ids: Vec<u32> = (0..prompt as u32).map(|at| at * 31 % 200).collect();
     let start = Instant::now();
     let logits = sequence.push(&ids).expect("the prompt is run");
     let took = start.elapsed().as_secs_f64();
-    if let Some(file) = given.get(4) {
+    if let Some(file) = given.get(5) {
         let bytes: Vec<u8> = logits.iter().flat_map(|it| it.to_le_bytes()).collect();
         std::fs::write(file, bytes).expect("the file can be written");
     }
@@ -79,6 +81,44 @@ fn main() {
         1.0 / times[0],
         100.0 * read / memory,
     );
+    let sequences = number(4, 0);
+    if sequences > 0 {
+        let together = rate_of_all(session(), sequences, (&ids, tokens));
+        println!(
+            "{sequences} sequences: {together:.2} tokens a second at the median, {:.2} times one's",
+            together * middle
+        );
+    }
+}
+
+/// Tokens a second of sequences that are stepped together after a prompt each, at the median.
+fn rate_of_all(
+    mut session: Box<dyn Session + '_>,
+    sequences: usize,
+    (prompt, tokens): (&[u32], usize),
+) -> f64 {
+    let mut step = |steps: &[SequenceStep]| {
+        let outcomes = session.step_all(steps);
+        assert!(outcomes.iter().all(Result::is_ok), "every step is run");
+    };
+    let all = 0..sequences as u32;
+    for sequence in all.clone() {
+        let inputs = generation::inputs(prompt, 0, &[prompt.len() - 1]);
+        step(&[SequenceStep { sequence, inputs }]);
+    }
+    let mut times = Vec::new();
+    for at in 0..tokens {
+        let steps = all.clone().map(|sequence| SequenceStep {
+            sequence,
+            inputs: generation::inputs(&[at as u32 % 200], prompt.len() + at, &[0]),
+        });
+        let steps: Vec<SequenceStep> = steps.collect();
+        let start = Instant::now();
+        step(&steps);
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    sequences as f64 / times[times.len() / 2]
 }
 
 /// Bytes a second that so many threads read at once, the best of some.

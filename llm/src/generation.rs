@@ -69,12 +69,19 @@ impl<'a> Sequence<'a> {
         self.tokens.len()
     }
 
-    /// Goes back to where it agrees with a prompt; gives how many of the prompt's tokens it then
-    /// has. The last is never among them: its logits are still to come.
-    pub fn agree(&mut self, prompt: &[u32]) -> usize {
+    /// How many of a prompt's tokens it begins with. The last is never among them: its logits are
+    /// still to come.
+    #[must_use]
+    pub fn agreement(&self, prompt: &[u32]) -> usize {
         let most = prompt.len().saturating_sub(1);
         let both = self.tokens.iter().zip(&prompt[..most]);
-        let same = both.take_while(|(had, wanted)| had == wanted).count();
+        both.take_while(|(had, wanted)| had == wanted).count()
+    }
+
+    /// Goes back to where it agrees with a prompt; gives how many of the prompt's tokens it then
+    /// has.
+    pub fn agree(&mut self, prompt: &[u32]) -> usize {
+        let same = self.agreement(prompt);
         self.truncate(same);
         same
     }

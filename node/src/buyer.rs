@@ -43,7 +43,7 @@ use souk_scheduler::graph::cut::{self, CutError};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::buyer::job::{Job, Limits};
+use crate::buyer::job::{Job, Limits, RequestInputs};
 use crate::client::broker::{Broker, BrokerError};
 use crate::client::reach::{ReachError, reach};
 use crate::client::trader::Trader;
@@ -117,14 +117,14 @@ pub struct Requests {
     pub count: u32,
     /// How many may be under way at a time; at most [`WINDOW_MAX`].
     pub window: u32,
-    /// Their inputs by name, until the sender is dropped.
-    pub inputs: mpsc::Receiver<BTreeMap<String, Tensor>>,
+    /// Their inputs, until the sender is dropped.
+    pub inputs: mpsc::Receiver<RequestInputs>,
 }
 
 /// The answer to one request.
 #[derive(Debug)]
 pub struct Answer {
-    /// The request's number, from 0; answers come in this order.
+    /// The request's number, from 0; answers come in this order, but for those of a session.
     pub number: u32,
     /// The outputs by name.
     pub outputs: BTreeMap<String, Tensor>,
@@ -369,7 +369,7 @@ impl Buyer {
         let (give, inputs) = mpsc::channel(1);
         let (answers, mut answered) = mpsc::channel(1);
         // There is room for it.
-        let _ = give.try_send(job.inputs.clone());
+        let _ = give.try_send(job.inputs.clone().into());
         drop(give);
         let submission = Submission {
             requests: Requests {
@@ -474,7 +474,7 @@ impl Buyer {
         let none = BTreeMap::new();
         let about = if all == 1 { &job.inputs } else { &none };
         let states = graph.states();
-        let is_kept = |id: &_| job.limits.session && states.contains(id);
+        let is_kept = |id: &_| job.limits.sequences > 0 && states.contains(id);
         let made = |id: &&_| graph.value(**id).producer().is_some() && !is_kept(*id);
         let outputs = graph.outputs().iter().filter(made);
         Ok(JobSpec {
@@ -485,7 +485,7 @@ impl Buyer {
             command,
             outputs: outputs.map(|id| graph.value(*id).name.clone()).collect(),
             requests: requests.count,
-            session: job.limits.session,
+            sequences: job.limits.sequences,
             window: requests.window,
             given: job.inputs.values().map(Tensor::id).collect(),
             limits: job.limits.told(),

@@ -98,6 +98,7 @@ fn ten_thousand_runs_of_a_group_leave_nothing_behind() {
         let task = Task {
             name: "soak".to_owned(),
             model,
+            sequence: 0,
             inputs: BTreeMap::from([("x".to_owned(), x)]),
         };
         let ran = runner.run(&task).unwrap();

@@ -55,6 +55,9 @@ pub struct ChatArgs {
     pub sampling: SamplingArgs,
 }
 
+/// Sequences of a session at most: more questions are not taken at a time.
+const SEQUENCES_MAX: i64 = 32;
+
 /// A language model for programs that speak OpenAI's HTTP.
 #[derive(Debug, clap::Args)]
 pub struct OpenaiArgs {
@@ -66,6 +69,11 @@ pub struct OpenaiArgs {
     /// Keep a session for so many seconds without a question.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub keep: u64,
+    /// Answer so many questions at once, over one session: each has caches of its own. On this
+    /// machine as many as its memory has room for.
+    #[arg(long, default_value_t = 8, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=SEQUENCES_MAX))]
+    pub sequences: u32,
     #[command(flatten)]
     pub place: PlaceArgs,
     #[command(flatten)]

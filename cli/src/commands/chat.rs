@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::generate::say;
-use super::texts::{self, Place, Voice, Wish, WrittenText};
+use super::texts::{self, Place, SessionSize, Voice, Wish, WrittenText};
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
 use crate::{show, stop};
@@ -36,8 +36,11 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     voice.conversation(&first)?;
     let stop = Arc::<Notify>::default();
     let (market, model) = ((folder, output), (model, voice.room));
-    let requests = args.session.session;
-    let mut place = Place::open(market, model, &args.place, requests, stop.clone()).await?;
+    let size = SessionSize {
+        tokens: args.session.session,
+        sequences: 1,
+    };
+    let place = Place::open(market, model, &args.place, size, stop.clone()).await?;
     let mut chat = Chat {
         output,
         voice: &voice,

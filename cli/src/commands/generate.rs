@@ -10,7 +10,7 @@ use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::texts::{self, Place, Voice, Wish, WrittenText, refused};
+use super::texts::{self, Place, SessionSize, Voice, Wish, WrittenText, refused};
 use crate::args::{GenerateArgs, Output};
 use crate::failure::{Failure, Outcome};
 use crate::{show, stop};
@@ -29,10 +29,14 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         likeliest: None,
         is_wanted: &|| true,
     };
-    let (stop, requests) = (Arc::<Notify>::default(), prompt.len() + args.tokens);
+    let stop = Arc::<Notify>::default();
+    let size = SessionSize {
+        tokens: prompt.len() + args.tokens,
+        sequences: 1,
+    };
     let model = (model, voice.room);
-    let opening = Place::open((folder, output), model, &args.place, requests, stop.clone());
-    let mut place = opening.await?;
+    let opening = Place::open((folder, output), model, &args.place, size, stop.clone());
+    let place = opening.await?;
     // On this machine there is nothing to give back: a signal ends the process.
     if !args.place.here {
         let mut asked = stop::Requests::new();

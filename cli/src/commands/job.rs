@@ -344,7 +344,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         spot: args.spot,
         wait: seconds("--wait", args.wait)?,
         requests: 1,
-        session: false,
+        sequences: 0,
         priority: None,
     })
 }

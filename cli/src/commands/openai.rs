@@ -1,7 +1,7 @@
 //! `souk openai`: a language model for programs that speak OpenAI's HTTP.
 //!
-//! It is a door of its own: its paths, errors and key are OpenAI's, not the gateway's. Questions
-//! are answered one after the other over one session, which is bought with the first and given up
+//! It is a door of its own: its paths, errors and key are OpenAI's, not the gateway's. Several
+//! questions are answered at once over one session, which is bought with the first and given up
 //! after a while without any.
 
 mod answer;
@@ -25,7 +25,7 @@ use souk_testnet::process::READY;
 use tokio::sync::Notify;
 
 use super::serve::from_tokens;
-use super::texts::{self, Place, Voice};
+use super::texts::{self, Place, SessionSize, Voice};
 use crate::args::{OpenaiArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{show, stop};
@@ -57,8 +57,11 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let door = Door::at(args.listen).await.map_err(from_door)?;
     let stop = Arc::<Notify>::default();
     let (market, model) = ((folder, output), (model, voice.room));
-    let tokens = args.session.session;
-    let place = Place::open(market, model, &args.place, tokens, stop.clone()).await?;
+    let size = SessionSize {
+        tokens: args.session.session,
+        sequences: args.sequences,
+    };
+    let place = Place::open(market, model, &args.place, size, stop.clone()).await?;
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let path = path.join(KEY_FILE);
     crate::folder::create(path.parent().unwrap_or(folder))?;

@@ -3,6 +3,8 @@
 
 mod market_session;
 mod place;
+mod steps;
+mod told_tokens;
 mod writing;
 
 use std::path::Path;
@@ -18,7 +20,7 @@ use crate::args::SamplingArgs;
 use crate::failure::{Failure, Kind};
 use crate::show;
 
-pub use place::Place;
+pub use place::{Place, SessionSize};
 pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, write};
 
 /// Positions unless others are asked for: a cache of more is most of a small machine's memory.

@@ -232,6 +232,54 @@ fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
 }
 
 #[test]
+fn questions_answered_at_once_have_the_texts_that_each_has_by_itself() {
+    let market = Market::up();
+    let model = model(&market);
+    let questions: Vec<Value> = (0..6)
+        .map(|at| {
+            let content = format!("w{} w6 w{}", 5 + at % 3, 7 + at);
+            json!({
+                "messages": [{ "role": "user", "content": content }],
+                "max_tokens": 4 + at, "seed": at,
+            })
+        })
+        .collect();
+    let text = |answer: crate::http::Answer| {
+        let answer = answer.of(200);
+        answer["choices"][0]["message"]["content"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let here = Server::start(&market, &model, &["--here", "--sequences", "1"]);
+    let alone: Vec<_> = questions.iter().map(|it| text(here.ask(it))).collect();
+    let two = [
+        "--budget",
+        "60",
+        "--min-providers",
+        "2",
+        "--max-providers",
+        "2",
+    ];
+    let four = [&two[..], &["--sequences", "4"]].concat();
+    for place in [&["--here"][..], &four] {
+        let server = Server::start(&market, &model, place);
+        let at_once: Vec<_> = std::thread::scope(|scope| {
+            let asking = questions
+                .iter()
+                .map(|it| scope.spawn(|| text(server.ask(it))));
+            let asking: Vec<_> = asking.collect();
+            asking
+                .into_iter()
+                .map(|it| it.join().expect("it is asked"))
+                .collect()
+        });
+        assert_eq!(at_once, alone, "{place:?}");
+    }
+    drop(here);
+    market.assert_escrow_returns();
+}
+
+#[test]
 fn who_comes_after_those_that_wait_is_told_so_and_who_leaves_is_not_waited_for() {
     let market = Market::up();
     let model = model(&market);

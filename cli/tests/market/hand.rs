@@ -193,7 +193,7 @@ impl Hand {
     /// it is not reached.
     pub fn start(&self, lease: &Lease) -> Option<ProviderWord> {
         let start = Start {
-            session: false,
+            sequences: 0,
             lease: lease.id,
             job: lease.job,
             parts: vec![Part {

@@ -24,12 +24,12 @@ use souk_host::isa::Isa;
 use souk_memory::{DType, Tensor};
 use souk_onnx::graph::Graph;
 use souk_vocabulary::processor::RunError;
-use souk_vocabulary::processor::session::State;
+use souk_vocabulary::processor::session::{SequenceStep, State};
 
 use lanes::LaneIsa;
 use matrix::Matrix;
 use plan::{Action, DecoderPlan};
-pub(super) use session::DecoderSession;
+pub(super) use session::{DecoderSession, StepResult};
 
 /// A decoder ready to run.
 pub(super) struct DecoderModel {
@@ -60,7 +60,7 @@ impl DecoderModel {
         })
     }
 
-    /// A session that begins with these states.
+    /// A session whose sequences begin with these states.
     pub fn session(&self, states: Vec<State>) -> Result<DecoderSession<'_>, RunError> {
         DecoderSession::new(self, states)
     }
@@ -83,8 +83,13 @@ impl DecoderModel {
             })
         });
         let mut session = self.session(states.collect::<Result<_, RunError>>()?)?;
-        let mut outputs = session.outputs(&inputs)?;
-        outputs.extend(session.outputs_of_states());
+        let step = SequenceStep {
+            sequence: 0,
+            inputs,
+        };
+        let stepped = session.outputs(&[step]).pop();
+        let (mut outputs, _) = stepped.expect("a step has an outcome")?;
+        outputs.extend(session.outputs_of_states(0));
         Ok(outputs)
     }
 

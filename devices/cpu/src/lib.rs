@@ -54,7 +54,7 @@ mod wasm_nodes;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rten::ThreadPool;
 use souk_host::power::Meter;
@@ -65,13 +65,13 @@ use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::{Extent, Work, has_bodies};
 use souk_vocabulary::history::class;
-use souk_vocabulary::processor::session::{HeldSession, Session, State};
+use souk_vocabulary::processor::session::{HeldSession, SequenceStep, Session, State};
 use souk_vocabulary::processor::{
     Energy, Engine, Estimate, Outcome, Processor, Program, RunError, WorkError, check_inputs,
 };
 use souk_vocabulary::profile::{Power, Profile};
 
-use decoder::{DecoderModel, DecoderSession};
+use decoder::{DecoderModel, DecoderSession, StepResult};
 use segments::{Keep, Segments};
 use wasm_nodes::WasmNodes;
 
@@ -324,24 +324,47 @@ impl Body {
 /// What a run makes, by name.
 type Outputs = BTreeMap<String, Tensor>;
 
+/// What some work took.
+#[derive(Clone, Copy)]
+struct Effort {
+    busy: Duration,
+    energy: Option<Energy>,
+}
+
+impl Effort {
+    /// The part of it that some of its rows took.
+    fn share(self, part: f64) -> Self {
+        let energy = self.energy.map(|energy| Energy {
+            joules: energy.joules * part,
+            ..energy
+        });
+        Self {
+            busy: self.busy.mul_f64(part),
+            energy,
+        }
+    }
+}
+
 impl CpuProgram {
-    /// What a run makes, with what it took.
-    fn measured(
-        &self,
-        run: impl FnOnce() -> Result<Outputs, RunError>,
-    ) -> Result<Outcome, RunError> {
+    /// What some work makes, and what it took.
+    fn measured<T>(&self, work: impl FnOnce() -> T) -> (T, Effort) {
         let before = self.meter.as_ref().and_then(|meter| meter.joules());
         let start = Instant::now();
-        let outputs = run()?;
+        let made = work();
         let busy = start.elapsed();
         let after = self.meter.as_ref().and_then(|meter| meter.joules());
-        Ok(Outcome {
+        let energy = Energy::of_run(before.zip(after), self.power, busy);
+        (made, Effort { busy, energy })
+    }
+
+    fn outcome(&self, outputs: Outputs, effort: Effort) -> Outcome {
+        Outcome {
             outputs,
-            busy,
-            energy: Energy::of_run(before.zip(after), self.power, busy),
+            busy: effort.busy,
+            energy: effort.energy,
             operators: self.operators,
             engine: Engine::Own,
-        })
+        }
     }
 }
 
@@ -356,7 +379,8 @@ impl Program for CpuProgram {
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         check_inputs(&self.inputs, inputs)?;
-        self.measured(|| self.body.run(inputs))
+        let (outputs, effort) = self.measured(|| self.body.run(inputs));
+        Ok(self.outcome(outputs?, effort))
     }
 
     fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
@@ -377,13 +401,20 @@ struct CpuSession<'a> {
 }
 
 impl Session for CpuSession<'_> {
-    fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let session = &mut self.session;
-        self.program.measured(|| session.outputs(inputs))
+    fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>> {
+        let (made, effort) = self.program.measured(|| self.session.outputs(steps));
+        let rows = |stepped: &StepResult| stepped.1.max(1) as f64;
+        let all: f64 = made.iter().flatten().map(rows).sum();
+        let outcome = |stepped: Result<StepResult, RunError>| {
+            let stepped = stepped?;
+            let own = effort.share(rows(&stepped) / all);
+            Ok(self.program.outcome(stepped.0, own))
+        };
+        made.into_iter().map(outcome).collect()
     }
 
-    fn export(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
-        Ok(self.session.export())
+    fn export(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+        Ok(self.session.export(sequence))
     }
 }
 

@@ -594,13 +594,13 @@ mod tests {
         let free = device.memory_free_bytes();
         let held = first.bytes().len() as u64;
         let mut session = program.session(vec![state]).unwrap();
-        assert_eq!(device.memory_free_bytes(), free - held);
         let step = session.step(&BTreeMap::new()).unwrap();
+        assert_eq!(device.memory_free_bytes(), free - held);
         assert!(step.outputs.is_empty(), "states stay where they are");
         // 8 operations at 8 a second, 10 watts: a run's.
         assert_eq!(step.busy, Duration::from_secs(1));
         assert_eq!(step.energy.map(|it| it.joules), Some(10.0));
-        let kept = session.export().unwrap();
+        let kept = session.export(0).unwrap();
         assert_eq!(kept[name].to_vec::<f32>().unwrap(), [13.0, 24.0]);
         drop(session);
         assert_eq!(device.memory_free_bytes(), free);

@@ -1,11 +1,11 @@
 //! A session on a device that is only described: the CPU steps it, and the profile says how long
 //! that took.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use souk_memory::Tensor;
-use souk_vocabulary::processor::session::{Session, State};
+use souk_vocabulary::processor::session::{SequenceStep, Session, State};
 use souk_vocabulary::processor::{Outcome, RunError};
 
 use super::EmulatedProgram;
@@ -16,8 +16,10 @@ pub(super) struct EmulatedSession<'a> {
     session: Box<dyn Session + 'a>,
     /// What the states were at first: their sizes decide what a step takes.
     first: BTreeMap<String, Tensor>,
-    /// Bytes of the device's memory that the states take.
+    /// Bytes of the device's memory that the states of a sequence take.
     bytes: u64,
+    /// The sequences that have them.
+    sequences: BTreeSet<u32>,
 }
 
 impl<'a> EmulatedSession<'a> {
@@ -28,33 +30,45 @@ impl<'a> EmulatedSession<'a> {
             .collect();
         let session = program.program.session(states)?;
         let bytes = first.values().map(|state| state.bytes().len() as u64).sum();
-        let loaded = &program.state.loaded_bytes;
-        loaded.fetch_add(bytes, Ordering::Relaxed);
         Ok(Self {
             program,
             session,
             first,
             bytes,
+            sequences: BTreeSet::new(),
+        })
+    }
+
+    /// Takes the profile's time for each by itself.
+    fn step_one(&mut self, step: &SequenceStep) -> Result<Outcome, RunError> {
+        if self.sequences.insert(step.sequence) {
+            let loaded = &self.program.state.loaded_bytes;
+            loaded.fetch_add(self.bytes, Ordering::Relaxed);
+        }
+        let mut all = self.first.clone();
+        all.extend(step.inputs.clone());
+        let session = &mut self.session;
+        self.program.as_modelled(&all, || {
+            let mut outcomes = session.step_all(std::slice::from_ref(step));
+            outcomes.pop().expect("a step has an outcome")
         })
     }
 }
 
 impl Session for EmulatedSession<'_> {
-    fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let mut all = self.first.clone();
-        all.extend(inputs.clone());
-        let session = &mut self.session;
-        self.program.as_modelled(&all, || session.step(inputs))
+    fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>> {
+        steps.iter().map(|step| self.step_one(step)).collect()
     }
 
-    fn export(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
-        self.session.export()
+    fn export(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+        self.session.export(sequence)
     }
 }
 
 impl Drop for EmulatedSession<'_> {
     fn drop(&mut self) {
         let loaded = &self.program.state.loaded_bytes;
-        loaded.fetch_sub(self.bytes, Ordering::Relaxed);
+        let bytes = self.bytes * self.sequences.len() as u64;
+        loaded.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

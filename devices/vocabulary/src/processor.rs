@@ -5,6 +5,7 @@
 //! bought; a program that compiled gives right results or an error, never a wrong number.
 
 pub mod session;
+pub mod stepping;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -105,8 +106,8 @@ pub trait Program: Send + Sync {
             .try_map(|tensor| Ok(TensorHandle::Host(tensor)))
     }
 
-    /// A session that begins with these states. What is exported from one, of this device or of
-    /// another, begins the next.
+    /// A session whose sequences begin with these states. What is exported from one, of this device
+    /// or of another, begins the next.
     ///
     /// # Errors
     /// [`RunError`]: a state that does not fit, or why there is no room.

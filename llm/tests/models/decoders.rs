@@ -8,8 +8,8 @@ use souk_llm::decoder::Decoder;
 use souk_llm::generation::{DrawnToken, Ending, GenerationError, Request, Sequence, generate};
 use souk_llm::model::LanguageModel;
 use souk_llm::sampling::Sampling;
-use souk_vocabulary::processor::session::{HeldSession, Session, State};
-use souk_vocabulary::processor::{Processor, Program};
+use souk_vocabulary::processor::session::{HeldSession, SequenceStep, Session, State};
+use souk_vocabulary::processor::{Outcome, Processor, Program, RunError};
 
 use super::common;
 
@@ -142,6 +142,73 @@ fn tokens_one_by_one_give_the_bits_that_they_give_at_once() {
     }
 }
 
+/// Steps of sequences, and what each gave.
+type Given = Vec<(u32, Result<Vec<f32>, String>)>;
+
+fn stepped(session: &mut dyn Session, steps: &[(u32, &[u32], usize)]) -> Given {
+    let step = |&(sequence, tokens, after): &(u32, &[u32], usize)| SequenceStep {
+        sequence,
+        inputs: souk_llm::generation::inputs(tokens, after, &[tokens.len() - 1]),
+    };
+    let steps: Vec<SequenceStep> = steps.iter().map(step).collect();
+    let outcomes = session.step_all(&steps);
+    let logits = |outcome: Result<Outcome, RunError>| {
+        let outcome = outcome.map_err(|error| error.to_string())?;
+        Ok(outcome.outputs["logits"].to_vec::<f32>().unwrap())
+    };
+    let given = steps.iter().map(|step| step.sequence);
+    given.zip(outcomes.into_iter().map(logits)).collect()
+}
+
+#[test]
+fn sequences_of_one_session_give_the_bits_that_each_gives_alone() {
+    for name in ["llama", "qwen3"] {
+        let case = Case::read(name);
+        let (program, decoder) = case.program();
+        let session = || {
+            let states = decoder.states.iter().map(|port| State {
+                port: port.clone(),
+                value: decoder.empty_cache(ROOM),
+            });
+            program.session(states.collect()).unwrap()
+        };
+        let (prompt, other): (&[u32], &[u32]) = (&case.prompt, &[9, 8, 7, 6, 5]);
+        // Each goes its own way, comes and leaves, and one is refused a step beside the others.
+        let rounds: [&[(u32, &[u32], usize)]; 4] = [
+            &[(0, &prompt[..3], 0)],
+            &[(0, &prompt[3..5], 3), (7, other, 0)],
+            &[(7, &[1], 5), (0, &[2, 3], ROOM - 1), (2, &prompt[..6], 0)],
+            &[(2, &prompt[6..], 6), (0, &prompt[5..], 5)],
+        ];
+        let mut together = session();
+        let mut alone = std::collections::BTreeMap::new();
+        for round in rounds {
+            let found = stepped(&mut *together, round);
+            for (step, (sequence, found)) in round.iter().zip(found) {
+                let own = alone.entry(sequence).or_insert_with(session);
+                let by_itself = stepped(&mut **own, &[(0, step.1, step.2)]).remove(0).1;
+                assert!(
+                    found == by_itself,
+                    "{name}: sequence {sequence} depends on others"
+                );
+                assert_eq!(found.is_err(), step.2 == ROOM - 1);
+            }
+        }
+        for (sequence, own) in alone {
+            let bytes = |session: &dyn Session, sequence| {
+                let states = session.export(sequence).unwrap().into_values();
+                states
+                    .map(|it| it.to_vec::<f32>().unwrap())
+                    .collect::<Vec<_>>()
+            };
+            assert!(
+                bytes(&*together, sequence) == bytes(&*own, 0),
+                "{name}: its caches"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_sequence_goes_back_and_on_as_if_it_had_never_been_elsewhere() {
     let case = Case::read("llama");
@@ -170,7 +237,7 @@ fn what_one_session_exports_another_goes_on_with() {
         .session(decoder.states.iter().map(first).collect())
         .unwrap();
     own.step(&inputs(&case.prompt[..5], 0)).unwrap();
-    let mut moved = own.export().unwrap();
+    let mut moved = own.export(0).unwrap();
     let states = decoder.states.iter().map(|port| State {
         port: port.clone(),
         value: moved.remove(&port.input).unwrap(),

@@ -192,7 +192,7 @@ impl JobBody {
             spot: self.spot,
             wait: time("wait", self.wait)?,
             requests: 1,
-            session: false,
+            sequences: 0,
             priority: Some(self.priority),
         })
     }

@@ -257,7 +257,7 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
     };
     if !is_answered {
         // There is room for it.
-        let _ = give.try_send(job.inputs.clone());
+        let _ = give.try_send(job.inputs.clone().into());
     }
     drop(give);
     let submission = Submission {

@@ -34,7 +34,8 @@ pub const THINGS_MAX: usize = 16_384;
 /// Of a text that a peer says, so many bytes are kept.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// Tensors that a session makes in one lease: what its provider says at the end names them all.
+/// Tensors that a session makes in one lease: what its provider says at the end names them all,
+/// and nothing that it was given.
 pub const SESSION_TENSORS_MAX: usize = 4096;
 
 /// Runs of less device time than this say more about clocks than about the device.
@@ -69,9 +70,10 @@ pub struct Start {
     /// Its place among this buyer's own leases at the same provider: of two at work, no part of
     /// the lower one is begun meanwhile. To other buyers' leases it is nothing.
     pub priority: u8,
-    /// Whether it is a session: parts keep what their graphs call states from request to request,
-    /// requests may differ in shape, and the receipt names all that was made by one hash.
-    pub session: bool,
+    /// How many sequences it has where it is a session, 0 where it is none: for each, parts keep
+    /// what their graphs call states from request to request, requests may differ in shape, and the
+    /// receipt names all that was made by one hash.
+    pub sequences: u32,
     /// The first request.
     pub first: Request,
     /// Whether it is the last one too.
@@ -146,6 +148,9 @@ pub struct Output {
 pub struct Request {
     /// Its number in the job, from 0.
     pub number: u32,
+    /// The sequence that it is a step of, from 0. One sequence's requests are run one after the
+    /// other.
+    pub sequence: u32,
     /// The inputs that the buyer holds, by name.
     pub inputs: Vec<(String, ContentId)>,
 }
@@ -342,10 +347,16 @@ impl Start {
     /// Tensors that requests may bring or make in this lease.
     #[must_use]
     pub fn tensors_max(&self) -> usize {
-        match self.session {
-            true => SESSION_TENSORS_MAX,
-            false => Receipt::TENSORS_MAX,
+        match self.sequences {
+            0 => Receipt::TENSORS_MAX,
+            _ => SESSION_TENSORS_MAX,
         }
+    }
+
+    /// Tensors that each request makes.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        self.parts.iter().map(|part| part.outputs.len()).sum()
     }
 
     /// Whether it is work, and of a size that is looked at.
@@ -354,7 +365,8 @@ impl Start {
         let takers = |part: &Part| -> usize { part.outputs.iter().map(Output::takers).sum() };
         let of = |part: &Part| 1 + part.inputs.len() + part.outputs.len() + takers(part);
         let things = self.peers.len() + self.parts.iter().map(of).sum::<usize>();
-        !self.parts.is_empty() && things <= THINGS_MAX && self.gives(&self.first)
+        let is_small = things <= THINGS_MAX && self.sequences <= WINDOW_MAX;
+        !self.parts.is_empty() && is_small && self.gives(&self.first)
     }
 
     /// The names of what the buyer holds for each request, in the order of parts and inputs.
@@ -364,15 +376,29 @@ impl Start {
         given.map(|input| input.name.as_str())
     }
 
-    /// Whether a request names what the buyer is to give, and nothing else.
+    /// Whether a request names what the buyer is to give, and nothing else, for a sequence that
+    /// there is.
     #[must_use]
     pub fn gives(&self, request: &Request) -> bool {
-        if request.inputs.len() > THINGS_MAX {
+        if request.inputs.len() > THINGS_MAX || request.sequence >= self.sequences.max(1) {
             return false;
         }
         let asked: BTreeSet<&str> = self.given().collect();
         let given = request.inputs.iter().map(|(name, _)| name.as_str());
         given.collect::<BTreeSet<&str>>() == asked && request.inputs.len() == asked.len()
+    }
+}
+
+impl Request {
+    /// A request of no session.
+    #[must_use]
+    pub fn new(number: u32, inputs: Vec<(String, ContentId)>) -> Request {
+        let sequence = 0;
+        Request {
+            number,
+            sequence,
+            inputs,
+        }
     }
 }
 
@@ -437,7 +463,7 @@ mod tests {
         };
         let given = (0..inputs).map(|number| (format!("x{number}"), id));
         Start {
-            session: false,
+            sequences: 0,
             lease: LeaseId(1),
             job: JobId([2; 32]),
             parts: vec![
@@ -451,6 +477,7 @@ mod tests {
             priority: 1,
             first: Request {
                 number: 0,
+                sequence: 0,
                 inputs: given.collect(),
             },
             last: true,
@@ -488,6 +515,11 @@ mod tests {
         let mut more = start.first.clone();
         more.inputs.push(("z".into(), ContentId::of(b"z")));
         assert!(!start.gives(&more));
+        let second = Request {
+            sequence: 1,
+            ..start.first.clone()
+        };
+        assert!(!start.gives(&second), "it is no session of two sequences");
     }
 
     #[test]

@@ -25,6 +25,22 @@ pub struct Job {
     pub limits: Limits,
 }
 
+/// What is asked once.
+#[derive(Clone, Debug)]
+pub struct RequestInputs {
+    /// The sequence that it is a step of, of a session.
+    pub sequence: u32,
+    /// The inputs by name.
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+impl From<BTreeMap<String, Tensor>> for RequestInputs {
+    fn from(tensors: BTreeMap<String, Tensor>) -> Self {
+        let sequence = 0;
+        Self { sequence, tensors }
+    }
+}
+
 /// What a buyer will bear.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -64,9 +80,10 @@ pub struct Limits {
     pub wait: Duration,
     /// Requests that go through the model one behind the other; 1 for a single run.
     pub requests: u32,
-    /// Whether those are the steps of a session: what the model calls states stays with the
-    /// providers, and the requests may differ in shape. Such a job ends where its leases do.
-    pub session: bool,
+    /// Where those are the steps of a session, of how many sequences, else 0: what the model calls
+    /// states stays with the providers, for each sequence its own, and the requests may differ in
+    /// shape. Such a job ends where its leases do.
+    pub sequences: u32,
     /// Its place among this buyer's own jobs that want the same devices; none to stand back for no
     /// job and have none stand back.
     pub priority: Option<Priority>,
@@ -128,7 +145,7 @@ impl Default for Limits {
             spot: false,
             wait: Duration::ZERO,
             requests: 1,
-            session: false,
+            sequences: 0,
             priority: None,
         }
     }

@@ -65,7 +65,7 @@ impl Planner {
     /// Takes a quote that was just made; the plan of it.
     pub(super) fn take(&mut self, quote: Quote) -> Plan {
         let mut plan = plan_of(&quote);
-        if self.limits.session {
+        if self.limits.sequences > 0 {
             keep_states(&mut plan, &quote);
         }
         self.turn = Some(quote.turn.clone());

@@ -24,6 +24,7 @@ use souk_roles::lease::{ProviderWord, Request};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::job::RequestInputs;
 use super::journal::{JournalWriter, Put};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
@@ -56,7 +57,7 @@ enum EffectOutcome {
 enum Next {
     Event(Event),
     Came(Ticket, EffectOutcome),
-    Asked(Option<BTreeMap<String, Tensor>>),
+    Asked(Option<RequestInputs>),
     Incoming(Incoming),
     /// Something about the own account changed.
     LeasesChanged,
@@ -250,16 +251,20 @@ impl Shell {
     }
 
     /// One more request, whose inputs can be fetched from here from now on.
-    fn on_request(&mut self, inputs: &BTreeMap<String, Tensor>) -> Event {
+    fn on_request(&mut self, asked: &RequestInputs) -> Event {
         let store = self.buyer.tensors.store();
         let put = |(name, tensor): (&String, _)| Ok((name.clone(), store.put_tensor(tensor)?));
-        let inputs: Result<_, souk_memory::StoreError> = inputs.iter().map(put).collect();
+        let inputs: Result<_, souk_memory::StoreError> = asked.tensors.iter().map(put).collect();
         match inputs {
             Ok(inputs) => {
                 let number = self.asked;
                 self.asked += 1;
                 self.under_way += 1;
-                Event::NewRequest(Request { number, inputs })
+                Event::NewRequest(Request {
+                    number,
+                    sequence: asked.sequence,
+                    inputs,
+                })
             }
             Err(error) => {
                 self.fault = Some(Reason::Memory(error.to_string()));

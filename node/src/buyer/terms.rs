@@ -23,7 +23,8 @@ const HOP: Duration = Duration::from_millis(5);
 
 /// What the requests of a session wait in all, since they go round one by one.
 pub(super) fn hops(limits: &Limits, plan: &Plan) -> f64 {
-    let rounds = if limits.session { limits.requests } else { 0 };
+    let is_session = limits.sequences > 0;
+    let rounds = if is_session { limits.requests } else { 0 };
     HOP.as_secs_f64() * f64::from(rounds) * plan.offers().len() as f64
 }
 

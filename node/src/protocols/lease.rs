@@ -124,7 +124,7 @@ mod tests {
             expected: Micros::millis(3),
         };
         Start {
-            session: false,
+            sequences: 0,
             lease: LeaseId(1),
             job: JobId([2; 32]),
             parts: vec![part; 2],

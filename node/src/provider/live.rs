@@ -284,6 +284,7 @@ mod tests {
         let task = Task {
             name: "job".to_owned(),
             model: store.put(Bytes::from_static(model)).unwrap(),
+            sequence: 0,
             inputs: BTreeMap::from([("images".to_owned(), images)]),
         };
         let executor = Executor::Here(Arc::new(runner));

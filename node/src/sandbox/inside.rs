@@ -269,6 +269,7 @@ impl Inside {
         let task = Task {
             name: order.name,
             model: order.model,
+            sequence: order.sequence,
             inputs,
         };
         let precedence = Precedence {

@@ -71,6 +71,7 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
     let task = Task {
         name: "run".to_owned(),
         model,
+        sequence: 0,
         inputs: setting.inputs,
     };
     let first = ready(&recipe, &store, &shared, model).await?;

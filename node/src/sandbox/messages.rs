@@ -74,6 +74,8 @@ mod as_json {
 pub(super) struct RunOrder {
     pub(super) name: String,
     pub(super) model: ContentId,
+    /// The sequence that it is a step of where it is one of a session.
+    pub(super) sequence: u32,
     pub(super) run_mode: RunMode,
     /// Blobs of tensors by name.
     pub(super) inputs: Vec<(String, SharedContent)>,
@@ -157,6 +159,7 @@ mod tests {
         let run = RunOrder {
             name: "part 1 of 1".to_owned(),
             model: id,
+            sequence: 3,
             run_mode: RunMode::InStream,
             inputs: vec![("x".to_owned(), SharedContent::SharedContents)],
             left: Some(Duration::from_secs(3)),

@@ -531,6 +531,7 @@ impl RunOrder {
         let order = RunOrder {
             name,
             model,
+            sequence: task.sequence,
             run_mode,
             inputs,
             left,

@@ -234,6 +234,7 @@ impl Trial {
         let task = Task {
             name: workload.name.clone(),
             model: store.put(workload.model.clone())?,
+            sequence: 0,
             inputs: workload.inputs.clone(),
         };
         let config = GroupConfig {

@@ -20,6 +20,7 @@ fn ran(members: &[GroupDevice], workload: &Workload) -> Result<RunResult, TaskEr
     let task = Task {
         name: workload.name.clone(),
         model: store.put(workload.model.clone()).unwrap(),
+        sequence: 0,
         inputs: workload.inputs.clone(),
     };
     let config = GroupConfig {

@@ -139,6 +139,7 @@ fn runner_of(case: &Case, members: Vec<GroupDevice>, sharing: Sharing) -> (Runne
     let task = Task {
         name: "case".to_owned(),
         model,
+        sequence: 0,
         inputs: BTreeMap::from([("x".to_owned(), tensor(&case.input))]),
     };
     (runner, task)

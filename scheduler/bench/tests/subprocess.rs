@@ -176,6 +176,7 @@ fn work_of_a_process_that_dies_ends_elsewhere() {
     let task = Task {
         name: "exp".to_owned(),
         model,
+        sequence: 0,
         inputs: input(),
     };
     let mut devices = Vec::new();

@@ -6,6 +6,7 @@ use souk_onnx::DecodeError;
 use souk_onnx::states::StateError;
 use souk_onnx::subgraph::{CompileError, UnsupportedReason};
 use souk_vocabulary::processor::RunError;
+use souk_vocabulary::processor::stepping::StepError;
 use thiserror::Error;
 
 use super::worker_pool::SubmitError;
@@ -27,15 +28,9 @@ pub enum SessionError {
         /// Its name.
         name: String,
     },
-    /// The device refuses it.
+    /// It does not open, or a step of it was not done.
     #[error(transparent)]
-    Device(#[from] RunError),
-    /// The system gives no thread.
-    #[error("a session's thread does not start: {0}")]
-    Thread(std::io::Error),
-    /// The session came to grief.
-    #[error("the session is gone")]
-    Gone,
+    Step(#[from] StepError),
 }
 
 /// Why a task did not run.

@@ -184,7 +184,7 @@ impl Runner {
     }
 
     /// Has one device keep the states of models whose tasks do not bring them: for a process that
-    /// is one lease's own, whose requests come one after the other. A group keeps none.
+    /// is one lease's own. Steps of several sequences may be run at once. A group keeps none.
     pub fn keep_sessions(&self) {
         if let Engine::One(one, _) = &self.engine {
             one.sessions.get_or_init(Sessions::default);
@@ -226,7 +226,7 @@ impl Runner {
         cancel: &Cancel,
     ) -> Result<RunResult, TaskError> {
         match &self.engine {
-            Engine::One(one, turns) if precedence.owner.is_some() => {
+            Engine::One(one, turns) if precedence.owner.is_some() && !one.is_step(task) => {
                 turns.run(one, task, precedence, Some(cancel))
             }
             Engine::One(one, _) => {

@@ -80,6 +80,16 @@ impl SingleDevice {
         })
     }
 
+    /// Whether a task is to be run beside others at once: its session has steps of several
+    /// sequences done together.
+    pub(super) fn is_step(&self, task: &Task) -> bool {
+        let program = self
+            .sessions
+            .get()
+            .and_then(|_| self.programs.get(&task.model));
+        program.is_some_and(|program| Sessions::may_step(task, &*program))
+    }
+
     /// The program of a model, and the bytes that were loaded to make it (0 if it was there).
     pub(super) fn program(&self, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
         if let Some(program) = self.programs.get(&model) {

@@ -117,6 +117,7 @@ impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
             let task = Task {
                 name: format!("request {number}"),
                 model: self.model,
+                sequence: 0,
                 inputs,
             };
             // Nobody begins the one after it before the devices have it.

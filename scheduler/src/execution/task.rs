@@ -22,6 +22,8 @@ pub struct Task {
     pub model: ContentId,
     /// Input tensors by the names the model gives them.
     pub inputs: BTreeMap<String, Tensor>,
+    /// The sequence that it is a step of where it is one of a session.
+    pub sequence: u32,
 }
 
 /// What running a task gave.

@@ -95,6 +95,7 @@ fn task(model: ContentId) -> Task {
     Task {
         name: "product".to_owned(),
         model,
+        sequence: 0,
         inputs: BTreeMap::from([("x".to_owned(), x)]),
     }
 }
@@ -318,6 +319,7 @@ fn a_run_whose_inputs_wait_for_a_disk_is_cancelled_all_the_same() {
     let task = Task {
         name: "sum".to_owned(),
         model,
+        sequence: 0,
         inputs: BTreeMap::from([
             ("a".to_owned(), first.clone()),
             ("b".to_owned(), second),
@@ -384,6 +386,7 @@ fn a_process_of_a_leases_own_keeps_states_that_tasks_do_not_bring() {
         Task {
             name: "counter".to_owned(),
             model,
+            sequence: 0,
             inputs: inputs.collect(),
         }
     };
@@ -397,6 +400,13 @@ fn a_process_of_a_leases_own_keeps_states_that_tasks_do_not_bring() {
         let found = ran.outputs["y"].to_vec::<f32>().unwrap();
         assert_eq!(found, [times as f32, 10.0 * times as f32]);
     }
+    // Another sequence has states of its own.
+    let other = |sequence| Task {
+        sequence,
+        ..given(&["x"])
+    };
+    assert_eq!(y(other(7)).unwrap().to_vec::<f32>().unwrap(), [1.0, 10.0]);
+    assert_eq!(y(other(0)).unwrap().to_vec::<f32>().unwrap(), [4.0, 40.0]);
     // What brings its states is by itself.
     let whole = y(given(&["past", "x"])).unwrap();
     assert_eq!(whole.to_vec::<f32>().unwrap(), [2.0, 20.0]);

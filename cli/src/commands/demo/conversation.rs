@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
-use crate::commands::texts::{self, Place, Wish, WrittenText};
+use crate::commands::texts::{self, Place, SessionSize, Wish, WrittenText};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
@@ -26,7 +26,10 @@ const QUESTIONS: [(&str, &str); 3] = [
 
 /// Tokens of an answer, and of all of them with their questions.
 const ANSWER_MAX: usize = 64;
-const SESSION: usize = 400;
+const SESSION: SessionSize = SessionSize {
+    tokens: 400,
+    sequences: 1,
+};
 
 /// Providers that have a part of the model each.
 const PROVIDERS: usize = 2;
@@ -53,7 +56,7 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
     };
     let model = (model, voice.room);
     let stop = Arc::<Notify>::default();
-    let mut place = Place::open((home, output), model, &place, SESSION, stop).await?;
+    let place = Place::open((home, output), model, &place, SESSION, stop).await?;
     let answered = tokio::task::block_in_place(|| -> Result<Vec<WrittenText>, Failure> {
         let mut sequence = place.sequence(&Handle::current())?;
         let mut messages = Vec::new();

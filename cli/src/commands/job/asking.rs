@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use souk_node::buyer::job::Job;
+use souk_node::buyer::job::{Job, RequestInputs};
 use souk_node::buyer::legend::Legend;
 use souk_node::buyer::{
     Answer, Buyer, End, JobResult, Journal, Requests, Submission, UnfinishedJob, request_of,
@@ -307,9 +307,9 @@ impl<'a> Asking<'a> {
     }
 
     /// Reads request after request, as there is room on the way.
-    async fn feed(&self, give: mpsc::Sender<BTreeMap<String, Tensor>>) -> Outcome {
+    async fn feed(&self, give: mpsc::Sender<RequestInputs>) -> Outcome {
         for place in &self.left {
-            if give.send(self.files.inputs(*place)?).await.is_err() {
+            if give.send(self.files.inputs(*place)?.into()).await.is_err() {
                 break;
             }
         }

@@ -1,4 +1,7 @@
-//! Where questions wait, and who answers them: one after the other, over one session.
+//! Where questions wait, and who answers them: several at once, over one session.
+//!
+//! Each sequence of the session is a slot, which keeps the tokens of the question it had last: the
+//! next one goes to the free slot that has most of it already.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use crate::commands::texts::{self, Place, TextEnding, Voice, WeighedToken, Wish,
 use crate::failure::Failure;
 use crate::show;
 
-/// Questions at a time, the one that is answered among them: more would wait for minutes.
+/// Questions at a time, those that are answered among them: more would wait for minutes.
 pub const QUESTIONS_MAX: usize = 32;
 
 /// What is to be written.
@@ -120,17 +123,18 @@ pub struct Work {
 
 impl Work {
     /// Works until it is told to stop, on a thread that may wait.
-    pub fn run(mut self, mut place: Place) {
+    pub fn run(mut self, place: Place) {
         let handle = Handle::current();
         while let Some(first) = self.next(&handle, Duration::MAX) {
-            let failed = self.session(&handle, &mut place, first);
+            let failed = self.session(&handle, &place, first);
             let (receipts, cause) = handle.block_on(place.close());
             self.tell(&receipts);
-            if let Some((events, failure)) = failed {
-                // What the market says is nearer to the cause.
-                let failure = cause.unwrap_or(failure);
+            // What the market says is nearer to the cause.
+            let cause = cause.map(Refusal::from);
+            for (events, failure) in failed {
                 show::tell(&format!("a question failed: {}", failure.cause));
-                let _ = events.try_send(Event::Failed(failure.into()));
+                let refusal = cause.clone().unwrap_or_else(|| failure.into());
+                let _ = events.try_send(Event::Failed(refusal));
             }
         }
     }
@@ -146,26 +150,125 @@ impl Work {
         })
     }
 
-    /// Answers over one session until no question comes for a while; whose answer failed, and why.
+    /// What happens next while questions are answered; a task only where it `has_room`.
+    fn next_of(
+        tasks: &mut mpsc::Receiver<Task>,
+        done: &mut mpsc::Receiver<FreedSlot>,
+        handle: &Handle,
+        has_room: bool,
+    ) -> Next {
+        handle.block_on(async {
+            tokio::select! {
+                biased;
+                Some(done) = done.recv() => Next::Done(done),
+                Some(task) = tasks.recv(), if has_room => Next::Task(task),
+            }
+        })
+    }
+
+    /// Answers over one session until no question comes for a while; whose answers failed, and
+    /// why.
     fn session(
         &mut self,
         handle: &Handle,
-        place: &mut Place,
+        place: &Place,
         first: Task,
-    ) -> Option<(mpsc::Sender<Event>, Failure)> {
-        let mut sequence = match place.sequence(handle) {
-            Ok(sequence) => sequence,
-            Err(failure) => return Some((first.events, failure)),
+    ) -> Vec<(mpsc::Sender<Event>, Failure)> {
+        let mut free = match place.sequences(handle) {
+            Ok(sequences) => sequences,
+            Err(failure) => return vec![(first.events, failure)],
         };
-        let mut next = Some(first);
-        while let Some(task) = next {
-            if let Err(failure) = self.answer(&mut sequence, &task) {
-                return Some((task.events, failure));
+        let all = free.len();
+        let (tell, mut done) = mpsc::channel(all);
+        let (mut failed, mut next) = (Vec::new(), Some(first));
+        std::thread::scope(|scope| {
+            loop {
+                if let Some(task) = next.take() {
+                    let slot = nearest(&free, &task.order.prompt);
+                    let sequence = free.swap_remove(slot);
+                    let (desk, tell) = (self.answering(), tell.clone());
+                    scope.spawn(move || desk.answer_in(sequence, task, &tell));
+                } else if free.len() == all {
+                    match self.next(handle, self.keep) {
+                        Some(task) => next = Some(task),
+                        None => return,
+                    }
+                    continue;
+                }
+                let has_room = !free.is_empty() && failed.is_empty() && !*self.closing.borrow();
+                match Self::next_of(&mut self.tasks, &mut done, handle, has_room) {
+                    Next::Task(task) => next = Some(task),
+                    Next::Done((sequence, failure)) => {
+                        free.push(sequence);
+                        failed.extend(failure);
+                    }
+                }
+                if !failed.is_empty() && free.len() == all {
+                    return;
+                }
             }
-            drop(task);
-            next = self.next(handle, self.keep);
+        });
+        failed
+    }
+
+    fn answering(&self) -> Answering {
+        Answering {
+            output: self.output,
+            voice: self.voice.clone(),
+            drafts_max: self.drafts_max,
+            closing: self.closing.clone(),
         }
-        None
+    }
+
+    /// Tells what a session cost, and keeps its receipts.
+    fn tell(&self, receipts: &[Receipt]) {
+        if self.output == Output::Text && !receipts.is_empty() {
+            show::tell("the session is given up:");
+            texts::tell_paid(receipts);
+        }
+        let Some(out) = &self.out else { return };
+        if let Err(failure) = job::write_each(out, receipts) {
+            show::tell(&format!("receipts are not written: {}", failure.cause));
+        }
+    }
+}
+
+/// The free slot that has most of a prompt already.
+fn nearest(free: &[Sequence<'_>], prompt: &[u32]) -> usize {
+    let slots = 0..free.len();
+    let nearest = slots.max_by_key(|slot| free[*slot].agreement(prompt));
+    nearest.expect("a task is taken where a slot is free")
+}
+
+/// A slot that is free again, and who was not answered, and why.
+type FreedSlot = (Sequence<'static>, Option<(mpsc::Sender<Event>, Failure)>);
+
+/// What happens while questions are answered.
+enum Next {
+    Task(Task),
+    Done(FreedSlot),
+}
+
+/// What a thread knows that answers a question.
+struct Answering {
+    output: Output,
+    voice: Voice,
+    drafts_max: usize,
+    closing: watch::Receiver<bool>,
+}
+
+impl Answering {
+    /// Answers in a slot, and gives it back.
+    fn answer_in(
+        &self,
+        mut sequence: Sequence<'static>,
+        task: Task,
+        done: &mpsc::Sender<FreedSlot>,
+    ) {
+        let answered = self.answer(&mut sequence, &task);
+        let failed = answered.err().map(|failure| (task.events, failure));
+        // There is room for all slots.
+        let _ = done.try_send((sequence, failed));
     }
 
     fn answer(&self, sequence: &mut Sequence<'_>, task: &Task) -> Result<(), Failure> {
@@ -196,17 +299,5 @@ impl Work {
         };
         let _ = events.try_send(event);
         Ok(())
-    }
-
-    /// Tells what a session cost, and keeps its receipts.
-    fn tell(&self, receipts: &[Receipt]) {
-        if self.output == Output::Text && !receipts.is_empty() {
-            show::tell("the session is given up:");
-            texts::tell_paid(receipts);
-        }
-        let Some(out) = &self.out else { return };
-        if let Err(failure) = job::write_each(out, receipts) {
-            show::tell(&format!("receipts are not written: {}", failure.cause));
-        }
     }
 }

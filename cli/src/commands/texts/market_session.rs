@@ -1,27 +1,28 @@
 //! The session of a lease: steps are requests of a job whose providers keep the states.
 //!
 //! The tokens so far are the truth. Where a provider is lost the session is bought anew of others,
-//! within what is left of the budget, and what was said so far is brought back into its caches.
+//! within what is left of the budget, and what was said so far is brought back into its caches. One
+//! task has the session; steps of its sequences are asked of it, and are under way at once.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_llm::decoder::{LOGITS, ROWS, TOKENS, WRITE};
-use souk_llm::generation::{CHUNK, inputs};
-use souk_node::buyer::job::{Job, Limits};
+use souk_llm::decoder::LOGITS;
+use souk_node::buyer::job::{Job, Limits, RequestInputs};
 use souk_node::buyer::{
     Answer, Buyer, JobEvent, JobResult, Quote, Requests, Submission, UnfinishedJob,
 };
 use souk_node::market::{Credits, Receipt};
 use souk_node::memory::Tensor;
-use souk_vocabulary::processor::session::Session;
 use souk_vocabulary::processor::{Engine, Outcome, RunError};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::steps::Steps;
+use super::told_tokens::{Addition, ToldTokens};
 use crate::args::{LeaseArgs, Output};
 use crate::commands::job;
 use crate::failure::{Failure, Kind};
@@ -34,13 +35,25 @@ const SESSIONS_MAX: u32 = 8;
 /// Events that may wait to be looked at.
 const PROGRESS_MAX: usize = 256;
 
-/// A text's session in the market.
-pub struct MarketSession {
+/// Orders that may wait: whoever gives one waits for it.
+const ORDERS_MAX: usize = 16;
+
+/// Who asks a session for steps.
+#[derive(Clone)]
+pub struct MarketSession(mpsc::Sender<SessionOrder>);
+
+/// What a session is asked for.
+enum SessionOrder {
+    Step(u32, Addition, oneshot::Sender<Result<Tensor, RunError>>),
+    Finish(oneshot::Sender<(Vec<Receipt>, Option<Failure>)>),
+}
+
+/// The sessions of a text, or of several.
+struct MarketSessionTask {
     buyer: Buyer,
     job: Job,
     output: Output,
-    /// The tokens that the session's caches have.
-    tokens: Vec<u32>,
+    sequences: BTreeMap<u32, MarketSequence>,
     open: Option<Open>,
     /// Sessions that were bought since the last token.
     bought: u32,
@@ -52,12 +65,23 @@ pub struct MarketSession {
     failed: Option<Failure>,
 }
 
+/// A sequence of the sessions.
+#[derive(Default)]
+struct MarketSequence {
+    told: ToldTokens,
+    /// What is added, and who waits for its logits.
+    asked: Option<(Addition, oneshot::Sender<Result<Tensor, RunError>>)>,
+    is_under_way: bool,
+}
+
 /// A job under way.
 struct Open {
     cancel: Arc<Notify>,
-    give: mpsc::Sender<BTreeMap<String, Tensor>>,
+    give: mpsc::Sender<RequestInputs>,
     answers: mpsc::Receiver<Answer>,
     ended: JoinHandle<Result<JobResult, Box<UnfinishedJob>>>,
+    /// The sequence of each request that was given, by its number.
+    given: Vec<u32>,
 }
 
 impl MarketSession {
@@ -68,26 +92,190 @@ impl MarketSession {
         args: &LeaseArgs,
         stop: Arc<Notify>,
     ) -> Result<Self, Failure> {
-        job.limits = limits(args, job.limits.requests)?;
-        let buyer = join(folder).await?;
-        Ok(Self {
-            buyer,
+        job.limits = limits(args, &job.limits)?;
+        let task = MarketSessionTask {
+            buyer: join(folder).await?,
             job,
             output,
-            tokens: Vec::new(),
+            sequences: BTreeMap::new(),
             open: None,
             bought: 0,
             receipts: Vec::new(),
             stop,
             is_stopped: false,
             failed: None,
-        })
+        };
+        let (give, orders) = mpsc::channel(ORDERS_MAX);
+        tokio::spawn(task.run(orders));
+        Ok(Self(give))
+    }
+
+    /// The steps of a sequence, for whoever waits where no task does.
+    pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
+        let (orders, handle) = (self.0.clone(), handle.clone());
+        Steps(Box::new(move |inputs| {
+            let (answer, told) = oneshot::channel();
+            let order = SessionOrder::Step(sequence, Addition::of(inputs), answer);
+            let asking = async {
+                orders.send(order).await.map_err(|_| gone())?;
+                told.await.map_err(|_| gone())?
+            };
+            let logits = handle.block_on(asking)?;
+            Ok(Outcome {
+                outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
+                busy: Duration::ZERO,
+                energy: None,
+                operators: 0,
+                engine: Engine::Own,
+            })
+        }))
+    }
+
+    /// Ends the session: the receipts of all that were bought since the last time, and why it
+    /// failed, if it did. The next step buys another, of anybody.
+    pub async fn finish(&self) -> (Vec<Receipt>, Option<Failure>) {
+        let (answer, told) = oneshot::channel();
+        // A task that is gone has neither.
+        let _ = self.0.send(SessionOrder::Finish(answer)).await;
+        told.await.unwrap_or_default()
+    }
+}
+
+/// What a step is told whose session's task has ended.
+fn gone() -> RunError {
+    failed_step("the session is gone".to_owned())
+}
+
+fn failed_step(reason: String) -> RunError {
+    let engine = "market";
+    RunError::Engine { engine, reason }
+}
+
+/// What the task waits for.
+enum SessionEvent {
+    Order(Option<SessionOrder>),
+    Answer(Option<Answer>),
+    Stop,
+}
+
+impl MarketSessionTask {
+    /// Works until nobody can ask any more.
+    async fn run(mut self, mut orders: mpsc::Receiver<SessionOrder>) {
+        loop {
+            match self.next(&mut orders).await {
+                SessionEvent::Order(Some(SessionOrder::Step(sequence, adds, answer))) => {
+                    let sequence = self.sequences.entry(sequence).or_default();
+                    sequence.told.go_back(adds.after);
+                    sequence.asked = Some((adds, answer));
+                }
+                SessionEvent::Order(Some(SessionOrder::Finish(answer))) => {
+                    // Who does not wait for it wants no receipts.
+                    let _ = answer.send(self.finish().await);
+                }
+                SessionEvent::Order(None) => return,
+                SessionEvent::Answer(Some(answer)) => self.on_answer(answer),
+                SessionEvent::Answer(None) => {
+                    if let Err(failure) = self.begin_anew().await {
+                        self.fail(failure);
+                    }
+                }
+                SessionEvent::Stop => {
+                    self.is_stopped = true;
+                    if let Some(open) = &self.open {
+                        open.cancel.notify_one();
+                    }
+                }
+            }
+            if let Err(failure) = self.give().await {
+                self.fail(failure);
+            }
+        }
+    }
+
+    async fn next(&mut self, orders: &mut mpsc::Receiver<SessionOrder>) -> SessionEvent {
+        let is_waiting = self.sequences.values().any(|it| it.asked.is_some());
+        let answered = async {
+            match &mut self.open {
+                Some(open) if is_waiting => open.answers.recv().await,
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            answer = answered => SessionEvent::Answer(answer),
+            order = orders.recv() => SessionEvent::Order(order),
+            () = self.stop.notified(), if is_waiting && !self.is_stopped => SessionEvent::Stop,
+        }
+    }
+
+    /// Has those steps under way that wait; buys a session for them where there is none.
+    async fn give(&mut self) -> Result<(), Failure> {
+        let is_idle = |it: &MarketSequence| it.asked.is_some() && !it.is_under_way;
+        if !self.sequences.values().any(is_idle) {
+            return Ok(());
+        }
+        if self.open.is_none() {
+            self.buy().await?;
+        }
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        for (number, sequence) in &mut self.sequences {
+            let (Some((adds, _)), false) = (&sequence.asked, sequence.is_under_way) else {
+                continue;
+            };
+            let inputs = RequestInputs {
+                sequence: *number,
+                tensors: sequence.told.next(adds),
+            };
+            // There is a place for each sequence; where the job is over its answers end.
+            if open.give.try_send(inputs).is_ok() {
+                open.given.push(*number);
+                sequence.is_under_way = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_answer(&mut self, answer: Answer) {
+        let number = answer.number as usize;
+        let sequence = self.open.as_ref().and_then(|open| open.given.get(number));
+        let logits = answer.keep().remove(LOGITS);
+        let sequence = sequence.and_then(|sequence| self.sequences.get_mut(sequence));
+        let Some(sequence) = sequence else {
+            return;
+        };
+        sequence.is_under_way = false;
+        let Some((adds, waiting)) = sequence.asked.take() else {
+            return;
+        };
+        if !sequence.told.on_done(&adds) {
+            sequence.asked = Some((adds, waiting));
+            return;
+        }
+        self.bought = 0;
+        let logits = logits.ok_or_else(|| failed_step("it gave no logits".to_owned()));
+        // Who gave up waiting wants no answer.
+        let _ = waiting.send(logits);
+    }
+
+    /// Tells all who wait of a failure, and keeps it for whoever finishes the session.
+    fn fail(&mut self, failure: Failure) {
+        let waiting = self.sequences.values_mut();
+        for (_, waiting) in waiting.filter_map(|it| it.asked.take()) {
+            let _ = waiting.send(Err(failed_step(failure.cause.clone())));
+        }
+        self.failed = Some(failure);
     }
 
     /// Buys a session over the book as it stands.
     async fn buy(&mut self) -> Result<(), Failure> {
         self.bought += 1;
-        let quote = self.buyer.quote(&self.job).await;
+        let mut quote = self.buyer.quote(&self.job).await;
+        if quote.is_err() && !self.job.limits.excluded.is_empty() {
+            // Those that were lost may be back.
+            self.job.limits.excluded.clear();
+            quote = self.buyer.quote(&self.job).await;
+        }
         let quote = quote.map_err(job::from_quote)?;
         if self.output == Output::Text {
             for line in show::plan::text(&quote, &self.job.limits) {
@@ -95,15 +283,16 @@ impl MarketSession {
             }
             show::tell(&format!("  the text is seen by {}", seers(&quote)));
         }
-        let (give, inputs) = mpsc::channel(1);
-        let (answered, answers) = mpsc::channel(1);
+        let sequences = self.job.limits.sequences.max(1);
+        let (give, inputs) = mpsc::channel(sequences as usize);
+        let (answered, answers) = mpsc::channel(sequences as usize);
         let (progress, mut told) = mpsc::channel::<JobEvent>(PROGRESS_MAX);
         tokio::spawn(async move { while told.recv().await.is_some() {} });
         let cancel = Arc::<Notify>::default();
         let submission = Submission {
             requests: Requests {
                 count: self.job.limits.requests,
-                window: 1,
+                window: sequences,
                 inputs,
             },
             answers: answered,
@@ -118,75 +307,9 @@ impl MarketSession {
             give,
             answers,
             ended: tokio::spawn(running),
+            given: Vec::new(),
         });
         Ok(())
-    }
-
-    /// Steps over tokens that stand after so many, for the logits after some of them, in as many
-    /// sessions as it takes.
-    async fn push(
-        &mut self,
-        after: usize,
-        (tokens, rows): (Vec<u32>, Vec<usize>),
-    ) -> Result<Tensor, RunError> {
-        // What came after them no longer counts, and is written over.
-        self.tokens.truncate(after);
-        let mut left: Vec<Vec<u32>> = vec![tokens];
-        if self.open.is_none() {
-            self.buy().await.map_err(|failure| self.fail(failure))?;
-        }
-        loop {
-            let Some(chunk) = left.last() else {
-                unreachable!("there is a chunk until its answer is given")
-            };
-            // Of what is brought back nobody draws.
-            let given = match left.len() {
-                1 => inputs(chunk, self.tokens.len(), &rows),
-                _ => inputs(chunk, self.tokens.len(), &[chunk.len() - 1]),
-            };
-            match self.ask(given).await {
-                Some(logits) => {
-                    self.tokens.extend(left.pop().unwrap_or_default());
-                    if left.is_empty() {
-                        self.bought = 0;
-                        return Ok(logits);
-                    }
-                }
-                None => {
-                    let anew = self.begin_anew().await;
-                    anew.map_err(|failure| self.fail(failure))?;
-                    // What was said so far goes first; the last is taken first.
-                    let said = std::mem::take(&mut self.tokens);
-                    left.extend(said.chunks(CHUNK).rev().map(<[u32]>::to_vec));
-                }
-            }
-        }
-    }
-
-    /// Keeps a failure for whoever finishes the session.
-    fn fail(&mut self, failure: Failure) -> RunError {
-        let reason = failure.cause.clone();
-        self.failed = Some(failure);
-        let engine = "market";
-        RunError::Engine { engine, reason }
-    }
-
-    /// The answer to one request, unless the job is over.
-    async fn ask(&mut self, given: BTreeMap<String, Tensor>) -> Option<Tensor> {
-        let open = self.open.as_mut()?;
-        let answering = async {
-            open.give.send(given).await.ok()?;
-            open.answers.recv().await
-        };
-        let answer = tokio::select! {
-            answer = answering => answer?,
-            () = self.stop.notified() => {
-                self.is_stopped = true;
-                open.cancel.notify_one();
-                return None;
-            }
-        };
-        answer.keep().remove(LOGITS)
     }
 
     /// Buys another session in the place of one that is over.
@@ -222,6 +345,10 @@ impl MarketSession {
     }
 
     async fn close(&mut self) -> Option<Result<JobResult, Box<UnfinishedJob>>> {
+        for sequence in self.sequences.values_mut() {
+            sequence.told.begin_anew();
+            sequence.is_under_way = false;
+        }
         let Open {
             give,
             mut answers,
@@ -249,55 +376,16 @@ impl MarketSession {
         Some(ended)
     }
 
-    /// Ends the session: the receipts of all that were bought since the last time, and why it
-    /// failed, if it did. The next step buys another, of anybody.
-    pub async fn finish(&mut self) -> (Vec<Receipt>, Option<Failure>) {
+    async fn finish(&mut self) -> (Vec<Receipt>, Option<Failure>) {
         let ended = self.close().await;
         let ended = ended.and_then(Result::err);
         let failed = self.failed.take();
         let failed = failed.or_else(|| ended.map(|ended| job::from_ended(&ended, None)));
-        self.tokens.clear();
+        self.sequences.clear();
         self.bought = 0;
         self.job.limits.excluded.clear();
         (std::mem::take(&mut self.receipts), failed)
     }
-}
-
-/// Steps of a session in the market, for whoever waits where no task does.
-pub struct Steps<'a> {
-    pub session: &'a mut MarketSession,
-    pub handle: Handle,
-}
-
-impl Session for Steps<'_> {
-    fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let tokens = numbers(inputs, TOKENS);
-        let after = numbers(inputs, WRITE).first().copied();
-        let given = (tokens, numbers(inputs, ROWS));
-        let pushing = self.session.push(after.unwrap_or_default(), given);
-        let logits = self.handle.block_on(pushing)?;
-        Ok(Outcome {
-            outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
-            busy: Duration::ZERO,
-            energy: None,
-            operators: 0,
-            engine: Engine::Own,
-        })
-    }
-
-    fn export(&self) -> Result<BTreeMap<String, Tensor>, RunError> {
-        Err(RunError::Engine {
-            engine: "market",
-            reason: "states stay with the providers".to_owned(),
-        })
-    }
-}
-
-/// Integers among the inputs of a step.
-fn numbers<T: TryFrom<i64>>(inputs: &BTreeMap<String, Tensor>, name: &str) -> Vec<T> {
-    let integers = inputs.get(name).and_then(|it| it.to_vec::<i64>().ok());
-    let integers = integers.unwrap_or_default().into_iter();
-    integers.filter_map(|it| T::try_from(it).ok()).collect()
 }
 
 fn seers(quote: &Quote) -> String {
@@ -309,7 +397,7 @@ fn seers(quote: &Quote) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-fn limits(args: &LeaseArgs, requests: u32) -> Result<Limits, Failure> {
+fn limits(args: &LeaseArgs, size: &Limits) -> Result<Limits, Failure> {
     let budget = args
         .budget
         .map(|it| job::micro("--budget", it))
@@ -319,9 +407,9 @@ fn limits(args: &LeaseArgs, requests: u32) -> Result<Limits, Failure> {
         providers_min: args.min_providers,
         providers_max: args.max_providers.max(args.min_providers),
         wait: Duration::from_secs(args.wait),
-        requests,
+        requests: size.requests,
+        sequences: size.sequences,
         objective: args.prefer,
-        session: true,
         ..Limits::default()
     })
 }

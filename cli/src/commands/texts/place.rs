@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use souk_cpu::Cpu;
-use souk_host::discover;
+use souk_host::{discover, system};
 use souk_llm::decoder::Decoder;
 use souk_llm::generation::{self, Sequence};
 use souk_llm::model::LanguageModel;
@@ -13,97 +13,131 @@ use souk_node::buyer::job::{Job, Limits};
 use souk_node::market::Receipt;
 use souk_onnx::subgraph::Subgraph;
 use souk_registry::measure::{self, CpuMeasurement};
-use souk_vocabulary::processor::session::State;
-use souk_vocabulary::processor::{Processor, Program};
+use souk_vocabulary::processor::session::{Session, State};
+use souk_vocabulary::processor::stepping::{StepError, SteppedSession};
+use souk_vocabulary::processor::{Processor, Program, RunError};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::market_session::{MarketSession, Steps};
+use super::market_session::MarketSession;
 use super::refused;
+use super::steps::Steps;
 use crate::args::{Output, PlaceArgs};
 use crate::failure::{Failure, Kind};
 
 /// What the ONNX model of a written language model is called.
 const MODEL_FILE: &str = "model.onnx";
 
-/// Where a text is written.
+/// Where texts are written.
 pub struct Place {
     backing: Backing,
     room: usize,
+    sequences: u32,
+}
+
+/// What a session is bought for.
+#[derive(Clone, Copy)]
+pub struct SessionSize {
+    /// Tokens, of all sequences together.
+    pub tokens: usize,
+    /// Texts that are written at once.
+    pub sequences: u32,
 }
 
 /// What computes its steps.
 enum Backing {
     /// This machine's processor.
     Here {
-        program: Box<dyn Program>,
+        program: Arc<dyn Program>,
         decoder: Box<Decoder>,
     },
     /// Sessions that are bought.
     Market {
-        session: Box<MarketSession>,
+        session: MarketSession,
         /// Weights are read from here as providers ask for them.
         _weights: TempDir,
     },
 }
 
 impl Place {
-    /// A place for the steps of a model. Nothing is bought before the first of them. `requests` is
-    /// how many tokens a session is bought for, `stop` what ends one at once.
+    /// A place for the steps of a model. Nothing is bought before the first of them. `stop` is what
+    /// ends a session at once.
     pub async fn open(
         (folder, output): (&Path, Output),
         (model, room): (LanguageModel, usize),
         args: &PlaceArgs,
-        requests: usize,
+        size: SessionSize,
         stop: Arc<Notify>,
     ) -> Result<Self, Failure> {
         if args.here {
             let mut decoder = model.decoder(room).map_err(refused)?;
             let subgraph = std::mem::take(&mut decoder.subgraph);
-            let program = compiled(subgraph, args.threads)?;
+            let program = Arc::from(compiled(subgraph, args.threads)?);
+            let sequences = size.sequences.min(fitting(&decoder, room));
             let decoder = Box::new(decoder);
-            let backing = Backing::Here { program, decoder };
-            return Ok(Self { backing, room });
+            return Ok(Self {
+                backing: Backing::Here { program, decoder },
+                room,
+                sequences,
+            });
         }
         if let Some(out) = &args.lease.out {
             crate::files::prepare(out)?;
         }
         let weights = crate::folder::scratch("souk-text-")?;
         model.write(weights.path(), room).map_err(refused)?;
-        let job = job_of(weights.path(), room, requests)?;
+        let job = job_of(weights.path(), room, size)?;
         let session = MarketSession::join((folder, output), job, &args.lease, stop).await?;
         let backing = Backing::Market {
-            session: Box::new(session),
+            session,
             _weights: weights,
         };
-        Ok(Self { backing, room })
+        Ok(Self {
+            backing,
+            room,
+            sequences: size.sequences,
+        })
     }
 
     /// An empty sequence of tokens. Its steps wait, so they are for a thread that may.
-    pub fn sequence(&mut self, handle: &Handle) -> Result<Sequence<'_>, Failure> {
-        let session: Box<dyn souk_vocabulary::processor::session::Session> = match &mut self.backing
-        {
+    pub fn sequence(&self, handle: &Handle) -> Result<Sequence<'static>, Failure> {
+        let mut sequences = self.sequences(handle)?;
+        Ok(sequences.swap_remove(0))
+    }
+
+    /// Empty sequences of one session, for a thread each: their steps are done together.
+    pub fn sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, Failure> {
+        let here = match &self.backing {
             Backing::Here { program, decoder } => {
                 let states = decoder.states.iter().map(|port| State {
                     port: port.clone(),
                     value: decoder.empty_cache(self.room),
                 });
-                let session = program.session(states.collect());
-                session.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?
+                let session = SteppedSession::open(program.clone(), states.collect());
+                let failed = |error| Failure::new(Kind::Unexpected, error, "");
+                Some(Arc::new(session.map_err(failed)?))
             }
-            Backing::Market { session, .. } => Box::new(Steps {
-                session,
-                handle: handle.clone(),
-            }),
+            Backing::Market { .. } => None,
         };
-        Ok(Sequence::new(session, self.room))
+        let steps = |number| match (&self.backing, &here) {
+            (Backing::Market { session, .. }, _) => session.steps(number, handle),
+            (Backing::Here { .. }, here) => {
+                let here = here.clone().expect("it was opened");
+                steps_here(here, number)
+            }
+        };
+        let sequence = |number| {
+            let session: Box<dyn Session> = Box::new(steps(number));
+            Sequence::new(session, self.room)
+        };
+        Ok((0..self.sequences).map(sequence).collect())
     }
 
     /// Gives up what is bought: the receipts of all that was paid since it was last given up, and
     /// why a session failed, if one did.
-    pub async fn close(&mut self) -> (Vec<Receipt>, Option<Failure>) {
-        match &mut self.backing {
+    pub async fn close(&self) -> (Vec<Receipt>, Option<Failure>) {
+        match &self.backing {
             Backing::Here { .. } => (Vec::new(), None),
             Backing::Market { session, .. } => session.finish().await,
         }
@@ -118,9 +152,32 @@ impl Place {
     }
 }
 
+/// Steps of a sequence on this machine.
+fn steps_here(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
+    Steps(Box::new(move |inputs| {
+        let stepped = session.step(sequence, inputs.clone());
+        stepped.map_err(|error| match error {
+            StepError::Run(error) => error,
+            error => RunError::Engine {
+                engine: "session",
+                reason: error.to_string(),
+            },
+        })
+    }))
+}
+
+/// Sequences whose caches half of this machine's free memory has room for, one at least.
+fn fitting(decoder: &Decoder, room: usize) -> u32 {
+    let [heads, width] = decoder.cache;
+    let floats = (decoder.states.len() * heads * width).saturating_mul(room) as u64;
+    let bytes = floats.saturating_mul(size_of::<f32>() as u64).max(1);
+    let free = system::memory_free_bytes().unwrap_or(u64::MAX);
+    u32::try_from(free / 2 / bytes).unwrap_or(u32::MAX).max(1)
+}
+
 /// The job of a decoder that was written: as many requests, of a token each. A token of the prompt
 /// takes no longer than one that is generated.
-fn job_of(folder: &Path, room: usize, requests: usize) -> Result<Job, Failure> {
+fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure> {
     let decoder = LanguageModel::open(folder).and_then(|model| model.decoder(room));
     let decoder = decoder.map_err(refused)?;
     let mut inputs = generation::inputs(&[0], 0, &[0]);
@@ -133,7 +190,8 @@ fn job_of(folder: &Path, room: usize, requests: usize) -> Result<Job, Failure> {
         inputs,
         limits: Limits::default(),
     };
-    job.limits.requests = u32::try_from(requests).unwrap_or(u32::MAX);
+    job.limits.requests = u32::try_from(size.tokens).unwrap_or(u32::MAX);
+    job.limits.sequences = size.sequences;
     Ok(job)
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use souk_host::isa::Isa;
 
 use super::DecoderModel;
-use super::cache::CacheShape;
+use super::cache::{CacheShape, RowPlace};
 use super::lanes::{LANES, LaneIsa};
 use super::plan::Action;
 use crate::tiled::aligned::AlignedFloats;
@@ -36,17 +36,31 @@ pub(super) struct RowBlock {
     pub count: usize,
     /// Positions that the first of them sees; each sees one more than the one before.
     pub seen: usize,
+    /// Their sequence, as the step counts them.
+    pub sequence: usize,
 }
 
 impl RowBlock {
-    /// The blocks of `count` rows, the last of which sees `length` positions.
-    pub fn of(count: usize, length: usize) -> Vec<Self> {
-        let block = |first: usize| Self {
-            first,
-            count: ROWS.min(count - first),
-            seen: length - count + first + 1,
-        };
-        (0..count).step_by(ROWS).map(block).collect()
+    /// The blocks of some rows.
+    pub fn of(places: &[RowPlace]) -> Vec<Self> {
+        let mut blocks: Vec<Self> = Vec::new();
+        for (row, place) in places.iter().enumerate() {
+            match blocks.last_mut() {
+                Some(block) if block.goes_on(place) => block.count += 1,
+                _ => blocks.push(Self {
+                    first: row,
+                    count: 1,
+                    seen: place.seen,
+                    sequence: place.sequence,
+                }),
+            }
+        }
+        blocks
+    }
+
+    /// Whether there is room for a row, and it is the next of the same sequence.
+    fn goes_on(&self, place: &RowPlace) -> bool {
+        self.count < ROWS && self.sequence == place.sequence && self.seen + self.count == place.seen
     }
 
     /// Spans that its last row sees.
@@ -56,13 +70,13 @@ impl RowBlock {
 }
 
 /// Where tasks that share a block leave what each span gave.
-pub(super) struct Shared {
+pub(super) struct SpanResults {
     floats: AlignedFloats,
     /// Tasks done of each head of each block.
     done: Vec<AtomicUsize>,
 }
 
-impl Shared {
+impl SpanResults {
     pub fn new() -> Self {
         Self {
             floats: AlignedFloats::zeros(0),
@@ -154,13 +168,15 @@ pass! {
 }
 
 /// Attention of a step over the caches of one layer.
-pub(super) struct Attention<'a> {
+pub(super) struct CacheAttention<'a> {
     pub isa: Isa,
     pub lane_isa: LaneIsa,
     pub blocks: &'a [RowBlock],
-    /// Where caches begin, and how they lie.
-    pub keys: (*const f32, CacheShape),
-    pub values: (*const f32, CacheShape),
+    /// The caches of each sequence, by state.
+    pub caches: &'a [Vec<Memory>],
+    /// The states of keys and of values, and how they lie.
+    pub keys: (usize, CacheShape),
+    pub values: (usize, CacheShape),
     /// The first row of queries, and of what is found: as wide as each other.
     pub queries: *const f32,
     pub made: *mut f32,
@@ -172,7 +188,7 @@ pub(super) struct Attention<'a> {
     pub shared: (Memory, &'a [AtomicUsize]),
 }
 
-impl Attention<'_> {
+impl CacheAttention<'_> {
     /// Does a task of [`tasks`].
     pub fn task(&self, task: usize) {
         let heads = self.keys.1.heads;
@@ -181,7 +197,7 @@ impl Attention<'_> {
         let (block, head) = (&self.blocks[place / heads], place % heads);
         let queries = self.queries(block, head);
         let mut found = vec![0.0; found_floats(queries.len(), self.keys.1.width)];
-        let look = self.look(head, queries);
+        let look = self.look(block, head, queries);
         let all = block.spans();
         if parts == 1 {
             let mut next = found.clone();
@@ -194,7 +210,7 @@ impl Attention<'_> {
                 let to = self.left(place, span, found.len());
                 span::look(self.lane_isa, &look, span, to);
             }
-            // Whoever is last sees what the others left, and makes the counter fit for a next layer.
+            // Whoever is last sees what the others left, and sets the counter for a next layer.
             let done = &self.shared.1[place];
             if done.fetch_add(1, Ordering::AcqRel) + 1 < parts {
                 return;
@@ -228,8 +244,10 @@ impl Attention<'_> {
         (0..block.count).flat_map(row).collect()
     }
 
-    fn look(&self, head: usize, queries: Vec<(*const f32, usize)>) -> Look {
-        let start = |(start, shape): (*const f32, CacheShape)| {
+    fn look(&self, block: &RowBlock, head: usize, queries: Vec<(*const f32, usize)>) -> Look {
+        let own = &self.caches[block.sequence];
+        let start = |(state, shape): (usize, CacheShape)| {
+            let start = own[state].start().cast_const();
             start.wrapping_add(head * shape.head_floats())
         };
         Look {

@@ -26,6 +26,17 @@ pub(super) struct CacheShape {
     pub width: usize,
 }
 
+/// A row's place in the caches of its sequence.
+#[derive(Clone, Copy)]
+pub(super) struct RowPlace {
+    /// The sequence, as the step counts them.
+    pub sequence: usize,
+    /// Where it is written.
+    pub write: usize,
+    /// Positions it looks at, its own the last.
+    pub seen: usize,
+}
+
 impl CacheShape {
     /// Floats of a head.
     pub fn head_floats(&self) -> usize {

@@ -168,6 +168,13 @@ impl DecoderPlan {
             result,
         })
     }
+
+    /// Rows of a value.
+    pub fn row_count(&self, value: RowsId) -> RowCount {
+        let mut steps = self.steps.iter().rev();
+        let maker = steps.find(|step| step.makes == Some(value));
+        maker.map_or(RowCount::Tokens, |step| step.rows)
+    }
 }
 
 /// Values by name, as the graph speaks of them.

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 
 use super::DecoderModel;
-use super::attention::{self, Attention, RowBlock};
+use super::attention::{self, CacheAttention, RowBlock};
+use super::cache::RowPlace;
 use super::matrix::Matrix;
 use super::plan::{Action, DecoderStep, RowCount, RowsId};
 use super::products::{Results, Rows, product};
@@ -21,35 +22,49 @@ fn tiles_each(matrix: &Matrix) -> usize {
     (matrix.tiles() / TASKS).clamp(1, TILES_MAX)
 }
 
-/// What a step was given, in range.
+/// What steps of some sequences were given, in range: the rows of each behind those of the one
+/// before it.
+#[derive(Default)]
 pub(super) struct StepInputs {
     pub tokens: Vec<usize>,
     pub positions: Vec<usize>,
-    pub write: usize,
-    pub length: usize,
+    /// Where each row goes, and what it sees.
+    pub places: Vec<RowPlace>,
+    /// The rows that are selected.
     pub rows: Vec<usize>,
     /// Rows that another part made, one behind the other.
     pub entered: Vec<f32>,
-    /// Rows there are, of tokens or of what entered.
-    pub count: usize,
 }
 
 impl StepInputs {
     pub fn count(&self, rows: RowCount) -> usize {
         match rows {
-            RowCount::Tokens => self.count,
+            RowCount::Tokens => self.places.len(),
             RowCount::Selected => self.rows.len(),
         }
     }
+
+    /// Puts the rows of one more sequence behind these.
+    pub fn add(&mut self, mut one: Self, sequence: usize) {
+        let before = self.places.len();
+        self.tokens.append(&mut one.tokens);
+        self.positions.append(&mut one.positions);
+        self.entered.append(&mut one.entered);
+        self.rows.extend(one.rows.iter().map(|row| row + before));
+        let places = one.places.into_iter();
+        self.places
+            .extend(places.map(|place| RowPlace { sequence, ..place }));
+    }
 }
 
-/// One step of a session.
+/// One step of some sequences of a session.
 pub(super) struct Run<'a> {
     pub model: &'a DecoderModel,
     pub given: &'a StepInputs,
     pub room: usize,
     pub buffers: &'a [Memory],
-    pub caches: &'a [Memory],
+    /// The caches of each sequence, by state.
+    pub caches: &'a [Vec<Memory>],
     /// Rows that attention takes together.
     pub blocks: &'a [RowBlock],
     pub shared: (Memory, &'a [AtomicUsize]),
@@ -79,13 +94,6 @@ impl Run<'_> {
             Action::Product { .. } => 0,
             _ => rows,
         }
-    }
-
-    /// Rows of a value.
-    pub fn row_count(&self, value: RowsId) -> RowCount {
-        let steps = self.model.plan.steps.iter();
-        let maker = steps.rev().find(|step| step.makes == Some(value));
-        maker.map_or(RowCount::Tokens, |step| step.rows)
     }
 
     /// Does a task of a stage.
@@ -205,13 +213,15 @@ impl Run<'_> {
     #[expect(unsafe_code, reason = "caches are shared by threads")]
     fn keep(&self, state: usize, from: &[f32], task: usize) {
         let shape = self.model.plan.states[state].shape(self.room);
+        let row = self.given.places[task];
+        let cache = self.caches[row.sequence][state];
         for (head, from) in from.chunks_exact(shape.width).enumerate() {
-            let start = shape.start(head, self.given.write + task);
+            let start = shape.start(head, row.write);
             for (number, from) in from.iter().enumerate() {
                 let place = start + number * shape.stride();
                 // SAFETY: the rows written were found to fit the room, and each is one task's;
                 // nobody reads the state in this stage.
-                unsafe { *self.caches[state].start().add(place) = *from };
+                unsafe { *cache.start().add(place) = *from };
             }
         }
     }
@@ -227,17 +237,14 @@ impl Run<'_> {
             unreachable!("it is called for this action");
         };
         let plan = &self.model.plan;
-        let cache = |state: usize| {
-            let start = self.caches[state].start().cast_const();
-            (start, plan.states[state].shape(self.room))
-        };
         let start = |value: RowsId| self.buffers[plan.places[value].slot].start();
-        let attention = Attention {
+        let attention = CacheAttention {
             isa: self.model.isa,
             lane_isa: self.model.lane_isa,
             blocks: self.blocks,
-            keys: cache(keys),
-            values: cache(values),
+            caches: self.caches,
+            keys: (keys, plan.states[keys].shape(self.room)),
+            values: (values, plan.states[values].shape(self.room)),
             queries: start(step.reads[0]).cast_const(),
             made: start(to),
             stride: plan.places[to].width,

@@ -1,29 +1,35 @@
-//! A session: caches, and the buffers of a step.
+//! A session: the caches of its sequences, and the buffers of a step.
 
 use std::collections::BTreeMap;
 
 use souk_memory::{DType, Tensor};
 use souk_vocabulary::processor::RunError;
-use souk_vocabulary::processor::session::State;
+use souk_vocabulary::processor::session::{SequenceStep, State};
 
 use super::DecoderModel;
-use super::attention::{RowBlock, Shared};
-use super::plan::RowCount;
+use super::attention::{RowBlock, SpanResults};
+use super::cache::RowPlace;
+use super::plan::{self, RowCount};
 use super::run::{Run, StepInputs};
 use crate::tiled::aligned::AlignedFloats;
 use crate::tiled::worker_pool;
 
-/// Caches that are written in place.
+/// Sequences whose caches are written in place.
 pub(in super::super) struct DecoderSession<'a> {
     model: &'a DecoderModel,
-    /// By state.
-    caches: Vec<AlignedFloats>,
-    /// Positions the caches have room for.
+    /// What the caches of a sequence are at first, by state; none where that is zeros.
+    first: Vec<Option<Tensor>>,
+    /// Caches of each sequence, by state.
+    sequences: BTreeMap<u32, Vec<AlignedFloats>>,
+    /// Positions that caches have room for.
     room: usize,
     /// By slot, grown as steps want them.
     buffers: Vec<AlignedFloats>,
-    shared: Shared,
+    shared: SpanResults,
 }
+
+/// What a sequence's step gave, and how many rows it had.
+pub(in super::super) type StepResult = (BTreeMap<String, Tensor>, usize);
 
 /// A refusal of what a step was given, in the words of the operator that would refuse it.
 fn refused(operator: &str, node: &str, reason: String) -> RunError {
@@ -40,7 +46,7 @@ impl<'a> DecoderSession<'a> {
             .into_iter()
             .map(|state| (state.port.input, state.value))
             .collect();
-        let mut caches = Vec::with_capacity(model.plan.states.len());
+        let mut first = Vec::with_capacity(model.plan.states.len());
         let mut room = None;
         for state in &model.plan.states {
             let name = state.port.input.clone();
@@ -62,8 +68,8 @@ impl<'a> DecoderSession<'a> {
                 expected: DType::F32,
                 found: value.dtype(),
             })?;
-            let cache = state.shape(own).packed(&floats);
-            caches.push(cache);
+            let is_zero = floats.iter().all(|float| float.to_bits() == 0);
+            first.push((!is_zero).then_some(value));
         }
         if let Some(name) = values.into_keys().next() {
             let known = model
@@ -76,68 +82,127 @@ impl<'a> DecoderSession<'a> {
         }
         Ok(Self {
             model,
-            caches,
+            first,
+            sequences: BTreeMap::new(),
             room: room.unwrap_or(0),
             buffers: Vec::new(),
-            shared: Shared::new(),
+            shared: SpanResults::new(),
         })
     }
 
-    /// Runs once; gives the output that is no state.
-    pub fn outputs(
-        &mut self,
-        inputs: &BTreeMap<String, Tensor>,
-    ) -> Result<BTreeMap<String, Tensor>, RunError> {
-        let given = self.given(inputs)?;
+    /// Runs once for each of some sequences, no two the same; gives the output that is no state.
+    pub fn outputs(&mut self, steps: &[SequenceStep]) -> Vec<Result<StepResult, RunError>> {
+        let mut batch = StepInputs::default();
+        let mut at_work = Vec::new();
+        let given = steps.iter().map(|step| {
+            let one = self.given(&step.inputs)?;
+            let rows = [RowCount::Tokens, RowCount::Selected].map(|rows| one.count(rows));
+            batch.add(one, at_work.len());
+            at_work.push(step.sequence);
+            Ok(rows)
+        });
+        let given: Vec<Result<[usize; 2], RunError>> = given.collect();
+        let (name, width, is_selected) = self.result();
+        let made = self.run(&batch, &at_work);
+        let mut from = 0;
+        let outcome = |given: Result<[usize; 2], RunError>| {
+            let [tokens, selected] = given?;
+            let rows = if is_selected { selected } else { tokens };
+            let floats = made[from * width..][..rows * width].to_vec();
+            from += rows;
+            let output = Tensor::from_vec([1, rows, width], floats);
+            let output = output.map_err(|cause| RunError::Engine {
+                engine: "decoder",
+                reason: cause.to_string(),
+            })?;
+            Ok((BTreeMap::from([(name.to_owned(), output)]), tokens))
+        };
+        given.into_iter().map(outcome).collect()
+    }
+
+    /// The name of the output that is no state, its width, and whether it has selected rows alone.
+    fn result(&self) -> (&'a str, usize, bool) {
         let plan = &self.model.plan;
-        let blocks = RowBlock::of(given.count, given.length);
-        self.grow(&given);
+        let (name, value) = &plan.result;
+        let is_selected = plan.row_count(*value) == RowCount::Selected;
+        (name, plan.places[*value].width, is_selected)
+    }
+
+    /// Runs a step of some sequences; gives the result's rows, one behind the other.
+    fn run(&mut self, given: &StepInputs, at_work: &[u32]) -> &[f32] {
+        let blocks = RowBlock::of(&given.places);
+        self.grow(given);
         self.shared.grow(self.model, &blocks);
+        for sequence in at_work {
+            if !self.sequences.contains_key(sequence) {
+                self.sequences.insert(*sequence, self.empty());
+            }
+        }
+        // No two are the same, so none is taken twice.
+        let mut own = self.sequences.iter_mut().collect::<BTreeMap<_, _>>();
+        let caches = at_work.iter().map(|sequence| {
+            let caches = own.remove(sequence);
+            worker_pool::memories(caches.expect("a sequence is stepped once at a time"))
+        });
         let run = Run {
             model: self.model,
-            given: &given,
+            given,
             room: self.room,
+            caches: &caches.collect::<Vec<_>>(),
             buffers: &worker_pool::memories(&mut self.buffers),
-            caches: &worker_pool::memories(&mut self.caches),
             blocks: &blocks,
             shared: self.shared.memory(),
         };
         worker_pool::run(&self.model.threads, &run.tasks(), |stage, task| {
             run.task(stage, task)
         });
-        let (name, value) = &plan.result;
-        let place = plan.places[*value];
-        let rows = given.count(run.row_count(*value));
-        let floats = self.buffers[place.slot][..rows * place.width].to_vec();
-        let made = Tensor::from_vec([1, rows, place.width], floats);
-        let made = made.map_err(|cause| RunError::Engine {
-            engine: "decoder",
-            reason: cause.to_string(),
-        })?;
-        Ok(BTreeMap::from([(name.clone(), made)]))
+        &self.buffers[self.model.plan.places[self.model.plan.result.1].slot]
     }
 
-    /// The states as outputs.
-    pub fn outputs_of_states(&self) -> BTreeMap<String, Tensor> {
+    /// The caches of a sequence that was not stepped.
+    fn empty(&self) -> Vec<AlignedFloats> {
+        let states = self.model.plan.states.iter().zip(&self.first);
+        let cache = |(state, first): (&plan::State, &Option<Tensor>)| {
+            let shape = state.shape(self.room);
+            let first = first.as_ref().and_then(|it| it.elements::<f32>().ok());
+            match first {
+                Some(first) => shape.packed(&first),
+                None => AlignedFloats::zeros(shape.heads * shape.head_floats()),
+            }
+        };
+        states.map(cache).collect()
+    }
+
+    /// The states of a sequence as outputs.
+    pub fn outputs_of_states(&self, sequence: u32) -> BTreeMap<String, Tensor> {
         let states = self.model.plan.states.iter();
         let named = states.map(|state| state.port.output.clone());
-        named.zip(self.states()).collect()
+        named.zip(self.states(sequence)).collect()
     }
 
-    /// The states as inputs.
-    pub fn export(&self) -> BTreeMap<String, Tensor> {
+    /// The states of a sequence as inputs.
+    pub fn export(&self, sequence: u32) -> BTreeMap<String, Tensor> {
         let states = self.model.plan.states.iter();
         let named = states.map(|state| state.port.input.clone());
-        named.zip(self.states()).collect()
+        named.zip(self.states(sequence)).collect()
     }
 
-    fn states(&self) -> impl Iterator<Item = Tensor> {
-        let states = self.model.plan.states.iter().zip(&self.caches);
-        states.map(|(state, cache)| {
+    fn states(&self, sequence: u32) -> Vec<Tensor> {
+        let empty;
+        let caches = match self.sequences.get(&sequence) {
+            Some(caches) => caches,
+            None => {
+                empty = self.empty();
+                &empty
+            }
+        };
+        let states = self.model.plan.states.iter().zip(caches);
+        let tensor = |(state, cache): (&plan::State, &AlignedFloats)| {
             let sizes = [1, state.heads, self.room, state.width];
-            Tensor::from_vec(sizes, state.shape(self.room).unpacked(cache))
-                .expect("a cache is as large as it says")
-        })
+            let shape = state.shape(self.room);
+            Tensor::from_vec(sizes, shape.unpacked(cache)).expect("a cache is as large as it says")
+        };
+        states.map(tensor).collect()
     }
 
     /// Buffers for as many rows as a step has.
@@ -159,7 +224,7 @@ impl<'a> DecoderSession<'a> {
         }
     }
 
-    /// The inputs as numbers, each within its range.
+    /// The inputs of a sequence as numbers, each within its range.
     fn given(&self, inputs: &BTreeMap<String, Tensor>) -> Result<StepInputs, RunError> {
         self.check_names(inputs)?;
         let (plan, names) = (&self.model.plan, &self.model.plan.inputs);
@@ -202,14 +267,17 @@ impl<'a> DecoderSession<'a> {
             return Err(refused("Attention", "caches", reason));
         }
         let rows = within(&integers(inputs, &names.rows)?, count, "Gather", "a row")?;
+        let place = |row: usize| RowPlace {
+            sequence: 0,
+            write: write + row,
+            seen: length - count + row + 1,
+        };
         Ok(StepInputs {
             tokens,
             positions,
-            write,
-            length,
+            places: (0..count).map(place).collect(),
             rows,
             entered,
-            count,
         })
     }
 

@@ -77,7 +77,7 @@ impl JobCore {
     fn prepare(&mut self, errand: Errand) {
         let wait_until = self.now.tick.plus(self.spec.limits.wait);
         let has_bought = self.next_attempt > 0;
-        if self.spec.session && has_bought {
+        if self.spec.sequences > 0 && has_bought {
             return self.end(End::Failed(self.session_over()));
         }
         let budget = self.spec.limits.budget;
@@ -365,11 +365,13 @@ impl JobCore {
             return self.abandon_well(n);
         };
         let (job, priority) = (attempt_id(self.spec.job, n), self.spec.limits.priority);
+        let sequence = self.sequence(number);
         let first = Request {
             number,
+            sequence,
             inputs: asked,
         };
-        let session = self.spec.session;
+        let sequences = self.spec.sequences;
         let attempt = self.attempt(n);
         for place in attempt.places() {
             let told = start::Briefing {
@@ -379,7 +381,7 @@ impl JobCore {
                 job,
                 priority,
                 last,
-                session,
+                sequences,
             };
             let start = told.start(place, &first);
             attempt.legs[place as usize].start = Some(start);

@@ -57,7 +57,7 @@ impl Purchase<'_> {
         let span = self.terms.deadline.since(self.terms.start);
         check_usage(body, DeviceMicros::of(self.terms.quantity, span))?;
         check_speed(body, self.start)?;
-        if self.start.session {
+        if self.start.sequences > 0 {
             return check_transcript(body, &self.told, &self.served);
         }
         let strange = |id: &&souk_market::ContentId| !self.given.contains(&ours(id));
@@ -177,7 +177,7 @@ mod tests {
             expected: Micros::millis(2 * number),
         };
         Start {
-            session: false,
+            sequences: 0,
             lease: LeaseId(1),
             job: JobId([1; 32]),
             parts: vec![part(1), part(2)],

@@ -210,14 +210,31 @@ impl JobCore {
         }
     }
 
-    /// Gives what is here to the caller, in the order of the requests.
+    /// The next request whose answer is given to the caller: the first that is not, once it is
+    /// here. In a session they do not wait for each other.
+    fn next_here(&mut self, n: u32) -> Option<u32> {
+        let is_session = self.spec.sequences > 0;
+        let attempt = self.attempt(n);
+        let mut sent = attempt.sent.iter().copied();
+        let is_here = |it: &u32| attempt.progress[it] == Progress::Here;
+        let is_given = |it: &u32| matches!(attempt.progress[it], Progress::Given | Progress::Taken);
+        match is_session {
+            true => sent.find(is_here),
+            false => sent.find(|it| !is_given(it)).filter(is_here),
+        }
+    }
+
+    /// The sequence that a request is a step of.
+    pub(super) fn sequence(&self, request: u32) -> u32 {
+        self.requests
+            .get(&request)
+            .map_or(0, |asked| asked.sequence)
+    }
+
+    /// Gives what is here to the caller.
     fn give(&mut self, n: u32) {
         loop {
-            let attempt = self.attempt(n);
-            let next = attempt.sent.iter().copied();
-            let mut next = next.skip_while(|it| attempt.progress[it] == Progress::Taken);
-            let next = next.find(|it| attempt.progress[it] != Progress::Given);
-            let Some(number) = next.filter(|it| attempt.progress[it] == Progress::Here) else {
+            let Some(number) = self.next_here(n) else {
                 return;
             };
             if !self.requests.contains_key(&number) {

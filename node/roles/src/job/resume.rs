@@ -119,7 +119,7 @@ impl JobCore {
                 job: attempt_id(self.spec.job, n),
                 priority: self.spec.limits.priority,
                 last: past.last,
-                session: self.spec.session,
+                sequences: self.spec.sequences,
             };
             let leg = &mut attempt.legs[place as usize];
             leg.start = Some(told.start(place, &past.first));

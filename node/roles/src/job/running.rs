@@ -198,6 +198,7 @@ impl JobCore {
             }
             unsent.push(Request {
                 number: *number,
+                sequence: asked.sequence,
                 inputs: asked.readable(),
             });
         }
@@ -246,6 +247,7 @@ impl JobCore {
             let asked = self.requests.get(&number).expect("it is not answered");
             let request = Request {
                 number,
+                sequence: asked.sequence,
                 inputs: asked.readable(),
             };
             let request = start::for_place(&attempt.plan, leg.place, &request);
@@ -407,6 +409,9 @@ impl Attempt {
     /// The most tensors that one request adds to the inputs or to the outputs of a receipt.
     fn tensors_each(&self, place: u32) -> usize {
         let start = self.leg(place).start.as_ref().expect("it is made by now");
+        if start.sequences > 0 {
+            return start.outputs();
+        }
         let inputs = start.parts.iter().flat_map(|part| &part.inputs);
         let outside = inputs.filter(|input| input.source != lease::Source::Own);
         let names: BTreeSet<&str> = outside.map(|input| input.name.as_str()).collect();

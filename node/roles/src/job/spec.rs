@@ -26,9 +26,9 @@ pub struct JobSpec {
     pub outputs: Vec<String>,
     /// How many requests there will be, for the plan and the length of leases.
     pub requests: u32,
-    /// Whether providers keep states from request to request: what was computed is then of no use
-    /// to another provider, and the job ends where its leases do.
-    pub session: bool,
+    /// For how many sequences providers keep states from request to request, 0 for none: what was
+    /// computed is then of no use to another provider, and the job ends where its leases do.
+    pub sequences: u32,
     /// How many requests may be under way at a time.
     pub window: u32,
     /// The inputs of all requests, those answered in earlier lives too, where a job is resumed.

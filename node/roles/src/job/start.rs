@@ -17,8 +17,8 @@ pub(super) struct Briefing<'a> {
     pub job: JobId,
     pub priority: u8,
     pub last: bool,
-    /// Whether it is a session.
-    pub session: bool,
+    /// How many sequences it has, if it is a session.
+    pub sequences: u32,
 }
 
 impl Briefing<'_> {
@@ -35,7 +35,7 @@ impl Briefing<'_> {
             parts: parts.collect(),
             peers: others.cloned().collect(),
             priority: self.priority,
-            session: self.session,
+            sequences: self.sequences,
             first: for_place(self.plan, place, first),
             last: self.last,
         }
@@ -121,6 +121,7 @@ pub(super) fn for_place(plan: &Plan, place: u32, request: &Request) -> Request {
     let given = given.filter(|(name, _)| names.contains(name.as_str()));
     Request {
         number: request.number,
+        sequence: request.sequence,
         inputs: given.cloned().collect(),
     }
 }

@@ -574,6 +574,7 @@ impl Purpose {
 /// A request that is not with the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRequest {
+    pub sequence: u32,
     pub inputs: Tensors,
     pub id: ContentId,
     /// Values that are here and kept.

@@ -125,6 +125,8 @@ pub enum Action {
         lease: LeaseId,
         /// The request.
         request: u32,
+        /// The sequence that it is a step of, of a session.
+        sequence: u32,
         /// The part, from 0.
         part: u32,
         /// What that is.

@@ -112,9 +112,9 @@ impl Bill {
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
         let (declared_mega_ops, delivered_mega_ops) = self.speeds(shared);
         let made = self.outputs.values().flatten().map(|(_, id)| id);
-        let (inputs, outputs) = match start.session {
-            true => (Vec::new(), transcript(made).iter().map(id).collect()),
-            false => (self.inputs.iter().map(id).collect(), made.map(id).collect()),
+        let (inputs, outputs) = match start.sequences {
+            0 => (self.inputs.iter().map(id).collect(), made.map(id).collect()),
+            _ => (Vec::new(), transcript(made).iter().map(id).collect()),
         };
         Some(ReceiptBody {
             market: shared.config.market,

@@ -12,7 +12,7 @@ mod ending;
 mod notes;
 mod runs;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use serde::Serialize;
 use souk_market::{AccountKey, Lease, LeaseId, LeaseState, Millis, Term};
@@ -263,7 +263,7 @@ impl LeaseCore {
         let wrong = if !self.requests.has_room(request) {
             Some("the buyer sent requests beyond its window".to_owned())
         } else if !self.start.gives(request) {
-            Some("a request gives other inputs than the first".to_owned())
+            Some("a request is not as the first, or of no sequence there is".to_owned())
         } else if !self
             .bill
             .has_room(self.requests.count, tensors, self.start.tensors_max())
@@ -287,8 +287,10 @@ impl LeaseCore {
 
     /// Tensors that a receipt names for each request, in or out.
     fn tensors_each(&self) -> usize {
-        let parts = &self.start.parts;
-        let outputs: usize = parts.iter().map(|part| part.outputs.len()).sum();
+        let (parts, outputs) = (&self.start.parts, self.start.outputs());
+        if self.start.sequences > 0 {
+            return outputs.max(1);
+        }
         let elsewhere = parts.iter().flat_map(|part| &part.inputs);
         let mut names: Vec<&str> = elsewhere.map(|input| input.name.as_str()).collect();
         names.retain(|name| self.requests.is_made_elsewhere(name));

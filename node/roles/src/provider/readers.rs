@@ -79,7 +79,7 @@ mod tests {
             addresses: Vec::new(),
         };
         let start = Start {
-            session: false,
+            sequences: 0,
             lease: LeaseId(1),
             job: JobId([7; 32]),
             parts: vec![Part {

@@ -39,6 +39,8 @@ pub(super) struct Requests {
 /// A request under way.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct OpenRequest {
+    /// The sequence that it is a step of.
+    pub(super) sequence: u32,
     /// What the buyer holds, by name.
     pub(super) given: BTreeMap<String, ContentId>,
     /// What is here, by name: what came, and what was made.
@@ -93,6 +95,7 @@ impl Requests {
         self.count += 1;
         let given = request.inputs.iter().cloned().collect();
         let open = OpenRequest {
+            sequence: request.sequence,
             given,
             ..OpenRequest::default()
         };

@@ -180,6 +180,7 @@ impl Shell {
             Action::Run {
                 lease,
                 request,
+                sequence,
                 work,
                 inputs,
                 bytes_max,
@@ -195,6 +196,7 @@ impl Shell {
                     title: job.title(Some(request)),
                     promised: job.promised.get(&work.graph).copied(),
                     work,
+                    sequence,
                     inputs,
                     bytes_max,
                 };
@@ -500,6 +502,7 @@ async fn run(
 ) -> Result<FinishedRun, Failure> {
     let RunBegun {
         work,
+        sequence,
         title,
         inputs,
         bytes_max,
@@ -514,6 +517,7 @@ async fn run(
     let task = Task {
         name: format!("{}{title}", work.name),
         model: work.graph,
+        sequence,
         inputs,
     };
     let known = provider.promised(&work, promised, &shapes);

@@ -55,6 +55,8 @@ pub(super) struct ArrivedContent {
 
 /// A run that begins.
 pub(super) struct RunBegun {
+    /// The sequence that it is a step of, of a session.
+    pub(super) sequence: u32,
     pub(super) work: Box<Part>,
     /// What is behind its name in a trace.
     pub(super) title: String,

@@ -126,6 +126,7 @@ fn device_group(failures: &[f64]) -> (Runner, Task) {
     let task = Task {
         name: "branches".to_owned(),
         model,
+        sequence: 0,
         inputs: BTreeMap::from([("x".to_owned(), x)]),
     };
     (runner, task)

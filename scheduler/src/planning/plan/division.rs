@@ -28,6 +28,8 @@ pub(crate) struct Model<'a> {
     /// What each offer draws while it computes.
     watts: Vec<f64>,
     alive: Vec<u64>,
+    /// Bytes of the states of each node that further sequences have.
+    further: Vec<u64>,
     travellers: Vec<Traveller>,
     weights: Vec<HeldWeight>,
 }
@@ -67,7 +69,7 @@ pub(super) struct PartWork {
     pub(super) share: f64,
     /// Weights the nodes read, each once.
     pub(super) weight_bytes: u64,
-    /// Weights and peak of activations.
+    /// Weights, peak of activations, and the states of further sequences.
     pub(super) memory_bytes: u64,
 }
 
@@ -157,6 +159,7 @@ impl<'a> Model<'a> {
             work: sums((0..graph.nodes().len()).map(|node| least(&times, node))),
             watts: watts(offers),
             alive: graph.activation_bytes(),
+            further: further_states(graph, options.sequences),
             travellers: travellers(graph),
             weights: weights(graph),
             times,
@@ -216,6 +219,7 @@ impl<'a> Model<'a> {
                 work.share += (self.work[node + 1] - self.work[node]) / total;
             }
             peaks[part] = self.alive[node].max(peaks[part]);
+            work.memory_bytes = work.memory_bytes.saturating_add(self.further[node]);
         }
         for weight in &self.weights {
             for part in division.holders(&weight.readers) {
@@ -224,7 +228,8 @@ impl<'a> Model<'a> {
             }
         }
         for (work, peak) in works.iter_mut().zip(peaks) {
-            work.memory_bytes = work.weight_bytes.saturating_add(peak);
+            let activations = work.memory_bytes.saturating_add(peak);
+            work.memory_bytes = work.weight_bytes.saturating_add(activations);
         }
         works
     }
@@ -453,6 +458,21 @@ fn weights(graph: &Graph) -> Vec<HeldWeight> {
     weights
         .filter(|weight| !weight.readers.is_empty())
         .collect()
+}
+
+/// Bytes of each node's states that sequences after the first have.
+fn further_states(graph: &Graph, sequences: u32) -> Vec<u64> {
+    let further = u64::from(sequences.saturating_sub(1));
+    let mut bytes = vec![0_u64; graph.nodes().len()];
+    for state in graph.states() {
+        let value = graph.value(state);
+        if let (None, Some(reader)) = (value.producer(), value.readers.first()) {
+            let each = value.fact.byte_length().unwrap_or(0);
+            let held = &mut bytes[reader.0];
+            *held = held.saturating_add(each.saturating_mul(further));
+        }
+    }
+    bytes
 }
 
 fn travellers(graph: &Graph) -> Vec<Traveller> {

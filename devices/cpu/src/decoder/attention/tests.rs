@@ -1,5 +1,6 @@
 use super::super::cache::CacheOrder;
 use super::*;
+use crate::tiled::worker_pool;
 
 /// Numbers that differ, between minus one and one.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
@@ -8,6 +9,16 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
         (word >> 8) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..count as u32).map(number).collect()
+}
+
+/// The blocks of so many rows from the first position on.
+fn blocks(length: usize) -> Vec<RowBlock> {
+    let place = |row: usize| RowPlace {
+        sequence: 0,
+        write: row,
+        seen: row + 1,
+    };
+    RowBlock::of(&(0..length).map(place).collect::<Vec<_>>())
 }
 
 /// Sizes, and a sequence's queries, keys and values.
@@ -53,21 +64,24 @@ impl Sequence {
             };
             (shape.packed(floats), shape)
         };
-        let keys = cache(CacheOrder::Keys, &self.keys);
-        let values = cache(CacheOrder::Values, &self.values);
+        let (keys, keys_shape) = cache(CacheOrder::Keys, &self.keys);
+        let (values, values_shape) = cache(CacheOrder::Values, &self.values);
+        let mut own = [keys, values];
+        let caches = [worker_pool::memories(&mut own)];
         let places = blocks.len() * self.heads;
         let each = found_floats(ROWS * self.group, self.width);
-        let mut shared = Shared {
+        let mut shared = SpanResults {
             floats: AlignedFloats::zeros(places * spans(blocks) * each),
             done: (0..places).map(|_| AtomicUsize::new(0)).collect(),
         };
         let mut made = vec![f32::NAN; self.queries.len()];
-        let attention = Attention {
+        let attention = CacheAttention {
             isa: Isa::found(),
             lane_isa,
             blocks,
-            keys: (keys.0.as_ptr(), keys.1),
-            values: (values.0.as_ptr(), values.1),
+            caches: &caches,
+            keys: (0, keys_shape),
+            values: (1, values_shape),
             queries: self.queries.as_ptr(),
             made: made.as_mut_ptr(),
             stride: self.stride(),
@@ -114,7 +128,7 @@ fn rows_find_what_they_should_on_every_isa() {
     for (heads, group, width, length) in [(2, 3, 24, 150), (1, 7, 16, 65), (3, 1, 64, 70)] {
         let sequence = Sequence::new(heads, group, width, length);
         for isa in LaneIsa::all() {
-            let found = sequence.found(isa, &RowBlock::of(length, length));
+            let found = sequence.found(isa, &blocks(length));
             for (at, part) in found.chunks(width).enumerate() {
                 let exact = sequence.exact(at / (heads * group), at % (heads * group));
                 for (found, exact) in part.iter().zip(exact) {
@@ -133,7 +147,7 @@ fn a_row_finds_the_same_bits_alone_and_in_any_company() {
     let length = 500;
     let sequence = Sequence::new(2, 3, 24, length);
     for isa in LaneIsa::all() {
-        let blocks = RowBlock::of(length, length);
+        let blocks = blocks(length);
         assert_eq!(
             tasks(&blocks, 2),
             blocks.len() * 2,
@@ -147,6 +161,7 @@ fn a_row_finds_the_same_bits_alone_and_in_any_company() {
                     first,
                     count: row + 1 - first,
                     seen: first + 1,
+                    sequence: 0,
                 };
                 assert!(row < SPAN || tasks(&[block], 2) > 2, "spans are shared out");
                 let alone = sequence.found(isa, &[block]);
@@ -161,11 +176,11 @@ fn a_row_finds_the_same_bits_alone_and_in_any_company() {
 #[test]
 fn what_a_row_does_not_see_is_nothing_to_it() {
     let mut sequence = Sequence::new(1, 3, 16, 70);
-    let before = sequence.found(LaneIsa::found(), &RowBlock::of(70, 70));
+    let before = sequence.found(LaneIsa::found(), &blocks(70));
     for cache in [&mut sequence.keys, &mut sequence.values] {
         cache[66 * 16..].fill(f32::NAN);
     }
-    let after = sequence.found(LaneIsa::found(), &RowBlock::of(70, 70));
+    let after = sequence.found(LaneIsa::found(), &blocks(70));
     let seen = ..66 * sequence.stride();
     assert!(before[seen] == after[seen]);
     assert!(after[66 * sequence.stride()..].iter().all(|it| it.is_nan()));

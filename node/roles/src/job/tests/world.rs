@@ -204,7 +204,7 @@ impl World {
         }
         let market = Exchange::new(genesis);
         let spec = JobSpec {
-            session: false,
+            sequences: 0,
             job: JobId([seed as u8; 32]),
             account: account(BUYER),
             market: market.market(),
@@ -334,10 +334,7 @@ impl World {
         self.values.insert(id, value);
         self.here.insert(id);
         self.spec.given.insert(id);
-        Request {
-            number,
-            inputs: vec![("x".to_owned(), id)],
-        }
+        Request::new(number, vec![("x".to_owned(), id)])
     }
 
     /// What the model makes of a request.

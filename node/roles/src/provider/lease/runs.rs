@@ -73,7 +73,9 @@ impl LeaseCore {
 
     pub(super) fn on_place(&mut self, shared: &mut SharedState, slots: u32) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Placing, "it is asked once");
-        (self.stage, self.slots) = (WorkStage::Preparing, slots.max(1));
+        // Steps of all sequences that wait are done at once.
+        let slots = slots.max(self.start.sequences).max(1);
+        (self.stage, self.slots) = (WorkStage::Preparing, slots);
         self.prepare(shared);
         None
     }
@@ -154,8 +156,13 @@ impl LeaseCore {
             return true;
         }
         let parts = &self.start.parts;
-        let mut chosen = None;
+        let is_session = self.start.sequences > 0;
+        let (mut chosen, mut before) = (None, BTreeSet::new());
         for (number, open) in &self.requests.open {
+            // A step is done after those of its sequence that came before it.
+            if is_session && !before.insert(open.sequence) {
+                continue;
+            }
             if open.at_work || open.part >= self.limit.min(self.prepared) {
                 continue;
             }
@@ -200,6 +207,7 @@ impl LeaseCore {
         let action = Action::Run {
             lease: self.lease.id,
             request: number,
+            sequence: open.sequence,
             part: index,
             work: Box::new(part.clone()),
             inputs,

@@ -4,11 +4,11 @@ use souk_market::Term;
 
 use super::world::*;
 use crate::effect::Effect;
-use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
+use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening, Request, Start};
 use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, RunResult, Stage, WorkStage};
 
 /// A lease that is ready for the buyer's word.
-fn ready(world: &mut World, start: crate::lease::Start) -> crate::provider::StreamId {
+fn ready(world: &mut World, start: Start) -> crate::provider::StreamId {
     let stream = world.open(Opening::Start(Box::new(start)));
     world.settle();
     assert_eq!(world.words(stream), ["accepted", "fetched", "ready"]);
@@ -98,6 +98,44 @@ fn requests_are_run_one_behind_the_other_and_told_in_the_order_in_which_they_wer
     assert_eq!(made, ["made 0.0", "made 1.0", "made 2.0", "made 3.0"]);
     assert_eq!(words.last().map(String::as_str), Some("finished"));
     assert_eq!(world.finished(stream).receipt.body.usage.0, 4 * 30_000);
+}
+
+#[test]
+fn steps_of_different_sequences_are_run_at_once_and_those_of_one_in_their_order() {
+    let mut world = World::selling();
+    world.slots = 2;
+    let lease = world.buy(Term::Firm, 60_000);
+    let session = Start {
+        sequences: 2,
+        ..start(&lease, false)
+    };
+    let stream = ready(&mut world, session);
+    world.say(stream, BuyerWord::Go);
+    let step = |number, sequence| {
+        BuyerWord::Next(Request {
+            sequence,
+            ..request(number)
+        })
+    };
+    for (number, sequence) in [(1, 0), (2, 1)] {
+        world.say(stream, step(number, sequence));
+    }
+    world.settle_but(is_run);
+    assert_eq!(world.words(stream)[3..], ["running 0.0", "running 2.0"]);
+    world.settle();
+    let words = world.words(stream);
+    let made = words.iter().filter(|word| word.starts_with("made"));
+    let made: Vec<&String> = made.collect();
+    assert_eq!(made, ["made 0.0", "made 2.0", "made 1.0"]);
+    // A sequence that was not stated has no room.
+    world.say(stream, step(3, 2));
+    world.settle();
+    let words = world.words(stream);
+    assert!(
+        words.iter().any(|word| word.starts_with("stalled")),
+        "{words:?}"
+    );
+    assert_eq!(words.last().map(String::as_str), Some("finished"));
 }
 
 #[test]

@@ -623,13 +623,13 @@ pub fn part(reads: &[(&str, Source)], gives: &str) -> Part {
 /// The request of this number, which gives `x`.
 pub fn request(number: u32) -> Request {
     let inputs = vec![("x".to_owned(), id(&format!("x of {number}")))];
-    Request { number, inputs }
+    Request::new(number, inputs)
 }
 
 /// The start of a lease of one part, and of one request where it is the last.
 pub fn start(lease: &Lease, last: bool) -> Start {
     Start {
-        session: false,
+        sequences: 0,
         lease: lease.id,
         job: lease.job,
         parts: vec![part(&[("x", Source::Buyer)], "y")],
@@ -647,7 +647,7 @@ pub fn start_of_two(lease: &Lease, last: bool) -> Start {
         provider: account(&key(3)),
     };
     Start {
-        session: false,
+        sequences: 0,
         parts: vec![
             part(&[("x", Source::Buyer)], "y"),
             part(&[("y", Source::Own), ("z", other)], "w"),

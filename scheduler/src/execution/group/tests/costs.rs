@@ -263,6 +263,7 @@ fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) ->
     let task = Task {
         name: "stages".to_owned(),
         model: store.put(bytes).unwrap(),
+        sequence: 0,
         inputs: BTreeMap::from([(
             "x".to_owned(),
             Tensor::from_vec(dims.clone(), vec![1f32; dims.iter().product()]).unwrap(),

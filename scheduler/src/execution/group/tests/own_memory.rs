@@ -92,6 +92,7 @@ pub fn configured(cards: &[&Card], model: &ModelProto, config: GroupConfig) -> (
     let task = Task {
         name: "job".to_owned(),
         model,
+        sequence: 0,
         inputs: BTreeMap::from([(
             "x".to_owned(),
             Tensor::from_vec([SIZE, SIZE], values).unwrap(),

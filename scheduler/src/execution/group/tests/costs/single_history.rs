@@ -48,6 +48,7 @@ fn one() -> (Runner, [Task; 2]) {
         Task {
             name: "one".to_owned(),
             model: store.put(bytes).unwrap(),
+            sequence: 0,
             inputs: BTreeMap::from([("x".to_owned(), x)]),
         }
     });

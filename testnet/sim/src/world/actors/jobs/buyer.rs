@@ -129,7 +129,7 @@ impl World {
         }
         let limits = limits(random);
         let spec = JobSpec {
-            session: false,
+            sequences: 0,
             job,
             account,
             market: genesis_market(&self.actors.list[actor].role),
@@ -262,8 +262,8 @@ impl World {
                 continue;
             }
             job.under_way += 1;
-            let number = number as u32;
-            self.tell_buyer(actor, Event::NewRequest(JobRequest { number, inputs }));
+            let request = JobRequest::new(number as u32, inputs);
+            self.tell_buyer(actor, Event::NewRequest(request));
         }
     }
 
