@@ -131,7 +131,8 @@ fn what_a_stage_reads_comes_while_it_is_at_the_request_before() {
     });
     let moves = timeline.spans().iter().filter(|span| {
         let came = span.device == "other" && span.kind == SpanKind::TransferIn;
-        came && span.name == "h2 over NVLink"
+        // Over which way is by what moves took so far.
+        came && span.name.starts_with("h2 over ")
     });
     assert_eq!(moves.count() as u64, REQUESTS, "each is in the trace");
     assert_nothing_is_held(&runner, &[&one, &other]);
