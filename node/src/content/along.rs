@@ -18,6 +18,15 @@ pub(crate) const TO_PROVIDER_BYTES_MAX: usize = 64 << 10;
 /// Bytes that go along with a word to a buyer at most: the logits of a row.
 pub(crate) const TO_BUYER_BYTES_MAX: usize = 1 << 20;
 
+/// Contents of a request that may go along. Those of a job's first are asked for as ever: that
+/// measures the way between the two, by which the next job is planned.
+pub(crate) fn of_request(request: u32, contents: Vec<ContentId>) -> Vec<ContentId> {
+    match request {
+        0 => Vec::new(),
+        _ => contents,
+    }
+}
+
 /// A word as it travels, with contents that it names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordWith<W> {

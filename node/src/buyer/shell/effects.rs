@@ -12,7 +12,7 @@ use crate::buyer::compare::{Tolerance, agree};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
 use crate::clock::unix_ms;
-use crate::content::along::TO_PROVIDER_BYTES_MAX;
+use crate::content::along::{self, TO_PROVIDER_BYTES_MAX};
 use crate::folder::key;
 use crate::protocols::lease::offer;
 
@@ -296,7 +296,8 @@ fn arrived(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
 
 async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> EffectOutcome {
     let name = handed.name.clone();
-    let along = buyer.tensors.along([handed.tensor], TO_PROVIDER_BYTES_MAX);
+    let along = along::of_request(handed.request, vec![handed.tensor]);
+    let along = buyer.tensors.along(along, TO_PROVIDER_BYTES_MAX);
     let taken = offer(&buyer.network, to, (handed, along)).await;
     EffectOutcome::Is(Answer::HandedOn(match taken {
         Ok(OfferAnswer::Yes) => {

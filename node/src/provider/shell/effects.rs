@@ -19,7 +19,7 @@ use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
 use crate::clock::unix_us;
-use crate::content::along::TO_PROVIDER_BYTES_MAX;
+use crate::content::along::{self, TO_PROVIDER_BYTES_MAX};
 use crate::content::transfers::{FetchError, FetchedContent};
 use crate::executor::{LeaseExecutor, NotPrepared};
 use crate::folder::contact::Contact;
@@ -278,9 +278,8 @@ fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
 /// Tells a provider that waits for an output where it is.
 async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> EffectOutcome {
     let (lease, name) = (offer.from, offer.name.clone());
-    let along = provider
-        .tensors
-        .along([offer.tensor], TO_PROVIDER_BYTES_MAX);
+    let along = along::of_request(offer.request, vec![offer.tensor]);
+    let along = provider.tensors.along(along, TO_PROVIDER_BYTES_MAX);
     let taken = lease::offer(&provider.network, to, (offer, along)).await;
     if taken != Ok(OfferAnswer::Yes) {
         tracing::warn!(%lease, name, consumer = %to, ?taken, "not taken");

@@ -11,7 +11,7 @@ use souk_roles::lease::Failure;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::content::along::{TO_BUYER_BYTES_MAX, WordWith};
+use crate::content::along::{self, TO_BUYER_BYTES_MAX, WordWith};
 use crate::folder::key;
 use crate::network::wire::{self, WireError};
 use crate::protocols::lease::{
@@ -174,9 +174,12 @@ impl Shell {
             finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
         }
         let contents = match &word {
-            ProviderWord::Made { outputs, .. } => {
+            ProviderWord::Made {
+                request, outputs, ..
+            } => {
                 let ids = outputs.iter().map(|(_, id)| *id);
-                let last = ids.filter(|id| self.for_buyers.remove(id));
+                let last: Vec<_> = ids.filter(|id| self.for_buyers.remove(id)).collect();
+                let last = along::of_request(*request, last);
                 self.provider.tensors.along(last, TO_BUYER_BYTES_MAX)
             }
             _ => Vec::new(),
