@@ -171,16 +171,18 @@ impl Market {
 
     /// Kills the processes of providers, and waits until they serve again.
     fn restart(&self, names: &[&str]) {
-        let state = |name: &str| (self.processes(&format!("{name} ")), self.asks_of(name));
-        let before: Vec<_> = names.iter().map(|name| (*name, state(name))).collect();
-        for id in before.iter().flat_map(|(_, (processes, _))| processes) {
+        let processes = |name: &str| self.processes(&format!("{name} "));
+        let before: Vec<_> = names.iter().map(|name| (*name, processes(name))).collect();
+        for id in before.iter().flat_map(|(_, processes)| processes) {
             kill(*id, "-9");
         }
-        // An ask stays in the book; its provider serves again once it has replaced it.
-        for (name, (processes, asks)) in before {
+        // An ask stays in the book; its provider serves again once it has replaced it. Before it
+        // was killed it may have done so too.
+        let asks: Vec<_> = names.iter().map(|name| self.asks_of(name)).collect();
+        for ((name, before), asks) in before.into_iter().zip(asks) {
             self.until(|| {
-                let (now, offered) = state(name);
-                !now.is_empty() && now != processes && !offered.is_empty() && offered != asks
+                let (now, offered) = (processes(name), self.asks_of(name));
+                !now.is_empty() && now != before && !offered.is_empty() && offered != asks
             });
         }
     }
