@@ -1,5 +1,6 @@
 //! Conversations through a market of real processes: typed, and asked as OpenAI's clients ask.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -72,12 +73,15 @@ fn the_model_that_comes_with_souk_says_what_words_mean() {
     let shown = crate::common::souk(home.path(), &["demo", "--chat"]).done();
     let answers = shown["answers"].as_array().expect("answers");
     assert_eq!(answers.len(), 3, "{shown}");
-    // A part of the model for each of two providers, each of which signed for it.
-    // On a busy machine it may go on in another session, of others.
-    let receipts = shown["receipts"].as_array().expect("receipts");
-    let sellers = receipts.iter().map(|it| it["body"]["provider"].as_str());
-    let sellers: std::collections::BTreeSet<_> = sellers.collect();
-    assert!(sellers.len() >= 2, "{shown}");
+    // A part of the model for each of two providers, each of which signed for it; on a busy machine
+    // it goes on in another session, of two as well.
+    let mut sellers = BTreeMap::<_, BTreeSet<_>>::new();
+    for receipt in shown["receipts"].as_array().expect("receipts") {
+        let [job, seller] = ["job", "provider"].map(|field| receipt["body"][field].as_str());
+        sellers.entry(job).or_default().insert(seller);
+    }
+    assert!(!sellers.is_empty(), "{shown}");
+    assert!(sellers.values().all(|of_one| of_one.len() == 2), "{shown}");
     let asked = [
         "generate",
         "bundled",

@@ -56,6 +56,15 @@ pub(crate) fn folded(
     held[0]
 }
 
+/// The further factors of the polynomial that [`exponential`] is.
+pub(crate) const EXPONENTIAL_FACTORS: [f32; 5] = [
+    1.398_199_9e-3,
+    8.333_452e-3,
+    4.166_579_6e-2,
+    1.666_666_5e-1,
+    0.5,
+];
+
 /// The exponential of a value that is not above zero: a power of two, and a polynomial of the rest
 /// of the exponent (Cephes' `expf`).
 #[inline(always)]
@@ -66,13 +75,7 @@ pub(crate) fn exponential(value: f32) -> f32 {
     let power = shifted - ROUND;
     let rest = value - power * 0.693_359_4 + power * 2.121_944_4e-4;
     let mut sum = 1.987_569_1e-4_f32;
-    for factor in [
-        1.398_199_9e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        0.5,
-    ] {
+    for factor in EXPONENTIAL_FACTORS {
         sum = sum * rest + factor;
     }
     sum = sum * rest * rest + rest + 1.0;

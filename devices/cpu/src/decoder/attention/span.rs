@@ -6,6 +6,7 @@
 
 use super::SPAN;
 use crate::decoder::lanes::{Array, LANES, LaneIsa, Lanes};
+use crate::tiled::exponentials::EXPONENTIAL_FACTORS;
 
 /// Below this the exponential is as good as nothing, and its exponent would leave a float's.
 const EXPONENT_MIN: f32 = -87.0;
@@ -301,13 +302,7 @@ unsafe fn exponential<L: Lanes>(value: L) -> L {
         let rest = power.times_plus(L::splat(-0.693_359_4), value);
         let rest = power.times_plus(L::splat(2.121_944_4e-4), rest);
         let mut sum = L::splat(1.987_569_1e-4);
-        for factor in [
-            1.398_199_9e-3,
-            8.333_452e-3,
-            4.166_579_6e-2,
-            1.666_666_5e-1,
-            0.5,
-        ] {
+        for factor in EXPONENTIAL_FACTORS {
             sum = sum.times_plus(rest, L::splat(factor));
         }
         let sum = sum.times_plus(rest.times(rest), rest).plus(L::splat(1.0));
