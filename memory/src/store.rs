@@ -229,6 +229,29 @@ impl Store {
         self.insert(stated, held)
     }
 
+    /// Stores bytes that are wanted for a moment, under an id that another party stated if one did:
+    /// in memory alone, which lets go of them as it does of what lies in the folder too.
+    ///
+    /// # Errors
+    /// [`StoreError::MemoryFull`] where what is pinned fills it, and as [`Store::put_as`].
+    pub fn put_passing(
+        &self,
+        stated: Option<ContentId>,
+        bytes: Bytes,
+    ) -> Result<ContentId, StoreError> {
+        let content = StoredContent::of(bytes);
+        let found = content.outline.id();
+        if let Some(stated) = stated.filter(|stated| *stated != found) {
+            return Err(StoreError::Changed { stated, found });
+        }
+        let mut memory = self.memory();
+        if self.folder.is_some() {
+            memory.make_room(content.bytes.len() as u64);
+        }
+        memory.take_in(found, content)?;
+        Ok(found)
+    }
+
     /// Stores content that was checked as it came; it is not hashed again.
     ///
     /// # Errors
@@ -416,27 +439,13 @@ impl Store {
     }
 
     fn insert(&self, id: ContentId, content: StoredContent) -> Result<(), StoreError> {
-        let wanted = content.bytes.len() as u64;
         if let Some(folder) = &self.folder {
             let pinned: BTreeSet<ContentId> = self.memory().pins.keys().copied().collect();
             folder.write(&id, &content.bytes, |held| pinned.contains(held))?;
             self.memory().keep_if_room(id, content);
             return Ok(());
         }
-        let mut memory = self.memory();
-        if memory.items.contains_key(&id) {
-            return Ok(());
-        }
-        let (limit, held) = (memory.bytes_max, memory.bytes);
-        if held.saturating_add(wanted) > limit {
-            return Err(StoreError::MemoryFull {
-                limit,
-                held,
-                wanted,
-            });
-        }
-        memory.keep(id, content);
-        Ok(())
+        self.memory().take_in(id, content)
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -453,6 +462,24 @@ impl Memory {
         item.used = self.uses;
         self.by_use.insert(self.uses, *id);
         Some(item.held.clone())
+    }
+
+    /// Keeps content that is nowhere else.
+    fn take_in(&mut self, id: ContentId, content: StoredContent) -> Result<(), StoreError> {
+        if self.items.contains_key(&id) {
+            return Ok(());
+        }
+        let (limit, held) = (self.bytes_max, self.bytes);
+        let wanted = content.bytes.len() as u64;
+        if held.saturating_add(wanted) > limit {
+            return Err(StoreError::MemoryFull {
+                limit,
+                held,
+                wanted,
+            });
+        }
+        self.keep(id, content);
+        Ok(())
     }
 
     /// Keeps content that is also on disk, evicting what was used longest ago.

@@ -6,6 +6,7 @@
 mod acquaintances;
 mod address_limits;
 pub mod gossip;
+mod kept_streams;
 pub mod peer_score;
 pub mod profile;
 mod rate_limit;
@@ -18,6 +19,7 @@ pub mod wire;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::multiaddr::Protocol;
@@ -30,6 +32,7 @@ use tokio::time::Instant;
 use crate::folder::contact::Contact;
 use crate::folder::key::{NodeKey, NotAKey, account_of};
 use crate::network::profile::{Profile, SignedProfile};
+use kept_streams::KeptStreams;
 use peer_score::{Conduct, Misconduct};
 use stream_quotas::{QuotaExceeded, StreamQuotas};
 use streams::{IncomingStream, StreamError, Streams};
@@ -78,6 +81,7 @@ pub struct Network {
     peer: PeerId,
     commands: mpsc::Sender<Command>,
     streams: Streams,
+    kept: Arc<KeptStreams<Stream>>,
 }
 
 /// Why the network did not start.
@@ -160,6 +164,7 @@ impl Network {
             peer: key.peer_id(),
             commands,
             streams,
+            kept: Arc::default(),
         })
     }
 
@@ -220,6 +225,21 @@ impl Network {
     /// Opens a stream to `peer`, dialling the addresses known of it where there is no connection.
     pub async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
         self.open_over(peer, protocol, 0).await
+    }
+
+    /// A stream to `peer` that was kept for its next question; the peer may have closed it since.
+    pub(crate) fn take_kept(&self, peer: PeerId, protocol: &StreamProtocol) -> Option<Stream> {
+        self.kept.take(&(peer, protocol.clone()), Instant::now())
+    }
+
+    /// Keeps a stream, on which nothing is owed, for its next question.
+    pub(crate) fn keep(&self, peer: PeerId, protocol: StreamProtocol, stream: Stream) {
+        self.kept.keep((peer, protocol), stream, Instant::now());
+    }
+
+    /// Drops what is kept: a stream to that peer broke.
+    pub(crate) fn forget_kept(&self, peer: PeerId, protocol: StreamProtocol) {
+        self.kept.forget(&(peer, protocol));
     }
 
     /// How many connections to a peer there are: processes that share a key are one peer.
@@ -369,6 +389,7 @@ pub(crate) mod tests {
             peer,
             commands,
             streams,
+            kept: Arc::default(),
         };
         let addresses = network.addresses().await;
         let account = key.public();

@@ -99,6 +99,34 @@ fn branches_run_side_by_side() {
 }
 
 #[test]
+fn one_sequence_goes_round_and_several_keep_devices_busy() {
+    let offers = [offer("a", 1e10, 1.0), offer("b", 1e10, 1.0)];
+    let graph = branches(1, 8);
+    let steps = |sequences| PlanOptions {
+        requests: 100,
+        sequences,
+        ..PlanOptions::default()
+    };
+    let once = planned(&graph, &offers, &PlanOptions::default());
+    let one = planned(&graph, &offers, &steps(1));
+    assert_eq!(one.offers().len(), 1, "a second device is one more hop");
+    let rounds = one.makespan_seconds / once.makespan_seconds;
+    assert!((rounds - 100.0).abs() < 1e-6, "{rounds} rounds");
+    for sequences in [0, 4] {
+        let several = planned(&graph, &offers, &steps(sequences));
+        assert_eq!(several.offers().len(), 2, "{sequences} sequences");
+        assert!(several.makespan_seconds < 0.6 * one.makespan_seconds);
+    }
+    // A round takes as long as there is one under way at a time, however many devices take part.
+    let spread = PlanOptions {
+        min_devices: 2,
+        ..steps(1)
+    };
+    let spread = planned(&graph, &offers, &spread);
+    assert!(spread.makespan_seconds > one.makespan_seconds, "{spread:?}");
+}
+
+#[test]
 fn interleaved_branches_are_gathered_by_device() {
     // Three devices and six branches: no three stretches of the graph's order are balanced better
     // than the branches themselves.

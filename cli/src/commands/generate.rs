@@ -98,7 +98,9 @@ fn finish(
             "prompt_tokens": written.prompt,
             "seconds_to_first_token": written.first.as_secs_f64(),
             "tokens_per_second": written.rate(),
-            "milliseconds_between_tokens": { "p50": written.gap(50), "p99": written.gap(99) },
+            "milliseconds_between_tokens": {
+                "p50": written.gap(50), "p99": written.gap(99), "most": written.gap(100),
+            },
             "drafted": written.drafted.0, "accepted": written.drafted.1,
             "ended_by": written.ending.words(),
             "market": !receipts.is_empty(), "receipts": receipts,

@@ -42,6 +42,30 @@ fn a_folder_lets_memory_forget_and_bring_back() {
 }
 
 #[test]
+fn what_passes_is_in_memory_alone_and_gives_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 16, 1000);
+    let lasting = store.put("12345678".into()).unwrap();
+    let passing = store.put_passing(None, "abcdefgh".into()).unwrap();
+    assert!(!file_of(folder.path(), &passing).exists());
+    assert_eq!(store.get(&passing).unwrap().unwrap(), &b"abcdefgh"[..]);
+    store.put_passing(None, "ABCDEFGH".into()).unwrap();
+    assert_eq!(store.get(&lasting).unwrap().unwrap(), &b"12345678"[..]);
+    assert!(!store.contains(&passing), "it was the only copy");
+    let changed = store.put_passing(Some(lasting), "other".into());
+    assert!(
+        matches!(changed, Err(StoreError::Changed { .. })),
+        "{changed:?}"
+    );
+    store.pin(lasting);
+    let full = store.put_passing(None, "longer than that".into());
+    assert!(
+        matches!(full, Err(StoreError::MemoryFull { .. })),
+        "{full:?}"
+    );
+}
+
+#[test]
 fn memory_grows_and_shrinks_and_keeps_what_is_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let store = on_disk(folder.path(), 24, 1000);

@@ -4,7 +4,8 @@
 //! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves
 //! requests, one behind the other; a job of one request is a stream of one. The provider of one
 //! part tells the provider of the next where a tensor can be fetched by an offer on a stream of its
-//! own, which is answered by [`OfferAnswer`]; the buyer is not in that tensor's way.
+//! own, which is answered by [`OfferAnswer`] and may bring the next offer then; the buyer is not in
+//! that tensor's way.
 //!
 //! What is said here comes from peers: it is looked at, and refused where it is wrong, never
 //! believed.

@@ -489,7 +489,7 @@ fn options(limits: &Limits) -> PlanOptions {
         // Held after the first job with the same model; purchase allows time for the first.
         weights: Weights::Held,
         requests: limits.requests,
-        sequences: limits.sequences.max(1),
+        sequences: limits.sequences,
         ..PlanOptions::default()
     }
 }

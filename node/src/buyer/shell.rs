@@ -29,7 +29,7 @@ use super::journal::{JournalWriter, Put};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
-use crate::clock::CoreClock;
+use crate::clock::{CoreClock, unix_ms};
 use crate::content::along::CameAlong;
 use crate::protocols::lease::LeaseReport;
 use served::ServedContents;
@@ -182,6 +182,10 @@ impl Shell {
         self.talks.clear();
         let parting = async { while self.streams.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
+        // What was seen of the ways to providers is for the next job's plan.
+        let tensors = self.buyer.tensors.clone();
+        let saving = tokio::task::spawn_blocking(move || tensors.links().save(unix_ms()));
+        saving.await.expect("writing what is known does not panic");
         (self.outcome_of(outcome), self.gathered)
     }
 

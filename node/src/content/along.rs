@@ -100,7 +100,8 @@ impl Tensors {
         ids.into_iter().map_while(short).collect()
     }
 
-    /// Takes in what came along with a word, as if it had been asked for.
+    /// Takes in what came along with a word, as if it had been asked for; what is `passing` is not
+    /// written to a disk.
     ///
     /// # Errors
     /// [`StoreError`]: it is not what it was called, or there is no room.
@@ -108,8 +109,12 @@ impl Tensors {
         &self,
         (scope, peer): (Scope, PeerId),
         (id, bytes): (ContentId, Bytes),
+        passing: bool,
     ) -> Result<FetchedContent, StoreError> {
-        self.store().put_as(id, bytes.clone())?;
+        match passing {
+            true => drop(self.store().put_passing(Some(id), bytes.clone())?),
+            false => self.store().put_as(id, bytes.clone())?,
+        }
         self.access().show(scope.buyer, id);
         Ok(FetchedContent {
             moved: bytes.len() as u64,

@@ -15,10 +15,10 @@ mod protocol;
 mod serving;
 mod transfer;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::io::BufReader;
@@ -64,10 +64,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Content this long goes over a direct channel: below it the hand-shake costs more than it saves.
 const DIRECT_BYTES_MIN: u64 = 4 << 20;
 
-/// Streams kept for later to one peer, and for how long: the sender closes silent ones.
-const KEPT_PER_PEER_MAX: usize = 4;
-const KEPT_MAX: Duration = Duration::from_secs(5);
-
 /// Memory that content left behind is kept for the next for so long, twice that at most.
 const SPARE_PAGES_FOR: Duration = Duration::from_secs(20);
 
@@ -98,7 +94,6 @@ struct TensorsState {
     channels: DirectChannels,
     links: Links,
     account: AccountKey,
-    kept: Mutex<HashMap<PeerId, Vec<(Instant, TensorStream)>>>,
     /// What is being fetched: who else wants it waits, and then has it.
     coming: coming::Contents,
     queue: Arc<TransferQueue>,
@@ -150,7 +145,6 @@ impl Tensors {
             channels,
             links: Links::open(config.links),
             account,
-            kept: Mutex::default(),
             coming: Mutex::default(),
             queue: Arc::default(),
         })))
@@ -401,7 +395,7 @@ impl TensorsState {
         match &reached {
             Ok(_) | Err(FetchError::Missing { .. }) => self.keep(peer, line),
             // The others to that peer are of the same connection.
-            Err(FetchError::Broken { .. }) => drop(lock(&self.kept).remove(&peer)),
+            Err(FetchError::Broken { .. }) => self.network.forget_kept(peer, PROTOCOL),
             Err(_) => {}
         }
         reached
@@ -528,27 +522,17 @@ impl TensorsState {
 
     /// A stream to `peer`, one of those kept or a new one.
     async fn line(&self, peer: PeerId) -> Result<TensorStream, FetchError> {
-        if let Some(line) = self.take_kept(peer) {
-            return Ok(line);
-        }
-        Ok(BufReader::new(self.network.open(peer, PROTOCOL).await?))
+        let stream = match self.network.take_kept(peer, &PROTOCOL) {
+            Some(kept) => kept,
+            None => self.network.open(peer, PROTOCOL).await?,
+        };
+        Ok(BufReader::new(stream))
     }
 
-    fn take_kept(&self, peer: PeerId) -> Option<TensorStream> {
-        let mut kept = lock(&self.kept);
-        let now = Instant::now();
-        kept.retain(|_, lines| {
-            lines.retain(|(since, _)| now.duration_since(*since) < KEPT_MAX);
-            !lines.is_empty()
-        });
-        kept.get_mut(&peer)?.pop().map(|(_, line)| line)
-    }
-
+    /// Keeps a stream whose answers were read to their end.
     fn keep(&self, peer: PeerId, line: TensorStream) {
-        let mut kept = lock(&self.kept);
-        let lines = kept.entry(peer).or_default();
-        if lines.len() < KEPT_PER_PEER_MAX {
-            lines.push((Instant::now(), line));
+        if line.buffer().is_empty() {
+            self.network.keep(peer, PROTOCOL, line.into_inner());
         }
     }
 }

@@ -2,13 +2,13 @@
 //! of them. The words themselves are [`souk_roles::lease`].
 //!
 //! Each is a frame of its own on the stream, with short contents that it names. The buyer opens one
-//! to the provider of each lease and keeps it for the length of the work; a provider opens one to
-//! another for each offer.
+//! to the provider of each lease and keeps it for the length of the work; a provider makes its
+//! offers to another on streams that it keeps for the next.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use libp2p::swarm::StreamProtocol;
+use libp2p::swarm::{Stream, StreamProtocol};
 use serde::{Deserialize, Serialize};
 use souk_market::AccountKey;
 use souk_memory::ContentId;
@@ -18,7 +18,8 @@ use souk_scheduler::execution::timeline::Timeline;
 use crate::content::along::WordWith;
 use crate::content::links::Sample;
 use crate::folder::key;
-use crate::network::{Network, wire};
+use crate::network::Network;
+use crate::network::wire::{self, WireError};
 
 pub use souk_roles::lease::{
     BuyerWord, Contact, Failure, Input, OPENING_BYTES_MAX, Offer, OfferAnswer, Opening, Output,
@@ -79,20 +80,37 @@ pub(crate) async fn offer(
     (offer, contents): (Offer, Vec<(ContentId, Bytes)>),
 ) -> Result<OfferAnswer, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
+    let word = Opening::Offer(offer);
+    let word = WordWith { word, contents };
     let asking = async {
         let peer = key::peer_of(&to.0).map_err(|error| text(&error))?;
+        if let Some(mut kept) = network.take_kept(peer, &PROTOCOL) {
+            match say(&mut kept, &word).await {
+                Ok(taken) => {
+                    network.keep(peer, PROTOCOL, kept);
+                    return Ok(taken);
+                }
+                // It was closed over there, or the connection is not that one any more.
+                Err(error) => tracing::debug!(%peer, %error, "an offer is made again"),
+            }
+            network.forget_kept(peer, PROTOCOL);
+        }
         let opened = network.open(peer, PROTOCOL).await;
         let mut stream = opened.map_err(|error| text(&error))?;
-        let word = Opening::Offer(offer);
-        let sent = wire::send(&mut stream, &WordWith { word, contents }).await;
-        sent.map_err(|error| text(&error))?;
-        let taken = wire::receive(&mut stream).await;
-        taken.map_err(|error| text(&error))
+        let taken = say(&mut stream, &word).await;
+        let taken = taken.map_err(|error| text(&error))?;
+        network.keep(peer, PROTOCOL, stream);
+        Ok(taken)
     };
     match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
         Ok(taken) => taken,
         Err(_) => Err(format!("no answer within {} s", OFFER_TIMEOUT.as_secs())),
     }
+}
+
+async fn say(stream: &mut Stream, word: &WordWith<Opening>) -> Result<OfferAnswer, WireError> {
+    wire::send(stream, word).await?;
+    wire::receive(stream).await
 }
 
 #[cfg(test)]

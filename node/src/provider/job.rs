@@ -26,6 +26,8 @@ const DOUBT: f64 = 0.05;
 pub(super) struct Job {
     /// Whether it is about one request alone.
     pub(super) alone: bool,
+    /// Whether it is a session: what a step is given and makes is of no use to a later life.
+    pub(super) is_session: bool,
     /// Its place, while there is one.
     pub(super) executor: Option<Arc<LeaseExecutor>>,
     /// Where the others are, until that is learned.
@@ -48,6 +50,7 @@ impl Job {
     pub(super) fn new(buyer: AccountKey, start: &Start) -> Job {
         Job {
             alone: start.last,
+            is_session: start.sequences > 0,
             executor: None,
             contacts: start.peers.iter().map(Contact::from).collect(),
             readers: LeaseReaders::new(buyer, start),
@@ -96,13 +99,10 @@ impl Job {
         };
         self.made_bytes += bytes;
         self.timeline.merge(timeline);
-        self.report = match self.report.take() {
-            None => Some(told),
-            Some(mut report) => {
-                report.merge(told, &self.timeline);
-                Some(report)
-            }
-        };
+        match &mut self.report {
+            None => self.report = Some(told),
+            Some(report) => report.add(told),
+        }
     }
 
     /// Something came over the network.

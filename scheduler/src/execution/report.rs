@@ -155,6 +155,13 @@ pub struct ReportedEnergy {
 impl Report {
     /// Adds another report's counts, then reads every device's times off the merged timeline.
     pub fn merge(&mut self, other: Self, timeline: &Timeline) {
+        self.add(other);
+        self.read_times(timeline);
+    }
+
+    /// Adds another report's counts. Times are those of before: reading them looks at a whole
+    /// timeline, which whoever adds run by run does once, at the end.
+    pub fn add(&mut self, other: Self) {
         for (name, device) in other.devices {
             match self.devices.get_mut(&name) {
                 Some(mine) => mine.add(&device),
@@ -180,7 +187,6 @@ impl Report {
                 self.fallbacks.push(fallback);
             }
         }
-        self.read_times(timeline);
     }
 
     /// Adds the counts and times of a run that came after those that are in it: its makespan is

@@ -82,6 +82,8 @@ pub struct Counts {
     pub jobs_begun: u64,
     /// Jobs done.
     pub jobs_finished: u64,
+    /// Of them sessions, whose parts keep states.
+    pub sessions_finished: u64,
     /// Jobs that ended with a reason.
     pub jobs_failed: u64,
     /// Jobs stopped by their user.

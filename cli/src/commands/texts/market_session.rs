@@ -32,6 +32,9 @@ use crate::show;
 /// Sessions that are bought one after the other without a further token.
 const SESSIONS_MAX: u32 = 8;
 
+/// How long another session waits for the devices that the one before it gives back.
+const GIVEN_BACK_MAX: Duration = Duration::from_secs(20);
+
 /// Events that may wait to be looked at.
 const PROGRESS_MAX: usize = 256;
 
@@ -271,10 +274,15 @@ impl MarketSessionTask {
     async fn buy(&mut self) -> Result<(), Failure> {
         self.bought += 1;
         let mut quote = self.buyer.quote(&self.job).await;
-        if quote.is_err() && !self.job.limits.excluded.is_empty() {
-            // Those that were lost may be back.
-            self.job.limits.excluded.clear();
+        let is_another = self.bought > 1 || !self.receipts.is_empty();
+        if quote.is_err() && is_another {
+            // Those that were lost may be back, and those of the session before are given back.
+            let limits = &mut self.job.limits;
+            limits.excluded.clear();
+            let wait = limits.wait;
+            limits.wait = wait.max(GIVEN_BACK_MAX);
             quote = self.buyer.quote(&self.job).await;
+            self.job.limits.wait = wait;
         }
         let quote = quote.map_err(job::from_quote)?;
         if self.output == Output::Text {

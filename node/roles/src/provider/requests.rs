@@ -124,13 +124,14 @@ impl Requests {
             return (OfferAnswer::No, false);
         }
         let slot = (offer.request, offer.name.clone());
-        if self.offered.contains_key(&slot) {
-            let known = if from_buyer {
-                OfferAnswer::Yes
-            } else {
-                OfferAnswer::No
+        if let Some(known) = self.offered.get(&slot) {
+            // The maker says it again where the stream broke before it heard the answer.
+            let is_again = from_buyer || *known == (offer.tensor, peer);
+            let answer = match is_again {
+                true => OfferAnswer::Yes,
+                false => OfferAnswer::No,
             };
-            return (known, false);
+            return (answer, false);
         }
         self.offered.insert(slot, (offer.tensor, peer));
         (OfferAnswer::Yes, self.open.contains_key(&offer.request))

@@ -270,7 +270,7 @@ async fn fetch(
     holders: &[AccountKey],
 ) -> Answer {
     if let Some((peer, bytes)) = along
-        && let Ok(came) = buyer.tensors.take_in((scope, peer), (id, bytes))
+        && let Ok(came) = buyer.tensors.take_in((scope, peer), (id, bytes), false)
     {
         return arrived(name, id, &came.bytes);
     }

@@ -123,6 +123,7 @@ impl Shell {
         let wanted = Bringing {
             along: contents.iter().filter_map(came).collect(),
             scope: job.readers.scope,
+            is_session: job.is_session,
             contacts: std::mem::take(&mut job.contacts),
             contents,
             holders,
@@ -197,6 +198,7 @@ impl Shell {
                     promised: job.promised.get(&work.graph).copied(),
                     work,
                     sequence,
+                    is_session: job.is_session,
                     inputs,
                     bytes_max,
                 };
@@ -354,6 +356,7 @@ async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
 struct Bringing {
     /// Those that came with the word that named them.
     along: Vec<(ContentId, Bytes)>,
+    is_session: bool,
     scope: Scope,
     contacts: Vec<Contact>,
     contents: Vec<Content>,
@@ -380,7 +383,7 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
     let (tensors, scope, begin) = (&provider.tensors, wanted.scope, unix_us());
     let mut short = BTreeMap::new();
     for (id, bytes) in wanted.along {
-        match tensors.take_in((scope, *first), (id, bytes)) {
+        match tensors.take_in((scope, *first), (id, bytes), wanted.is_session) {
             Ok(came) => drop(short.insert(id, came)),
             Err(error) => tracing::debug!(%id, %error, "what came along is asked for"),
         }
@@ -502,6 +505,7 @@ async fn run(
     let RunBegun {
         work,
         sequence,
+        is_session,
         title,
         inputs,
         bytes_max,
@@ -528,7 +532,7 @@ async fn run(
     }
     provider.seen.learn(&ran.learned);
     fault::after_run(fault, &mut ran.outputs);
-    let (outputs, bytes) = keep(&provider, &work, ran.outputs, bytes_max)?;
+    let (outputs, bytes) = keep(&provider, (&work, is_session), ran.outputs, bytes_max)?;
     Ok(FinishedRun {
         work,
         shapes,
@@ -544,7 +548,7 @@ async fn run(
 /// Puts what a part gave into the store, if it is no more than it may make; its bytes too.
 fn keep(
     provider: &Provider,
-    work: &Part,
+    (work, is_session): (&Part, bool),
     mut made: BTreeMap<String, Tensor>,
     bytes_max: u64,
 ) -> Result<(Vec<(String, ContentId)>, u64), Failure> {
@@ -560,8 +564,11 @@ fn keep(
     }
     let store = provider.tensors.store();
     let kept = tensors.iter().map(|(name, tensor)| {
-        let id = store.put_tensor(tensor).map_err(|error| not_kept(&error))?;
-        Ok(((*name).clone(), id))
+        let id = match is_session {
+            true => store.put_passing(None, tensor.to_blob()),
+            false => store.put_tensor(tensor),
+        };
+        Ok(((*name).clone(), id.map_err(|error| not_kept(&error))?))
     });
     Ok((kept.collect::<Result<_, Failure>>()?, bytes))
 }

@@ -57,6 +57,7 @@ pub(super) struct ArrivedContent {
 pub(super) struct RunBegun {
     /// The sequence that it is a step of, of a session.
     pub(super) sequence: u32,
+    pub(super) is_session: bool,
     pub(super) work: Box<Part>,
     /// What is behind its name in a trace.
     pub(super) title: String,

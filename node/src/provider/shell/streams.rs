@@ -1,5 +1,6 @@
 //! The streams of peers: each is read and written by a task of its own, in order.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -55,31 +56,75 @@ impl Provider {
         peer: PeerId,
         mut stream: Stream,
     ) -> Result<(), WireError> {
-        let opening: WordWith<Opening> = match self.intake.receive(&mut stream).await {
-            Ok(Some(opening)) => opening,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                tracing::debug!(%peer, %error, "a stream without an opening");
-                return Err(error);
-            }
-        };
         let Some(account) = key::account_of(&peer).map(AccountKey) else {
             return Ok(());
         };
-        if matches!(opening.word, Opening::Offer(_)) && !self.fault.takes() {
-            return wire::send(&mut stream, &OfferAnswer::No).await;
+        let mut owed = true;
+        while let Some(opening) = self.next_opening((peer, owed), &mut stream).await? {
+            owed = false;
+            if !matches!(opening.word, Opening::Offer(_)) {
+                return self.on_lease(account, opening, stream).await;
+            }
+            if !self.fault.takes() {
+                wire::send(&mut stream, &OfferAnswer::No).await?;
+                continue;
+            }
+            let Some((id, frames)) = self.open(account, opening).await else {
+                return Ok(());
+            };
+            // It is answered by one word, and the next offer may follow.
+            write(&mut stream, frames, (id, &self.inbox)).await;
         }
-        let id = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
+        Ok(())
+    }
+
+    /// What a peer opens a stream with, or makes its next offer by; none where it has closed it, or
+    /// owes none and keeps silent.
+    async fn next_opening(
+        &self,
+        (peer, owed): (PeerId, bool),
+        stream: &mut Stream,
+    ) -> Result<Option<WordWith<Opening>>, WireError> {
+        match self.intake.receive(stream).await {
+            Err(WireError::Stream(error)) if !owed && error.kind() == ErrorKind::TimedOut => {
+                Ok(None)
+            }
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a stream without an opening");
+                Err(error)
+            }
+            opening => opening,
+        }
+    }
+
+    /// Tells the shell of an opening: what is said to it comes in frames.
+    async fn open(
+        &self,
+        peer: AccountKey,
+        opening: WordWith<Opening>,
+    ) -> Option<(StreamId, mpsc::Receiver<Frame>)> {
+        let stream = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
         let (say, frames) = mpsc::channel(FRAMES_MAX);
         let opened = Incoming::Opened {
-            stream: id,
-            peer: account,
+            stream,
+            peer,
             opening: Box::new(opening),
             say,
         };
-        if self.inbox.send(opened).await.is_err() {
+        self.inbox.send(opened).await.ok()?;
+        Some((stream, frames))
+    }
+
+    /// Serves the buyer of a lease.
+    async fn on_lease(
+        &self,
+        buyer: AccountKey,
+        opening: WordWith<Opening>,
+        stream: Stream,
+    ) -> Result<(), WireError> {
+        let Some((id, frames)) = self.open(buyer, opening).await else {
             return Ok(());
-        }
+        };
         let (reader, writer) = stream.split();
         tokio::select! {
             // Whoever is read to its end may still be written to.

@@ -286,7 +286,12 @@ impl<'a> Model<'a> {
         }
         let further = f64::from(self.options.requests.saturating_sub(1));
         if further > 0.0 {
-            timing.makespan += further * self.period(division, works, &leaving);
+            // A sequence's next request is made of what the one before gave.
+            let round = match self.options.sequences {
+                0 => 0.0,
+                sequences => timing.makespan / f64::from(sequences),
+            };
+            timing.makespan += further * round.max(self.period(division, works, &leaving));
             timing.cost *= further + 1.0;
             timing.joules *= further + 1.0;
         }

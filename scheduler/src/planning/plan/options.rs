@@ -25,7 +25,8 @@ pub struct PlanOptions {
     /// Requests that go through the plan one behind the other; 1 for a single run. Times and costs
     /// of the plan are those of all of them.
     pub requests: u32,
-    /// Sequences of a session, each with states of its own that find room at once; 1 otherwise.
+    /// Sequences of a session, 0 where it is none: each has states of its own, which find room at
+    /// once, and one request under way at a time.
     pub sequences: u32,
     /// Candidates tried when improving a plan: the whole of the search's effort.
     pub steps: usize,
@@ -61,7 +62,7 @@ impl Default for PlanOptions {
             activations: Activations::Held,
             gain_min: 0.0,
             requests: 1,
-            sequences: 1,
+            sequences: 0,
             steps: 2_000,
         }
     }

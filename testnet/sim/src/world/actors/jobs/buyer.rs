@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use souk_market::{Command, JobId, LeaseId, MarketId, SigningKey};
 use souk_memory::ContentId;
 use souk_roles::effect::{Effect, Ticket};
-use souk_roles::job::plan::{NoPlan, NoPlanKind};
 use souk_roles::job::{
     Action, Answer, End, Event, Fact, FetchFault, JobCore, JobEvent, JobSpec, Outcome, Past,
     PlanRequest, request_id,
@@ -53,7 +52,7 @@ pub struct Buyer {
     /// What is safe on the disk of the job.
     pub safe: Past,
     stopped: BTreeSet<Ticket>,
-    plans: BTreeMap<ContentId, Vec<usize>>,
+    pub(super) plans: BTreeMap<ContentId, Vec<usize>>,
     pub wakes: Option<u64>,
     pub trick: Trick,
     jobs: u64,
@@ -127,9 +126,16 @@ impl World {
             let value = super::contents::number(&[&id[..], &n.to_le_bytes()].concat());
             given.push((self.jobs.contents.make(value, 0), value));
         }
-        let limits = limits(random);
+        let mut limits = limits(random);
+        let sequences = match random.chance(250) {
+            true => random.between(1, 3) as u32,
+            false => 0,
+        };
+        if sequences > 0 {
+            limits.copies = 1;
+        }
         let spec = JobSpec {
-            sequences: 0,
+            sequences,
             job,
             account,
             market: genesis_market(&self.actors.list[actor].role),
@@ -196,7 +202,8 @@ impl World {
         kept.extend(job.answers.values().flatten().map(|(_, id)| *id));
         kept.extend(&job.kept);
         self.counts.buyers_killed += 1;
-        if buyer.trick == Trick::Vanishes {
+        // Whoever bought a session has no use for what is left of it.
+        if buyer.trick == Trick::Vanishes || job.spec.sequences > 0 {
             buyer.job = None;
             self.counts.buyers_vanished += 1;
         }
@@ -262,7 +269,8 @@ impl World {
                 continue;
             }
             job.under_way += 1;
-            let request = JobRequest::new(number as u32, inputs);
+            let mut request = JobRequest::new(number as u32, inputs);
+            request.sequence = request.number.checked_rem(job.spec.sequences).unwrap_or(0);
             self.tell_buyer(actor, Event::NewRequest(request));
         }
     }
@@ -459,35 +467,6 @@ impl World {
         }
     }
 
-    /// A plan over what a validator chose.
-    pub(super) fn plan(
-        &mut self,
-        actor: usize,
-        wanted: &PlanRequest,
-        listings: &[souk_market::Listing],
-    ) -> Answer {
-        let random = &mut self.jobs.random;
-        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
-            unreachable!("buyers plan");
-        };
-        let Some(job) = &buyer.job else {
-            let kind = NoPlanKind::Other;
-            let text = String::new();
-            let (why, passes) = (NoPlan { kind, text }, false);
-            return Answer::NotPlanned { why, passes };
-        };
-        match job.shape.plan(wanted, &mut buyer.plans, listings, random) {
-            Ok(plan) => {
-                plan.check().expect("the planner's plans are sound");
-                Answer::Planned(Box::new(plan))
-            }
-            Err(why) => {
-                let passes = why.kind == NoPlanKind::NoneEligible;
-                Answer::NotPlanned { why, passes }
-            }
-        }
-    }
-
     fn record_for_buyer(&mut self, actor: usize, ticket: Ticket, facts: Vec<Fact>) {
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
@@ -549,7 +528,14 @@ impl World {
 
     fn on_job_over(&mut self, actor: usize, outcome: Outcome) {
         match &outcome.how {
-            End::Done => self.counts.jobs_finished += 1,
+            End::Done => {
+                self.counts.jobs_finished += 1;
+                if let Role::Buyer(buyer) = &self.actors.list[actor].role
+                    && let Some(job) = &buyer.job
+                {
+                    self.counts.sessions_finished += u64::from(job.spec.sequences > 0);
+                }
+            }
             End::Cancelled => {}
             End::Failed(reason) => {
                 self.counts.jobs_failed += 1;

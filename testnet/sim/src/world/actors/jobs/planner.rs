@@ -5,15 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use souk_market::{JobId, Listing};
 use souk_memory::ContentId;
 use souk_roles::clock::Micros;
+use souk_roles::job::Answer;
 use souk_roles::job::plan::{
     NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest, Work,
 };
 
 use super::contents::{computed, number};
 use crate::random::Random;
+use crate::world::World;
+use crate::world::actors::Role;
 
 /// The name of what the buyer gives.
 pub const GIVEN: &str = "x";
+
+/// The name of what a part of a session keeps: how many steps of the sequence it has done.
+pub const STATE: &str = "state";
 
 /// Parts of a job: each gives one value, of the values that others give or of what the buyer does.
 #[derive(Clone)]
@@ -68,8 +74,8 @@ impl Shape {
         parts.filter(|n| !self.is_read(*n)).map(name).collect()
     }
 
-    /// What the model gives for an input, by name.
-    pub fn values(&self, given: u64) -> BTreeMap<String, u64> {
+    /// What the model gives for an input, by name; in a session after so many steps.
+    pub fn values(&self, given: u64, steps: Option<u64>) -> BTreeMap<String, u64> {
         let mut values = BTreeMap::new();
         for (n, part) in self.parts.iter().enumerate() {
             let mut inputs: BTreeMap<String, u64> = part
@@ -80,6 +86,7 @@ impl Shape {
             if part.reads.is_empty() {
                 inputs.insert(GIVEN.to_owned(), given);
             }
+            inputs.extend(steps.map(|steps| (STATE.to_owned(), steps)));
             let value = computed(part.graph, &inputs, &name(n));
             values.insert(name(n), value);
         }
@@ -189,6 +196,37 @@ impl Shape {
             flops: [0; 2],
             expected: [part.expected; 2],
             tolerance_ppm: 10,
+        }
+    }
+}
+
+impl World {
+    /// A plan over what a validator chose.
+    pub(super) fn plan(
+        &mut self,
+        actor: usize,
+        wanted: &PlanRequest,
+        listings: &[Listing],
+    ) -> Answer {
+        let random = &mut self.jobs.random;
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
+            unreachable!("buyers plan");
+        };
+        let Some(job) = &buyer.job else {
+            let kind = NoPlanKind::Other;
+            let text = String::new();
+            let (why, passes) = (NoPlan { kind, text }, false);
+            return Answer::NotPlanned { why, passes };
+        };
+        match job.shape.plan(wanted, &mut buyer.plans, listings, random) {
+            Ok(plan) => {
+                plan.check().expect("the planner's plans are sound");
+                Answer::Planned(Box::new(plan))
+            }
+            Err(why) => {
+                let passes = why.kind == NoPlanKind::NoneEligible;
+                Answer::NotPlanned { why, passes }
+            }
         }
     }
 }

@@ -100,6 +100,9 @@ impl World {
                 let readers = LeaseReaders::new(*buyer, start);
                 self.jobs.contents.begin(account, readers.scope);
                 worker.readers.insert(start.lease, readers);
+                if start.sequences > 0 {
+                    worker.sessions.insert(start.lease, Default::default());
+                }
             }
             provider::Action::Tell(Report::Failed { lease, .. }) => self.end_serving(actor, *lease),
             provider::Action::Tell(Report::Done { body, .. }) => {

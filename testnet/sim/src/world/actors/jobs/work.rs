@@ -41,7 +41,8 @@ impl Job {
     /// What the model gives for a request.
     pub fn truth(&self, request: u32) -> Option<BTreeMap<String, u64>> {
         let (_, value) = self.given.get(request as usize)?;
-        Some(self.shape.values(*value))
+        let steps = request.checked_div(self.spec.sequences);
+        Some(self.shape.values(*value, steps.map(u64::from)))
     }
 
     /// How many answers are where they stay.

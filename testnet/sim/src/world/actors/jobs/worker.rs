@@ -19,6 +19,7 @@ use super::EffectResult;
 use super::contents::{CONTENT_BYTES, computed};
 use super::journal::Journal;
 use super::links::Purpose;
+use super::planner::STATE;
 use crate::disk::SimDisk;
 use crate::goods::resources;
 use crate::random::Random;
@@ -72,6 +73,8 @@ pub struct Worker {
     pub is_over: bool,
     /// Effects in a place of a lease's own.
     places: BTreeMap<Ticket, LeaseId>,
+    /// Of each part and sequence of the sessions at work, how many steps were done.
+    pub sessions: BTreeMap<LeaseId, BTreeMap<(u32, u32), u64>>,
     /// Who may have what of the leases at work.
     pub readers: BTreeMap<LeaseId, LeaseReaders>,
     stopped: BTreeSet<Ticket>,
@@ -104,6 +107,7 @@ impl Worker {
             spoken_of: BTreeMap::new(),
             is_over: false,
             places: BTreeMap::new(),
+            sessions: BTreeMap::new(),
             readers: BTreeMap::new(),
             stopped: BTreeSet::new(),
             wakes: None,
@@ -197,6 +201,7 @@ impl World {
         worker.unsynced.clear();
         worker.places.clear();
         worker.readers.clear();
+        worker.sessions.clear();
         worker.stopped.clear();
         worker.wakes = None;
         let account = self.actors.list[actor].account;
@@ -329,6 +334,7 @@ impl World {
         let vice = worker.vice;
         let (lease, after, answer) = match action {
             Action::EndSandbox { lease } => {
+                worker.sessions.remove(&lease);
                 return worker.places.retain(|_, other| *other != lease);
             }
             Action::Sandbox { lease, .. } => {
@@ -345,11 +351,15 @@ impl World {
             Action::Run {
                 lease,
                 request,
+                sequence,
                 part,
                 work,
                 inputs,
                 ..
             } => {
+                let steps = worker.sessions.get_mut(&lease);
+                let steps = steps.map(|steps| steps.entry((sequence, part)).or_default());
+                let state = steps.map(|steps| std::mem::replace(steps, *steps + 1));
                 let run = (lease, request, part);
                 self.check_run(actor, run, &inputs);
                 let jitter = self.jobs.random.between(800, 1_300);
@@ -359,8 +369,9 @@ impl World {
                     let answer = Answer::Ran(Err(Failure::Run("it failed".to_owned())));
                     (lease, 5, answer)
                 } else {
-                    let lies = vice == Vice::Lies && wrong;
-                    let outputs = self.compute(actor, &work, &inputs, lies);
+                    // Nobody compares what sessions give: there a wrong answer is a breach.
+                    let lies = vice == Vice::Lies && wrong && state.is_none();
+                    let outputs = self.compute(actor, &work, (&inputs, state), lies);
                     self.on_made(actor, lease, &outputs);
                     let slow = if vice == Vice::Stalls && wrong {
                         400
@@ -389,7 +400,7 @@ impl World {
         &mut self,
         actor: usize,
         work: &souk_roles::lease::Part,
-        inputs: &[(String, ContentId)],
+        (inputs, state): (&[(String, ContentId)], Option<u64>),
         lies: bool,
     ) -> Vec<(String, ContentId)> {
         let account = self.actors.list[actor].account;
@@ -400,10 +411,11 @@ impl World {
         // No two liars say the same.
         let lie = if lies { actor as u64 + 1 } else { 0 };
         let value = |id| self.jobs.contents.value(id);
-        let values: BTreeMap<String, u64> = inputs
+        let mut values: BTreeMap<String, u64> = inputs
             .iter()
             .filter_map(|(name, id)| Some((name.clone(), value(*id)?)))
             .collect();
+        values.extend(state.map(|state| (STATE.to_owned(), state)));
         let mut outputs = Vec::new();
         for output in &work.outputs {
             let value = computed(work.graph, &values, &output.name) ^ lie;
