@@ -1,22 +1,50 @@
 //! Plans of graphs with branches: parts side by side, and what explains them.
 
 use souk_memory::DType;
-use souk_onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode};
-use souk_scheduler::graph::{Bindings, Graph};
+use souk_onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
+};
+use souk_scheduler::graph::{Bindings, Graph, NodeId};
 use souk_scheduler::planning::{
     Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, Slowness, Throughput,
     plan,
 };
 
-/// `branches` chains of `depth` products that all read one input, and the sum of their ends.
-fn branches(branches: usize, depth: usize) -> Graph {
-    let node = |op: &str, input: Vec<String>, output: String| NodeProto {
+fn node(op: &str, input: Vec<String>, output: String) -> NodeProto {
+    NodeProto {
         op_type: Some(op.to_owned()),
         name: Some(output.clone()),
         input,
         output: vec![output],
         ..NodeProto::default()
+    }
+}
+
+/// A graph from `x` to `y`.
+fn imported(nodes: Vec<NodeProto>, weights: Vec<TensorProto>) -> Graph {
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            node: nodes,
+            name: Some("branches".to_owned()),
+            initializer: weights,
+            input: vec![float("x")],
+            output: vec![float("y")],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
     };
+    let bindings = Bindings::new().input("x", DType::F32, &[256, 256]);
+    Graph::import(encode(&model), &bindings).expect("it is valid")
+}
+
+/// `branches` chains of `depth` products that all read one input, and the sum of their ends.
+fn branches(branches: usize, depth: usize) -> Graph {
     let mut nodes = Vec::new();
     for branch in 0..branches {
         let mut last = "x".to_owned();
@@ -28,24 +56,7 @@ fn branches(branches: usize, depth: usize) -> Graph {
     }
     let ends = (0..branches).map(|branch| format!("b{branch}_{}", depth - 1));
     nodes.push(node("Sum", ends.collect(), "y".to_owned()));
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
-    let model = ModelProto {
-        ir_version: Some(8),
-        opset_import: vec![OperatorSetIdProto {
-            domain: None,
-            version: Some(17),
-        }],
-        graph: Some(GraphProto {
-            node: nodes,
-            name: Some("branches".to_owned()),
-            input: vec![float("x")],
-            output: vec![float("y")],
-            ..GraphProto::default()
-        }),
-        ..ModelProto::default()
-    };
-    let bindings = Bindings::new().input("x", DType::F32, &[256, 256]);
-    Graph::import(encode(&model), &bindings).expect("it is valid")
+    imported(nodes, Vec::new())
 }
 
 fn offer(label: &str, flops_per_second: f64, cost_per_second: f64) -> Offer {
@@ -124,6 +135,45 @@ fn one_sequence_goes_round_and_several_keep_devices_busy() {
     };
     let spread = planned(&graph, &offers, &spread);
     assert!(spread.makespan_seconds > one.makespan_seconds, "{spread:?}");
+}
+
+#[test]
+fn what_is_made_of_weights_alone_is_no_work_for_a_device() {
+    let weight = TensorProto {
+        dims: vec![256, 256],
+        data_type: Some(DType::F32.onnx_code()),
+        name: Some("w".to_owned()),
+        raw_data: Some(vec![0; 4 * 256 * 256].into()),
+        ..TensorProto::default()
+    };
+    let product = |left: &str, right: &str, made: &str| {
+        node(
+            "MatMul",
+            vec![left.to_owned(), right.to_owned()],
+            made.to_owned(),
+        )
+    };
+    let mut nodes = vec![product("w", "w", "c0")];
+    for n in 1..8 {
+        nodes.push(product(&format!("c{}", n - 1), "w", &format!("c{n}")));
+    }
+    for (from, to) in [("x", "a"), ("a", "b"), ("b", "c"), ("c", "y")] {
+        nodes.push(product(from, "c7", to));
+    }
+    let options = PlanOptions {
+        min_devices: 2,
+        max_devices: 2,
+        requests: 10,
+        sequences: 1,
+        ..PlanOptions::default()
+    };
+    let offers = [offer("a", 1e10, 1.0), offer("b", 1e10, 1.0)];
+    let graph = imported(nodes, vec![weight]);
+    let plan = planned(&graph, &offers, &options);
+    for part in &plan.parts {
+        let runs = |node: &NodeId| graph.nodes()[node.0].proto.input.contains(&"c7".to_owned());
+        assert!(part.nodes.iter().any(runs), "{plan:?}");
+    }
 }
 
 #[test]

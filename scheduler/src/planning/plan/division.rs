@@ -137,10 +137,18 @@ impl<'a> Model<'a> {
     pub(crate) fn with_times(
         graph: &'a Graph,
         offers: &'a [Offer],
-        times: Vec<Vec<f64>>,
+        mut times: Vec<Vec<f64>>,
         links: &'a Links,
         options: &'a PlanOptions,
     ) -> Self {
+        // What is made of constants alone is made once, by each part that wants it: no device has
+        // work for it in a run.
+        let stays = graph.stays(&graph.fixed());
+        for row in &mut times {
+            let once = row.iter_mut().zip(&stays).filter(|(_, stays)| !**stays);
+            let once = once.filter(|(seconds, _)| seconds.is_finite());
+            once.for_each(|(seconds, _)| *seconds = 0.0);
+        }
         let finite = |seconds: &f64| if seconds.is_finite() { *seconds } else { 0.0 };
         let missing = |seconds: &f64| usize::from(!seconds.is_finite());
         Self {
