@@ -15,7 +15,7 @@ use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encode};
 
 use crate::config::Config;
-use crate::weights::{WeightError, Weights};
+use crate::weights::{WeightError, Weights, separate};
 use nodes::Nodes;
 
 /// Token ids: `[1, sequence]`.
@@ -64,9 +64,10 @@ impl Decoder {
     /// [`WeightError`]: a weight that is missing, or not what the numbers say.
     pub(crate) fn build(
         config: &Config,
-        weights: Weights,
+        mut weights: Weights,
         room: usize,
     ) -> Result<Self, WeightError> {
+        separate(&mut weights, config)?;
         let mut nodes = Nodes::new(weights);
         let mut body = DecoderGraph {
             config,
@@ -152,12 +153,12 @@ impl DecoderGraph<'_> {
             hidden,
             layers,
             vocabulary,
-            head_width,
+            ref rotary,
             ..
         } = *self.config;
-        let [cosines, sines] = self.config.rotary.tables(room, head_width);
+        let [cosines, sines] = rotary.tables(room);
         for (name, table) in [("cosines", cosines), ("sines", sines)] {
-            self.nodes.table(name, [room, head_width / 2], table);
+            self.nodes.table(name, [room, rotary.width / 2], table);
         }
         let embedding = "model.embed_tokens.weight";
         let table = self.nodes.matrix(embedding, [vocabulary, hidden])?;
@@ -243,15 +244,15 @@ impl DecoderGraph<'_> {
     }
 
     fn rotated(&mut self, from: &str) -> String {
-        let interleaved = i64::from(self.config.rotary.interleaved);
+        let rotary = &self.config.rotary;
+        let mut attributes = vec![("interleaved", i64::from(rotary.interleaved))];
+        if rotary.width < self.config.head_width {
+            attributes.push(("rotary_embedding_dim", rotary.width as i64));
+        }
         let inputs = [from, "cosines", "sines", POSITIONS];
         let name = format!("{from}.rotated");
-        self.nodes.add(
-            "RotaryEmbedding",
-            &inputs,
-            &name,
-            &[("interleaved", interleaved)],
-        )
+        self.nodes
+            .add("RotaryEmbedding", &inputs, &name, &attributes)
     }
 
     fn attention(&mut self, layer: usize, from: &str) -> Result<String, WeightError> {

@@ -1,9 +1,13 @@
 //! Weights as files hold them: whole tensors, or integers with a scale for each block.
 
+mod joint;
+
 use std::collections::BTreeMap;
 
 use souk_memory::Tensor;
 use thiserror::Error;
+
+pub(crate) use joint::separate;
 
 /// Weights by name, in the words of Hugging Face's files.
 pub(crate) type Weights = BTreeMap<String, Weight>;

@@ -56,6 +56,16 @@ pub fn sizes(config: &Value) -> BTreeMap<String, Vec<usize>> {
         };
         own("input_layernorm.weight", &[hidden]);
         own("post_attention_layernorm.weight", &[hidden]);
+        own("self_attn.o_proj.weight", &[hidden, heads * width]);
+        own("mlp.down_proj.weight", &[hidden, wide]);
+        if config["model_type"] == "phi3" {
+            let rows = (heads + 2 * groups) * width;
+            own("self_attn.qkv_proj.weight", &[rows, hidden]);
+            own("mlp.gate_up_proj.weight", &[2 * wide, hidden]);
+            continue;
+        }
+        own("mlp.gate_proj.weight", &[wide, hidden]);
+        own("mlp.up_proj.weight", &[wide, hidden]);
         for (which, count) in [("q", heads), ("k", groups), ("v", groups)] {
             let rows = count * width;
             own(&format!("self_attn.{which}_proj.weight"), &[rows, hidden]);
@@ -66,10 +76,6 @@ pub fn sizes(config: &Value) -> BTreeMap<String, Vec<usize>> {
                 own(&format!("self_attn.{which}_norm.weight"), &[width]);
             }
         }
-        own("self_attn.o_proj.weight", &[hidden, heads * width]);
-        own("mlp.gate_proj.weight", &[wide, hidden]);
-        own("mlp.up_proj.weight", &[wide, hidden]);
-        own("mlp.down_proj.weight", &[hidden, wide]);
     }
     sizes
 }

@@ -34,11 +34,14 @@ impl Case {
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
     }
 
-    pub fn decoder(&self) -> Decoder {
+    fn model(&self) -> LanguageModel {
         let folder = tempfile::tempdir().unwrap();
         common::write_folder(folder.path(), &self.config, &common::weights(&self.config));
-        let model = LanguageModel::open(folder.path()).unwrap();
-        model.decoder(ROOM).unwrap()
+        LanguageModel::open(folder.path()).unwrap()
+    }
+
+    pub fn decoder(&self) -> Decoder {
+        self.model().decoder(ROOM).unwrap()
     }
 
     fn program(&self) -> (Box<dyn Program>, Decoder) {
@@ -58,7 +61,15 @@ pub fn near(found: &[f32], expected: &[f32], what: &str) {
     );
 }
 
-const CASES: [&str; 5] = ["llama", "llama-3", "mistral", "qwen2", "qwen3"];
+const CASES: [&str; 7] = [
+    "llama",
+    "llama-3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "phi3-long",
+];
 
 #[test]
 fn every_architecture_gives_the_logits_and_the_text_of_its_reference() {
@@ -104,7 +115,7 @@ fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<
 /// The other engines know nothing of decoders: what they give is what ONNX defines.
 #[test]
 fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
-    for name in ["llama-3", "qwen2"] {
+    for name in ["llama-3", "qwen2", "phi3-long"] {
         let case = Case::read(name);
         let mut decoder = case.decoder();
         let mut model = souk_onnx::decode(decoder.subgraph.model.clone()).unwrap();
@@ -269,6 +280,16 @@ fn a_sequence_longer_than_its_room_is_refused_and_stands() {
     ));
     assert_eq!(sequence.length(), case.prompt.len());
     sequence.push(&[1]).unwrap();
+}
+
+#[test]
+fn room_past_the_window_of_longrope_is_refused_by_name() {
+    let case = Case::read("phi3-long");
+    let refused = case.model().decoder(65).err().unwrap().to_string();
+    let expected = "the model's longrope is supported in its original window of 64 positions, \
+                    and 65 are wanted";
+    assert_eq!(refused, expected);
+    assert_eq!(case.model().positions(), 64);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::gguf_writer::Writer;
 use super::k_quants::{SuperBlock, q4_k, q6_k};
 
 /// What each tensor is called in GGUF files.
-const NAMES: [(&str, &str); 11] = [
+const NAMES: [(&str, &str); 13] = [
     ("input_layernorm", "attn_norm"),
     ("post_attention_layernorm", "ffn_norm"),
     ("self_attn.q_proj", "attn_q"),
@@ -24,6 +24,8 @@ const NAMES: [(&str, &str); 11] = [
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("self_attn.qkv_proj", "attn_qkv"),
+    ("mlp.gate_up_proj", "ffn_up"),
 ];
 
 fn name(known: &str) -> String {
@@ -71,12 +73,41 @@ fn metadata(writer: &mut Writer, config: &Value) {
     }
     let float = |key: &str| config[key].as_f64().unwrap() as f32;
     writer.float(&format!("{family}.rope.freq_base"), float("rope_theta"));
+    if let Some(share) = config["partial_rotary_factor"].as_f64() {
+        let heads = number("hidden_size").unwrap() / number("num_attention_heads").unwrap();
+        let turned = (f64::from(heads) * share) as u32;
+        writer.number(&format!("{family}.rope.dimension_count"), turned);
+    }
+    if let Some(original) = number("original_max_position_embeddings") {
+        long_angles(writer, config, original);
+    }
     let epsilon = format!("{family}.attention.layer_norm_rms_epsilon");
     writer.float(&epsilon, float("rms_norm_eps"));
     writer.text("tokenizer.ggml.model", "gpt2");
     let words = (0..number("vocab_size").unwrap()).map(|id| format!("w{id}"));
     writer.texts("tokenizer.ggml.tokens", &words.collect::<Vec<_>>());
     writer.texts("tokenizer.ggml.merges", &[]);
+}
+
+/// What files say of angles that are others past so many positions.
+fn long_angles(writer: &mut Writer, config: &Value, original: u32) {
+    let family = config["model_type"].as_str().unwrap();
+    let key = format!("{family}.rope.scaling.original_context_length");
+    writer.number(&key, original);
+    let times = config["max_position_embeddings"].as_f64().unwrap() / f64::from(original);
+    let grown = (1.0 + times.ln() / f64::from(original).ln()).sqrt();
+    let key = format!("{family}.rope.scaling.attn_factor");
+    writer.float(&key, grown as f32);
+    for which in ["short", "long"] {
+        let factors = config["rope_scaling"][format!("{which}_factor")].as_array();
+        let factors = factors
+            .unwrap()
+            .iter()
+            .map(|it| it.as_f64().unwrap() as f32);
+        let bytes: Vec<u8> = factors.flat_map(f32::to_le_bytes).collect();
+        let name = format!("rope_factors_{which}.weight");
+        writer.tensor(&name, 0, &[bytes.len() / 4], &bytes);
+    }
 }
 
 /// How matrices are written.
@@ -172,7 +203,7 @@ fn logits(file: &Bytes, prompt: &[u32]) -> Vec<f32> {
 
 #[test]
 fn a_gguf_file_gives_the_logits_of_its_reference() {
-    for name in ["llama", "qwen2", "qwen3"] {
+    for name in ["llama", "qwen2", "qwen3", "phi3", "phi3-long"] {
         let case = Case::read(name);
         let [file, _] = files(&case.config, Kind::F32);
         near(&logits(&file, &case.prompt), &case.logits[0], name);
@@ -190,12 +221,14 @@ fn halves_give_what_the_floats_they_stand_for_give() {
 /// Rows are rounded to bytes as well, so this is no closer than a byte is.
 #[test]
 fn blocks_give_nearly_what_the_floats_they_stand_for_give() {
-    for (kind, name) in [(Kind::Q8, "q8_0"), (Kind::Q4, "q4_0")] {
-        let case = Case::read("qwen3");
-        let [file, plain] = files(&case.config, kind);
-        let (found, expected) = (logits(&file, &case.prompt), logits(&plain, &case.prompt));
-        let apart = apart(&found, &expected);
-        assert!(apart < 0.03, "{name}: {apart}");
+    for name in ["qwen3", "phi3"] {
+        for (kind, blocks) in [(Kind::Q8, "q8_0"), (Kind::Q4, "q4_0")] {
+            let case = Case::read(name);
+            let [file, plain] = files(&case.config, kind);
+            let (found, expected) = (logits(&file, &case.prompt), logits(&plain, &case.prompt));
+            let apart = apart(&found, &expected);
+            assert!(apart < 0.03, "{name} {blocks}: {apart}");
+        }
     }
 }
 

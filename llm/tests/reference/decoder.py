@@ -25,12 +25,21 @@ LLAMA_3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.25, 2.0, 4.0],
+    "long_factor": [1.0, 2.0, 8.0, 16.0],
+}
 CASES = {
     "llama": {},
     "llama-3": {"rope_theta": 500000.0, "rope_scaling": LLAMA_3, "tie_word_embeddings": True},
     "mistral": {"model_type": "mistral", "head_dim": 32, "sliding_window": 64},
     "qwen2": {"model_type": "qwen2", "num_key_value_heads": 1, "rms_norm_eps": 1e-6},
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
+    "phi3": {"model_type": "phi3"},
+    "phi3-long": {
+        "model_type": "phi3", "partial_rotary_factor": 0.5, "rope_scaling": LONGROPE,
+        "original_max_position_embeddings": 64, "tie_word_embeddings": True,
+    },
 }
 
 
@@ -72,44 +81,66 @@ def normal(x, name, width, epsilon):
 
 
 def turns(config, width):
-    """Angles of each pair at position 1."""
+    """Angles of each pair at position 1, and what is turned grows by."""
     turn = config["rope_theta"] ** (-2.0 * np.arange(width // 2) / width)
     scaling = config.get("rope_scaling")
     if scaling is None:
-        return turn
+        return turn, 1
+    if scaling["rope_type"] == "longrope":
+        original = config["original_max_position_embeddings"]
+        times = config["max_position_embeddings"] / original
+        grown = np.sqrt(1 + np.log(times) / np.log(original))
+        return turn / np.array(scaling["short_factor"]), grown
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     whole = scaling["original_max_position_embeddings"] * turn / (2 * np.pi)
     share = np.clip((whole - low) / (high - low), 0, 1)
-    return share * turn + (1 - share) * turn / scaling["factor"]
+    return share * turn + (1 - share) * turn / scaling["factor"], 1
 
 
-def rotated(x, angles):
-    """Pairs half a head apart, turned by their angles: [position, head, width]."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], -1)
+def rotated(config, x):
+    """Pairs half of what is turned apart, turned by their angles: [position, head, width]."""
+    width = int(x.shape[-1] * config.get("partial_rotary_factor", 1))
+    turn, grown = turns(config, width)
+    angles = np.arange(len(x))[:, None] * turn
+    first, second, rest = np.split(x, [width // 2, width], -1)
+    cosine, sine = grown * np.cos(angles)[:, None], grown * np.sin(angles)[:, None]
+    turned = [first * cosine - second * sine, first * sine + second * cosine, rest]
+    return np.concatenate(turned, -1)
+
+
+def joint(x, name, sizes):
+    """Products with matrices that lie one below the other."""
+    y = x @ weight(name, sum(sizes), x.shape[-1]).T
+    return np.split(y, np.cumsum(sizes)[:-1], -1)
 
 
 def attention(config, layer, x):
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    groups = config["num_key_value_heads"]
+    family, hidden = config["model_type"], config["hidden_size"]
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     width = config.get("head_dim", hidden // heads)
     base = f"model.layers.{layer}.self_attn."
+    counts = {"q": heads, "k": groups, "v": groups}
+    if family == "phi3":
+        parts = joint(x, base + "qkv_proj.weight", [count * width for count in counts.values()])
+        made = dict(zip(counts, parts))
+    else:
+        made = {
+            which: x @ weight(f"{base}{which}_proj.weight", count * width, hidden).T
+            for which, count in counts.items()
+        }
 
-    def by_head(which, count):
-        y = x @ weight(f"{base}{which}_proj.weight", count * width, hidden).T
-        if config["model_type"] == "qwen2":
-            y = y + weight(f"{base}{which}_proj.bias", count * width)
-        y = y.reshape(len(x), count, width)
-        if config["model_type"] == "qwen3" and which != "v":
+    def by_head(which):
+        y = made[which]
+        if family == "qwen2":
+            y = y + weight(f"{base}{which}_proj.bias", counts[which] * width)
+        y = y.reshape(len(x), counts[which], width)
+        if family == "qwen3" and which != "v":
             y = normal(y, f"{base}{which}_norm.weight", width, config["rms_norm_eps"])
         return y
 
-    angles = np.arange(len(x))[:, None] * turns(config, width)
-    q = rotated(by_head("q", heads), angles)
-    k = rotated(by_head("k", groups), angles).repeat(heads // groups, axis=1)
-    v = by_head("v", groups).repeat(heads // groups, axis=1)
+    q = rotated(config, by_head("q"))
+    k = rotated(config, by_head("k")).repeat(heads // groups, axis=1)
+    v = by_head("v").repeat(heads // groups, axis=1)
     scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(width)
     scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
@@ -121,8 +152,11 @@ def attention(config, layer, x):
 def feed_forward(config, layer, x):
     hidden, wide = config["hidden_size"], config["intermediate_size"]
     base = f"model.layers.{layer}.mlp."
-    gate = x @ weight(base + "gate_proj.weight", wide, hidden).T
-    up = x @ weight(base + "up_proj.weight", wide, hidden).T
+    if config["model_type"] == "phi3":
+        gate, up = joint(x, base + "gate_up_proj.weight", [wide, wide])
+    else:
+        gate = x @ weight(base + "gate_proj.weight", wide, hidden).T
+        up = x @ weight(base + "up_proj.weight", wide, hidden).T
     return (gate / (1 + np.exp(-gate)) * up) @ weight(base + "down_proj.weight", hidden, wide).T
 
 

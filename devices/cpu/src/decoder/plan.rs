@@ -73,8 +73,12 @@ pub(super) enum Action {
     Quantise,
     /// A product, with a bias for each column or none; a second value is added to the result.
     Product { matrix: usize, bias: Vec<f32> },
-    /// Each head turned by its position.
-    Rotate { table: usize, interleaved: bool },
+    /// Each head turned by its position, from its first number on as far as the table goes.
+    Rotate {
+        table: usize,
+        interleaved: bool,
+        head_width: usize,
+    },
     /// Rows written into a state.
     Keep { state: usize },
     /// What each query finds in two states.

@@ -159,8 +159,8 @@ impl Run<'_> {
                 }
             }
             (Action::Quantise, Some(to)) => rows::quantise(isa, self.made(to, task), read(0)),
-            (Action::Rotate { table, interleaved }, Some(to)) => {
-                self.rotate(*table, *interleaved, self.made(to, task), read(0), task);
+            (Action::Rotate { .. }, Some(to)) => {
+                self.rotate(step, self.made(to, task), read(0), task);
             }
             (Action::Gate, Some(to)) => rows::gate(isa, self.made(to, task), read(0), read(1)),
             (Action::Add, Some(to)) => rows::add(isa, self.made(to, task), read(0), read(1)),
@@ -196,17 +196,28 @@ impl Run<'_> {
         }
     }
 
-    fn rotate(&self, table: usize, neighbours: bool, to: &mut [f32], from: &[f32], task: usize) {
+    fn rotate(&self, step: &DecoderStep, to: &mut [f32], from: &[f32], task: usize) {
+        let Action::Rotate {
+            table,
+            interleaved,
+            head_width,
+        } = step.action
+        else {
+            unreachable!("it is called for this action");
+        };
         let table = &self.model.plan.tables[table];
         let start = self.given.positions[task] * table.width;
         let cosines = &table.cosines[start..start + table.width];
         let sines = &table.sines[start..start + table.width];
-        let width = table.width * 2;
-        for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(width)) {
-            match neighbours {
+        let heads = from.chunks_exact(head_width);
+        for (to, from) in to.chunks_exact_mut(head_width).zip(heads) {
+            let (to, to_rest) = to.split_at_mut(table.width * 2);
+            let (from, rest) = from.split_at(table.width * 2);
+            match interleaved {
                 true => rows::rotate_neighbours(self.model.isa, to, from, cosines, sines),
                 false => rows::rotate_halves(self.model.isa, to, from, cosines, sines),
             }
+            to_rest.copy_from_slice(rest);
         }
     }
 

@@ -359,16 +359,22 @@ impl<'a> Reader<'a> {
         };
         let positions = self.input(node, 3, 2)?;
         agree(&mut self.inputs.positions, positions)?;
-        if !matches!(node.int("rotary_embedding_dim"), None | Some(0)) {
-            return None;
-        }
-        let table = self.table(node)?;
-        if self.tables[table].width * 2 * heads != self.widths[value] {
-            return None;
-        }
-        let interleaved = node.int("interleaved") == Some(1);
         let (width, rows) = (self.widths[value], self.counts[value]);
-        let action = Action::Rotate { table, interleaved };
+        let head_width = width / heads;
+        let stated = node.int("rotary_embedding_dim").unwrap_or(0);
+        let turned = match usize::try_from(stated).ok()? {
+            0 => head_width,
+            stated => stated,
+        };
+        let table = self.table(node)?;
+        if self.tables[table].width * 2 != turned || turned > head_width {
+            return None;
+        }
+        let action = Action::Rotate {
+            table,
+            interleaved: node.int("interleaved") == Some(1),
+            head_width,
+        };
         Some(Meaning::Rows(
             self.step(action, vec![value], width, rows),
             view,
