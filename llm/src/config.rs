@@ -3,17 +3,19 @@
 
 mod file;
 mod rotary;
+mod window;
 
 use thiserror::Error;
 
 pub use rotary::Rotary;
+pub use window::{LocalLayers, Window};
 
-/// The families of decoders that are known. They differ in biases and norms alone.
+/// The families of decoders that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// Llama 2 and 3, SmolLM and all that call themselves so.
     Llama,
-    /// Mistral, within its window.
+    /// Mistral.
     Mistral,
     /// Qwen 2 and 2.5: biases at queries, keys and values.
     Qwen2,
@@ -21,6 +23,10 @@ pub enum Architecture {
     Qwen3,
     /// Phi 3 and 4: matrices that take the same rows lie one below the other.
     Phi3,
+    /// Gemma 2: norms on both sides, gates by Gauss' curve, scores and logits with a limit.
+    Gemma2,
+    /// Gemma 3: Gemma 2's, queries and keys normalised in place of limits.
+    Gemma3,
 }
 
 /// A decoder in numbers.
@@ -50,6 +56,15 @@ pub struct Config {
     pub bound: Option<usize>,
     /// How positions are told.
     pub rotary: Rotary,
+    /// The window of layers that have one.
+    pub window: Option<Window>,
+    /// What products of queries and keys are multiplied by; none where it is by one through the
+    /// root of a head's width.
+    pub score_factor: Option<f32>,
+    /// What scores stay below, if anything.
+    pub score_limit: Option<f32>,
+    /// What logits stay below, if anything.
+    pub logit_limit: Option<f32>,
 }
 
 /// Why a model's numbers are refused.
@@ -59,7 +74,10 @@ pub enum ConfigError {
     #[error("config.json: {0}")]
     Json(#[from] serde_json::Error),
     /// A family that is not known.
-    #[error("models of type {0:?} are not known; known are llama, mistral, phi3, qwen2, qwen3")]
+    #[error(
+        "models of type {0:?} are not known; known are gemma2, gemma3_text, \
+         llama, mistral, phi3, qwen2, qwen3"
+    )]
     Architecture(String),
     /// A feature that is not known.
     #[error("{key} = {value} is not supported")]
@@ -89,6 +107,8 @@ impl Architecture {
     /// [`ConfigError::Architecture`].
     pub fn named(name: &str) -> Result<Self, ConfigError> {
         match name {
+            "gemma2" => Ok(Self::Gemma2),
+            "gemma3" => Ok(Self::Gemma3),
             "llama" => Ok(Self::Llama),
             "mistral" => Ok(Self::Mistral),
             "phi3" => Ok(Self::Phi3),
@@ -107,7 +127,7 @@ impl Architecture {
     /// Whether queries and keys are normalised by head.
     #[must_use]
     pub fn has_head_norms(self) -> bool {
-        self == Self::Qwen3
+        matches!(self, Self::Qwen3 | Self::Gemma3)
     }
 
     /// Whether queries, keys and values are made by one matrix, and what a gate lets through by
@@ -116,9 +136,31 @@ impl Architecture {
     pub fn has_joint_matrices(self) -> bool {
         self == Self::Phi3
     }
+
+    /// Whether it is one of Gemma's: embeddings grow by the root of their width, what attention
+    /// and the feed-forward part give is normalised, gates are Gauss' curve.
+    #[must_use]
+    pub fn is_gemma(self) -> bool {
+        matches!(self, Self::Gemma2 | Self::Gemma3)
+    }
+
+    /// What scores and logits stay below where a model does not say.
+    pub(crate) fn limits(self) -> [Option<f32>; 2] {
+        match self {
+            Self::Gemma2 => [Some(50.0), Some(30.0)],
+            _ => [None, None],
+        }
+    }
 }
 
 impl Config {
+    /// Positions that a token sees in a layer, if not all.
+    #[must_use]
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        let window = self.window.as_ref()?;
+        window.layers.has(layer).then_some(window.positions)
+    }
+
     /// The same, if it can be.
     ///
     /// # Errors
@@ -175,17 +217,46 @@ mod tests {
         assert_eq!(yarn, "rope_scaling.rope_type = yarn is not supported");
         let heads = refusal(r#", "head_dim": 7"#);
         assert_eq!(heads, "head_dim = 7 makes no decoder");
+        let limit = refusal(r#", "attn_logit_softcapping": 50"#);
+        assert_eq!(limit, "attn_logit_softcapping = 50 is not supported");
+        let pictures = Config::read(br#"{"model_type": "gemma3", "text_config": {}}"#);
+        let pictures = pictures.unwrap_err().to_string();
+        assert!(pictures.starts_with("models of type \"gemma3\" are not known"));
         let other = json("").replace("llama", "mamba");
         let other = Config::read(other.as_bytes()).unwrap_err().to_string();
         assert!(other.starts_with("models of type \"mamba\" are not known"));
     }
 
     #[test]
-    fn a_window_that_slides_bounds_the_positions() {
-        let of = |more: &str| Config::read(json(more).as_bytes()).unwrap().positions;
-        assert_eq!(of(r#", "sliding_window": 32"#), 32);
+    fn layers_have_the_window_that_the_file_says() {
+        let of = |family: &str, more: &str| {
+            let json = json(more).replace("llama", family);
+            let config = Config::read(json.as_bytes()).unwrap();
+            assert_eq!(config.positions, 128);
+            [0, 1].map(|layer| config.window_of(layer))
+        };
+        assert_eq!(of("mistral", r#", "sliding_window": 32"#), [Some(32); 2]);
         let unused = r#", "sliding_window": 32, "use_sliding_window": false"#;
-        assert_eq!(of(unused), 128);
+        assert_eq!(of("mistral", unused), [None; 2]);
+        assert_eq!(of("qwen2", r#", "sliding_window": 32"#), [None; 2]);
+        let upper = r#", "sliding_window": 32, "use_sliding_window": true,
+            "max_window_layers": 1"#;
+        assert_eq!(of("qwen2", upper), [None, Some(32)]);
+        let listed = r#", "sliding_window": 32,
+            "layer_types": ["full_attention", "sliding_attention"]"#;
+        assert_eq!(of("gemma3_text", listed), [None, Some(32)]);
+        assert_eq!(of("gemma2", r#", "sliding_window": 32"#), [Some(32), None]);
+    }
+
+    #[test]
+    fn longrope_is_read_in_its_original_window() {
+        let scaling = r#", "original_max_position_embeddings": 64, "rope_scaling": {
+            "type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1, 1, 2], "long_factor": []}"#;
+        let config = Config::read(json(scaling).replace("llama", "phi3").as_bytes()).unwrap();
+        assert_eq!((config.positions, config.bound), (64, Some(64)));
+        assert!((config.rotary.factor - (7.0f64 / 6.0).sqrt()).abs() < 1e-12);
+        let missing = refusal(r#", "rope_scaling": {"type": "longrope"}"#);
+        assert_eq!(missing, "rope_scaling.short_factor = null is not supported");
     }
 
     #[test]

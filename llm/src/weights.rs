@@ -1,6 +1,7 @@
 //! Weights as files hold them: whole tensors, or integers with a scale for each block.
 
 mod joint;
+mod norms;
 
 use std::collections::BTreeMap;
 
@@ -8,6 +9,7 @@ use souk_memory::Tensor;
 use thiserror::Error;
 
 pub(crate) use joint::separate;
+pub(crate) use norms::raise_norms;
 
 /// Weights by name, in the words of Hugging Face's files.
 pub(crate) type Weights = BTreeMap<String, Weight>;

@@ -32,6 +32,9 @@ pub(super) struct Scaling {
     pub original_max_position_embeddings: Option<f64>,
     short_factor: Option<Vec<f64>>,
     attention_factor: Option<f64>,
+    /// The same of layers without a window, and of those with one, where they are parted.
+    pub full_attention: Option<Box<Scaling>>,
+    pub sliding_attention: Option<Box<Scaling>>,
 }
 
 /// A number that has to be there.

@@ -87,7 +87,10 @@ fn known_name(name: &str, architecture: Architecture) -> Option<String> {
     let (part, ending) = rest.rsplit_once('.')?;
     let part = match part {
         "attn_norm" => "input_layernorm",
+        "ffn_norm" if architecture.is_gemma() => "pre_feedforward_layernorm",
         "ffn_norm" => "post_attention_layernorm",
+        "post_attention_norm" => "post_attention_layernorm",
+        "post_ffw_norm" => "post_feedforward_layernorm",
         "attn_q" => "self_attn.q_proj",
         "attn_k" => "self_attn.k_proj",
         "attn_v" => "self_attn.v_proj",

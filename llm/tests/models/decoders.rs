@@ -61,7 +61,7 @@ pub fn near(found: &[f32], expected: &[f32], what: &str) {
     );
 }
 
-const CASES: [&str; 7] = [
+const CASES: [&str; 10] = [
     "llama",
     "llama-3",
     "mistral",
@@ -69,6 +69,9 @@ const CASES: [&str; 7] = [
     "qwen3",
     "phi3",
     "phi3-long",
+    "mistral-window",
+    "gemma2",
+    "gemma3",
 ];
 
 #[test]
@@ -112,10 +115,30 @@ fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<
     (text, generated.ending)
 }
 
+/// They alone refuse a step that does not fit in these words: others leave it to the operator.
+#[test]
+fn every_architecture_runs_on_the_kernels_of_decoders() {
+    for name in CASES {
+        let (program, decoder) = Case::read(name).program();
+        let states = decoder.states.iter().map(|port| State {
+            port: port.clone(),
+            value: decoder.empty_cache(10),
+        });
+        let mut session = program.session(states.collect()).unwrap();
+        let given = stepped(&mut *session, &[(0, &[1, 2], 9)]);
+        let refused = given[0].1.as_ref().unwrap_err();
+        assert!(
+            refused.contains("2 rows do not fit at 9 of 10"),
+            "{name}: {refused}"
+        );
+    }
+}
+
 /// The other engines know nothing of decoders: what they give is what ONNX defines.
 #[test]
 fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
-    for name in ["llama-3", "qwen2", "phi3-long"] {
+    let families = ["llama-3", "qwen2", "phi3-long", "mistral-window"];
+    for name in families.into_iter().chain(["gemma2", "gemma3"]) {
         let case = Case::read(name);
         let mut decoder = case.decoder();
         let mut model = souk_onnx::decode(decoder.subgraph.model.clone()).unwrap();
@@ -135,7 +158,7 @@ fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
 
 #[test]
 fn tokens_one_by_one_give_the_bits_that_they_give_at_once() {
-    for name in ["llama", "qwen3"] {
+    for name in ["llama", "qwen3", "gemma2", "gemma3"] {
         let case = Case::read(name);
         let (program, decoder) = case.program();
         let mut sequence = common::sequence(&*program, &decoder, ROOM);
@@ -173,7 +196,7 @@ fn stepped(session: &mut dyn Session, steps: &[(u32, &[u32], usize)]) -> Given {
 
 #[test]
 fn sequences_of_one_session_give_the_bits_that_each_gives_alone() {
-    for name in ["llama", "qwen3"] {
+    for name in ["llama", "qwen3", "gemma3"] {
         let case = Case::read(name);
         let (program, decoder) = case.program();
         let session = || {

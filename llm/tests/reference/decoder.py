@@ -42,6 +42,22 @@ CASES = {
     },
 }
 
+GEMMA = {
+    "head_dim": 32, "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 24, "tie_word_embeddings": True, "sliding_window": 7,
+}
+CASES |= {
+    "mistral-window": {"model_type": "mistral", "sliding_window": 5},
+    "gemma2": GEMMA | {
+        "model_type": "gemma2", "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0,
+    },
+    "gemma3": GEMMA | {
+        "model_type": "gemma3_text", "sliding_window_pattern": 2, "num_key_value_heads": 1,
+        "tie_word_embeddings": False, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+}
+
 
 def mixed(words):
     """SplitMix64's finaliser, on arrays."""
@@ -76,16 +92,35 @@ def prompt(name, vocabulary):
     return [int(word) for word in mixed(seed_of(name) + np.arange(9, dtype=np.uint64)) % vocabulary]
 
 
-def normal(x, name, width, epsilon):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight(name, width)
+def is_gemma(config):
+    return config["model_type"].startswith("gemma")
 
 
-def turns(config, width):
+def normal(config, x, name):
+    scale = weight(name, x.shape[-1]) + is_gemma(config)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + config["rms_norm_eps"]) * scale
+
+
+def bounded(x, limit):
+    return x if limit is None else limit * np.tanh(x / limit)
+
+
+def window(config, layer):
+    """Positions that a token sees, itself among them; none where it sees all."""
+    every = {"gemma2": 2, "gemma3_text": config.get("sliding_window_pattern")}
+    last_of = every.get(config["model_type"], layer + 2)
+    return config.get("sliding_window") if (layer + 1) % last_of else None
+
+
+def turns(config, width, is_local):
     """Angles of each pair at position 1, and what is turned grows by."""
-    turn = config["rope_theta"] ** (-2.0 * np.arange(width // 2) / width)
+    base = config["rope_local_base_freq" if is_local else "rope_theta"]
+    turn = base ** (-2.0 * np.arange(width // 2) / width)
     scaling = config.get("rope_scaling")
-    if scaling is None:
+    if scaling is None or is_local:
         return turn, 1
+    if scaling["rope_type"] == "linear":
+        return turn / scaling["factor"], 1
     if scaling["rope_type"] == "longrope":
         original = config["original_max_position_embeddings"]
         times = config["max_position_embeddings"] / original
@@ -97,10 +132,10 @@ def turns(config, width):
     return share * turn + (1 - share) * turn / scaling["factor"], 1
 
 
-def rotated(config, x):
+def rotated(config, x, is_local):
     """Pairs half of what is turned apart, turned by their angles: [position, head, width]."""
     width = int(x.shape[-1] * config.get("partial_rotary_factor", 1))
-    turn, grown = turns(config, width)
+    turn, grown = turns(config, width, is_local)
     angles = np.arange(len(x))[:, None] * turn
     first, second, rest = np.split(x, [width // 2, width], -1)
     cosine, sine = grown * np.cos(angles)[:, None], grown * np.sin(angles)[:, None]
@@ -134,15 +169,19 @@ def attention(config, layer, x):
         if family == "qwen2":
             y = y + weight(f"{base}{which}_proj.bias", counts[which] * width)
         y = y.reshape(len(x), counts[which], width)
-        if family == "qwen3" and which != "v":
-            y = normal(y, f"{base}{which}_norm.weight", width, config["rms_norm_eps"])
+        if family in ("qwen3", "gemma3_text") and which != "v":
+            y = normal(config, y, f"{base}{which}_norm.weight")
         return y
 
-    q = rotated(config, by_head("q"))
-    k = rotated(config, by_head("k")).repeat(heads // groups, axis=1)
+    seen = window(config, layer)
+    is_local = family == "gemma3_text" and seen is not None
+    q = rotated(config, by_head("q"), is_local)
+    k = rotated(config, by_head("k"), is_local).repeat(heads // groups, axis=1)
     v = by_head("v").repeat(heads // groups, axis=1)
-    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(width)
-    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(config.get("query_pre_attn_scalar", width))
+    scores = bounded(scores, config.get("attn_logit_softcapping"))
+    ahead = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
+    scores = np.where((ahead >= 0) & (ahead < (seen or len(x))), scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     shares = shares / shares.sum(-1, keepdims=True)
     seen = np.einsum("hqk,khd->qhd", shares, v).reshape(len(x), heads * width)
@@ -157,23 +196,36 @@ def feed_forward(config, layer, x):
     else:
         gate = x @ weight(base + "gate_proj.weight", wide, hidden).T
         up = x @ weight(base + "up_proj.weight", wide, hidden).T
-    return (gate / (1 + np.exp(-gate)) * up) @ weight(base + "down_proj.weight", hidden, wide).T
+    if is_gemma(config):
+        gate = gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) / 2
+    else:
+        gate = gate / (1 + np.exp(-gate))
+    return (gate * up) @ weight(base + "down_proj.weight", hidden, wide).T
 
 
 def logits(config, tokens):
     """Those after each token."""
-    hidden, epsilon = config["hidden_size"], config["rms_norm_eps"]
+    hidden = config["hidden_size"]
     embedding = weight("model.embed_tokens.weight", config["vocab_size"], hidden)
-    x = embedding[tokens]
+    x = embedding[tokens] * (np.sqrt(hidden) if is_gemma(config) else 1)
     for layer in range(config["num_hidden_layers"]):
         base = f"model.layers.{layer}."
-        x = x + attention(config, layer, normal(x, base + "input_layernorm.weight", hidden, epsilon))
-        y = normal(x, base + "post_attention_layernorm.weight", hidden, epsilon)
-        x = x + feed_forward(config, layer, y)
-    x = normal(x, "model.norm.weight", hidden, epsilon)
-    if config["tie_word_embeddings"]:
-        return x @ embedding.T
-    return x @ weight("lm_head.weight", config["vocab_size"], hidden).T
+
+        def norm(y, name):
+            return normal(config, y, f"{base}{name}_layernorm.weight")
+
+        seen = attention(config, layer, norm(x, "input"))
+        if is_gemma(config):
+            x = x + norm(seen, "post_attention")
+            made = feed_forward(config, layer, norm(x, "pre_feedforward"))
+            x = x + norm(made, "post_feedforward")
+        else:
+            x = x + seen
+            x = x + feed_forward(config, layer, norm(x, "post_attention"))
+    x = normal(config, x, "model.norm.weight")
+    tied = config["tie_word_embeddings"]
+    head = embedding if tied else weight("lm_head.weight", config["vocab_size"], hidden)
+    return bounded(x @ head.T, config.get("final_logit_softcapping"))
 
 
 def case(name):

@@ -7,7 +7,7 @@ use super::DecoderModel;
 use super::attention::{self, CacheAttention, RowBlock};
 use super::cache::RowPlace;
 use super::matrix::Matrix;
-use super::plan::{Action, DecoderStep, RowCount, RowsId};
+use super::plan::{Action, Curve, DecoderStep, RowCount, RowsId};
 use super::products::{Results, Rows, product};
 use super::rows;
 use crate::tiled::worker_pool::Memory;
@@ -162,7 +162,16 @@ impl Run<'_> {
             (Action::Rotate { .. }, Some(to)) => {
                 self.rotate(step, self.made(to, task), read(0), task);
             }
-            (Action::Gate, Some(to)) => rows::gate(isa, self.made(to, task), read(0), read(1)),
+            (Action::Gate { curve }, Some(to)) => match curve {
+                Curve::Logistic => rows::gate(isa, self.made(to, task), read(0), read(1)),
+                Curve::Gauss => rows::gate_gauss(isa, self.made(to, task), read(0), read(1)),
+            },
+            (Action::Scale { factor }, Some(to)) => {
+                rows::scale(isa, self.made(to, task), read(0), *factor);
+            }
+            (Action::Bend { inner, outer }, Some(to)) => {
+                rows::bend(isa, self.made(to, task), read(0), *inner, *outer);
+            }
             (Action::Add, Some(to)) => rows::add(isa, self.made(to, task), read(0), read(1)),
             (_, None) => unreachable!("only keeping makes no value"),
         }
@@ -243,6 +252,8 @@ impl Run<'_> {
             values,
             heads,
             scale,
+            limit,
+            window,
         } = step.action
         else {
             unreachable!("it is called for this action");
@@ -261,6 +272,8 @@ impl Run<'_> {
             stride: plan.places[to].width,
             group: heads / plan.states[keys].heads,
             scale,
+            limit,
+            window,
             shared: self.shared,
         };
         attention.task(task);

@@ -2,7 +2,7 @@
 
 use super::super::ModelError;
 use super::text;
-use crate::config::{Architecture, Config, ConfigError, Rotary};
+use crate::config::{Architecture, Config, ConfigError, LocalLayers, Rotary, Window};
 use crate::gguf::{Gguf, Value};
 use crate::weights::Weight;
 
@@ -34,11 +34,14 @@ pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
         .map_or(0, <[Value]>::len);
     let epsilon = numbers.key("attention.layer_norm_rms_epsilon");
     let epsilon = file.float(&epsilon).ok_or(ModelError::GgufLacks(epsilon))?;
-    let (positions, bound) = numbers.positions(architecture)?;
+    let layers = numbers.number("block_count")?;
+    let (positions, bound) = numbers.positions()?;
+    let rotary = numbers.rotary(architecture, head_width)?;
+    let [score_limit, logit_limit] = architecture.limits();
     let config = Config {
         architecture,
         hidden,
-        layers: numbers.number("block_count")?,
+        layers,
         heads,
         key_heads: numbers.number_or("attention.head_count_kv", heads)?,
         head_width,
@@ -47,9 +50,32 @@ pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
         epsilon: epsilon as f32,
         positions,
         bound,
-        rotary: numbers.rotary(architecture, head_width)?,
+        window: numbers.window(architecture, &rotary)?,
+        rotary,
+        score_factor: score_factor(architecture, layers, [hidden, heads, head_width]),
+        score_limit: numbers.limit("attn_logit_softcapping", score_limit),
+        logit_limit: numbers.limit("final_logit_softcapping", logit_limit),
     };
     Ok(config.checked()?)
+}
+
+/// What scores of Gemma's are multiplied by: files do not say, but that their largest models have
+/// the width that heads would have if they shared the stream's.
+fn score_factor(
+    architecture: Architecture,
+    layers: usize,
+    [hidden, heads, head_width]: [usize; 3],
+) -> Option<f32> {
+    let largest = match architecture {
+        Architecture::Gemma2 => 46,
+        Architecture::Gemma3 => 62,
+        _ => return None,
+    };
+    let width = match layers == largest {
+        true => hidden.checked_div(heads).unwrap_or(0),
+        false => head_width,
+    };
+    Some((width as f64).powf(-0.5) as f32)
 }
 
 impl Numbers<'_> {
@@ -76,22 +102,60 @@ impl Numbers<'_> {
         self.file.float(&self.key(part)).unwrap_or(otherwise)
     }
 
-    /// Positions it was made for, and within which a window that slides shows everything; and
-    /// those past which its angles would be others.
-    fn positions(&self, architecture: Architecture) -> Result<(usize, Option<usize>), ModelError> {
+    /// Positions it was made for, and those past which its angles would be others.
+    fn positions(&self) -> Result<(usize, Option<usize>), ModelError> {
         let made_for = self.number("context_length")?;
-        let window = match architecture {
-            // Zero stands for none.
-            Architecture::Phi3 => Some(self.number_or("attention.sliding_window", 0)?),
-            _ => None,
-        };
         let bound = match self.table(DIVISORS_SHORT)?.is_empty() {
             true => None,
             false => Some(self.number("rope.scaling.original_context_length")?),
         };
-        let bounds = [window.filter(|window| *window > 0), bound];
-        let positions = bounds.into_iter().flatten().fold(made_for, usize::min);
-        Ok((positions, bound))
+        Ok((bound.map_or(made_for, |bound| bound.min(made_for)), bound))
+    }
+
+    /// The window of families that have one; zero stands for none.
+    fn window(
+        &self,
+        architecture: Architecture,
+        rotary: &Rotary,
+    ) -> Result<Option<Window>, ModelError> {
+        let (otherwise, every) = match architecture {
+            Architecture::Gemma2 => (4096, Some(2)),
+            Architecture::Gemma3 => (0, Some(6)),
+            Architecture::Phi3 => (0, None),
+            _ => return Ok(None),
+        };
+        let positions = self.number_or("attention.sliding_window", otherwise)?;
+        let key = self.key("attention.sliding_window_pattern");
+        let layers = match (self.file.array(&key), every) {
+            (Some(listed), _) => {
+                let is_local = |value: &Value| *value == Value::Bool(true);
+                LocalLayers::Listed(listed.iter().map(is_local).collect())
+            }
+            (None, Some(every)) => {
+                let every = self.number_or("attention.sliding_window_pattern", every)?;
+                LocalLayers::AllButLastOf(every)
+            }
+            (None, None) => LocalLayers::From(0),
+        };
+        let base = self.file.float(&self.key("rope.freq_base_swa"));
+        let otherwise = (architecture == Architecture::Gemma3).then_some(10_000.0);
+        let rotary = base
+            .or(otherwise)
+            .map(|base| Rotary::plain(rotary.width, base));
+        let window = Window {
+            positions,
+            layers,
+            rotary,
+        };
+        Ok((positions > 0).then_some(window))
+    }
+
+    fn limit(&self, part: &str, otherwise: Option<f32>) -> Option<f32> {
+        let stated = self.file.float(&self.key(part));
+        // Zero stands for none.
+        stated
+            .map_or(otherwise, |limit| Some(limit as f32))
+            .filter(|limit| *limit > 0.0)
     }
 
     fn rotary(&self, architecture: Architecture, head_width: usize) -> Result<Rotary, ModelError> {
