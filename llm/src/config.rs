@@ -185,7 +185,7 @@ impl Config {
             return Err(ConfigError::Number { key, value });
         }
         let turned = self.rotary.width;
-        if turned == 0 || turned > self.head_width || !turned.is_multiple_of(2) {
+        if turned > self.head_width {
             let (key, value) = ("head_dim", turned);
             return Err(ConfigError::Number { key, value });
         }
@@ -217,6 +217,10 @@ mod tests {
         assert_eq!(yarn, "rope_scaling.rope_type = yarn is not supported");
         let heads = refusal(r#", "head_dim": 7"#);
         assert_eq!(heads, "head_dim = 7 makes no decoder");
+        let huge = refusal(
+            r#", "head_dim": 90000000000000, "rope_scaling": {"type": "linear", "factor": 2}"#,
+        );
+        assert_eq!(huge, "head_dim = 90000000000000 makes no decoder");
         let limit = refusal(r#", "attn_logit_softcapping": 50"#);
         assert_eq!(limit, "attn_logit_softcapping = 50 is not supported");
         let pictures = Config::read(br#"{"model_type": "gemma3", "text_config": {}}"#);

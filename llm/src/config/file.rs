@@ -186,7 +186,7 @@ impl ConfigFile {
         let share = scaling.and_then(|it| it.partial_rotary_factor);
         let share = share.or(self.partial_rotary_factor).unwrap_or(1.0);
         let width = (head_width as f64 * share) as usize;
-        Ok(Rotary::plain(width, base.unwrap_or(otherwise)))
+        Rotary::plain(width, base.unwrap_or(otherwise))
     }
 
     /// The window, if there is one and layers have it.
@@ -214,7 +214,7 @@ impl ConfigFile {
             true => {
                 let base = local.and_then(|it| it.rope_theta);
                 let base = base.or(self.rope_local_base_freq).unwrap_or(10_000.0);
-                let mut rotary = Rotary::plain(head_width, base);
+                let mut rotary = Rotary::plain(head_width, base)?;
                 if let Some(local) = local {
                     local.apply(&mut rotary, self.max_position_embeddings)?;
                 }

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::ConfigError;
+use super::{ConfigError, NUMBER_MAX};
 
 /// How positions are told.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,15 +113,21 @@ impl Scaling {
 
 impl Rotary {
     /// Angles that nothing scales.
-    #[must_use]
-    pub fn plain(width: usize, base: f64) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`ConfigError::Number`]: numbers that are no pairs, or too many to have a divisor each.
+    pub fn plain(width: usize, base: f64) -> Result<Self, ConfigError> {
+        if width == 0 || width > NUMBER_MAX || !width.is_multiple_of(2) {
+            let (key, value) = ("head_dim", width);
+            return Err(ConfigError::Number { key, value });
+        }
+        Ok(Self {
             width,
             base,
             interleaved: false,
             divisors: Vec::new(),
             factor: 1.0,
-        }
+        })
     }
 
     /// The angle of a pair at position 1, not divided.

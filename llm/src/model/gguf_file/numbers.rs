@@ -141,7 +141,8 @@ impl Numbers<'_> {
         let otherwise = (architecture == Architecture::Gemma3).then_some(10_000.0);
         let rotary = base
             .or(otherwise)
-            .map(|base| Rotary::plain(rotary.width, base));
+            .map(|base| Rotary::plain(rotary.width, base))
+            .transpose()?;
         let window = Window {
             positions,
             layers,
@@ -160,7 +161,7 @@ impl Numbers<'_> {
 
     fn rotary(&self, architecture: Architecture, head_width: usize) -> Result<Rotary, ModelError> {
         let width = self.number_or("rope.dimension_count", head_width)?;
-        let mut rotary = Rotary::plain(width, self.float_or("rope.freq_base", 10_000.0));
+        let mut rotary = Rotary::plain(width, self.float_or("rope.freq_base", 10_000.0))?;
         // Llama's converters put the numbers of a pair side by side; the others leave them.
         rotary.interleaved = architecture == Architecture::Llama;
         for name in [DIVISORS, DIVISORS_SHORT] {
