@@ -311,6 +311,18 @@ fn super_blocks_give_nearly_what_the_floats_they_stand_for_give() {
 }
 
 #[test]
+fn a_way_of_scaling_angles_that_is_not_known_is_refused_by_name() {
+    let mut file = Writer::default();
+    metadata(&mut file, &Case::read("qwen3").config);
+    file.text("qwen3.rope.scaling.type", "yarn");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, file.finish()).unwrap();
+    let refused = LanguageModel::open(&path).err().unwrap().to_string();
+    assert_eq!(refused, "rope.scaling.type = yarn is not supported");
+}
+
+#[test]
 fn a_vector_of_super_blocks_is_refused_by_name() {
     let case = wide();
     let mut file = Writer::default();
