@@ -102,6 +102,34 @@ mod tests {
         );
     }
 
+    /// Gemma's: the system's words are the user's, the assistant is the model, turns alternate.
+    #[test]
+    fn a_conversation_is_written_as_gemma_writes_it() {
+        let source = "{{ bos_token }}\n{%- if messages[0]['role'] == 'system' -%}\n    \
+            {%- if messages[0]['content'] is string -%}\n        \
+            {%- set first = messages[0]['content'] + '\n\n' -%}\n    {%- endif -%}\n    \
+            {%- set others = messages[1:] -%}\n{%- else -%}\n    {%- set first = '' -%}\n    \
+            {%- set others = messages -%}\n{%- endif -%}\n{%- for message in others -%}\n    \
+            {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}\n        \
+            {{ raise_exception('Conversation roles must alternate') }}\n    {%- endif -%}\n    \
+            {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}\n    \
+            {{ '<start_of_turn>' + role + '\n' + (first if loop.first else '') }}\n    \
+            {{- message['content'] | trim }}{{ '<end_of_turn>\n' }}\n{%- endfor -%}\n\
+            {%- if add_generation_prompt -%}\n    {{'<start_of_turn>model\n'}}\n{%- endif -%}\n";
+        let said = [
+            ("system", "be kind"),
+            ("user", " hello "),
+            ("assistant", "hi"),
+        ];
+        let text = rendered(source, &[&said[..], &[("user", "bye")]].concat()).unwrap();
+        assert_eq!(
+            text,
+            "<s><start_of_turn>user\nbe kind\n\nhello<end_of_turn>\n<start_of_turn>model\n\
+             hi<end_of_turn>\n<start_of_turn>user\nbye<end_of_turn>\n<start_of_turn>model\n"
+        );
+        assert!(rendered(source, &said[2..]).is_err());
+    }
+
     #[test]
     fn a_template_refuses_and_does_not_run_for_ever() {
         let refusing = "{{ raise_exception('roles must alternate') }}";

@@ -1,20 +1,32 @@
 //! What a decoder is made of, in numbers: as `config.json` states it, or the metadata of a GGUF
 //! file.
 
-use serde::Deserialize;
+mod file;
+mod rotary;
+mod window;
+
 use thiserror::Error;
 
-/// The families of decoders that are known. They differ in biases and norms alone.
+pub use rotary::Rotary;
+pub use window::{LocalLayers, Window};
+
+/// The families of decoders that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     /// Llama 2 and 3, SmolLM and all that call themselves so.
     Llama,
-    /// Mistral, within its window.
+    /// Mistral.
     Mistral,
     /// Qwen 2 and 2.5: biases at queries, keys and values.
     Qwen2,
     /// Qwen 3: queries and keys are normalised by head.
     Qwen3,
+    /// Phi 3 and 4: matrices that take the same rows lie one below the other.
+    Phi3,
+    /// Gemma 2: norms on both sides, gates by Gauss' curve, scores and logits with a limit.
+    Gemma2,
+    /// Gemma 3: Gemma 2's, queries and keys normalised in place of limits.
+    Gemma3,
 }
 
 /// A decoder in numbers.
@@ -40,19 +52,19 @@ pub struct Config {
     pub epsilon: f32,
     /// Positions the model was made for.
     pub positions: usize,
+    /// Positions past which its angles would be others.
+    pub bound: Option<usize>,
     /// How positions are told.
     pub rotary: Rotary,
-}
-
-/// Positions told by turning pairs of numbers.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Rotary {
-    /// The base of the angles' geometric series.
-    pub base: f64,
-    /// Whether a pair are neighbours; else they are half a head apart.
-    pub interleaved: bool,
-    /// What each pair's angle is divided by; one where there are none.
-    pub divisors: Vec<f64>,
+    /// The window of layers that have one.
+    pub window: Option<Window>,
+    /// What products of queries and keys are multiplied by; none where it is by one through the
+    /// root of a head's width.
+    pub score_factor: Option<f32>,
+    /// What scores stay below, if anything.
+    pub score_limit: Option<f32>,
+    /// What logits stay below, if anything.
+    pub logit_limit: Option<f32>,
 }
 
 /// Why a model's numbers are refused.
@@ -62,7 +74,10 @@ pub enum ConfigError {
     #[error("config.json: {0}")]
     Json(#[from] serde_json::Error),
     /// A family that is not known.
-    #[error("models of type {0:?} are not known; known are llama, mistral, qwen2, qwen3")]
+    #[error(
+        "models of type {0:?} are not known; known are gemma2, gemma3_text, \
+         llama, mistral, phi3, qwen2, qwen3"
+    )]
     Architecture(String),
     /// A feature that is not known.
     #[error("{key} = {value} is not supported")]
@@ -85,43 +100,6 @@ pub enum ConfigError {
 /// Largest number of anything in a model: what keeps products within 64 bits.
 const NUMBER_MAX: usize = 1 << 24;
 
-/// `config.json`, of which only this is read.
-#[derive(Deserialize)]
-struct ConfigFile {
-    model_type: String,
-    hidden_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    num_key_value_heads: Option<usize>,
-    head_dim: Option<usize>,
-    intermediate_size: usize,
-    vocab_size: usize,
-    rms_norm_eps: f32,
-    max_position_embeddings: usize,
-    rope_theta: Option<f64>,
-    rope_scaling: Option<Scaling>,
-    /// Where newer tools put the two above.
-    rope_parameters: Option<Scaling>,
-    hidden_act: Option<String>,
-    sliding_window: Option<usize>,
-    use_sliding_window: Option<bool>,
-    #[serde(default)]
-    mlp_bias: bool,
-    #[serde(default)]
-    attention_bias: bool,
-}
-
-#[derive(Deserialize)]
-struct Scaling {
-    #[serde(alias = "type")]
-    rope_type: Option<String>,
-    rope_theta: Option<f64>,
-    factor: Option<f64>,
-    low_freq_factor: Option<f64>,
-    high_freq_factor: Option<f64>,
-    original_max_position_embeddings: Option<f64>,
-}
-
 impl Architecture {
     /// The family of this name.
     ///
@@ -129,8 +107,11 @@ impl Architecture {
     /// [`ConfigError::Architecture`].
     pub fn named(name: &str) -> Result<Self, ConfigError> {
         match name {
+            "gemma2" => Ok(Self::Gemma2),
+            "gemma3" => Ok(Self::Gemma3),
             "llama" => Ok(Self::Llama),
             "mistral" => Ok(Self::Mistral),
+            "phi3" => Ok(Self::Phi3),
             "qwen2" => Ok(Self::Qwen2),
             "qwen3" => Ok(Self::Qwen3),
             _ => Err(ConfigError::Architecture(name.to_owned())),
@@ -146,39 +127,38 @@ impl Architecture {
     /// Whether queries and keys are normalised by head.
     #[must_use]
     pub fn has_head_norms(self) -> bool {
-        self == Self::Qwen3
+        matches!(self, Self::Qwen3 | Self::Gemma3)
+    }
+
+    /// Whether queries, keys and values are made by one matrix, and what a gate lets through by
+    /// the gate's.
+    #[must_use]
+    pub fn has_joint_matrices(self) -> bool {
+        self == Self::Phi3
+    }
+
+    /// Whether it is one of Gemma's: embeddings grow by the root of their width, what attention
+    /// and the feed-forward part give is normalised, gates are Gauss' curve.
+    #[must_use]
+    pub fn is_gemma(self) -> bool {
+        matches!(self, Self::Gemma2 | Self::Gemma3)
+    }
+
+    /// What scores and logits stay below where a model does not say.
+    pub(crate) fn limits(self) -> [Option<f32>; 2] {
+        match self {
+            Self::Gemma2 => [Some(50.0), Some(30.0)],
+            _ => [None, None],
+        }
     }
 }
 
 impl Config {
-    /// Reads `config.json`.
-    ///
-    /// # Errors
-    /// [`ConfigError`], naming what is not known rather than passing over it.
-    pub fn read(json: &[u8]) -> Result<Self, ConfigError> {
-        let file: ConfigFile = serde_json::from_slice(json)?;
-        let architecture = Architecture::named(&file.model_type)?;
-        file.check_features(architecture)?;
-        if file.num_attention_heads == 0 {
-            let (key, value) = ("num_attention_heads", 0);
-            return Err(ConfigError::Number { key, value });
-        }
-        let width = file.hidden_size / file.num_attention_heads;
-        let head_width = file.head_dim.unwrap_or(width);
-        let config = Self {
-            architecture,
-            hidden: file.hidden_size,
-            layers: file.num_hidden_layers,
-            heads: file.num_attention_heads,
-            key_heads: file.num_key_value_heads.unwrap_or(file.num_attention_heads),
-            head_width,
-            feed_forward: file.intermediate_size,
-            vocabulary: file.vocab_size,
-            epsilon: file.rms_norm_eps,
-            positions: file.positions(),
-            rotary: file.rotary(head_width)?,
-        };
-        config.checked()
+    /// Positions that a token sees in a layer, if not all.
+    #[must_use]
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        let window = self.window.as_ref()?;
+        window.layers.has(layer).then_some(window.positions)
     }
 
     /// The same, if it can be.
@@ -204,117 +184,12 @@ impl Config {
             let (key, value) = ("num_key_value_heads", self.key_heads);
             return Err(ConfigError::Number { key, value });
         }
-        if !self.head_width.is_multiple_of(2) {
-            let (key, value) = ("head_dim", self.head_width);
+        let turned = self.rotary.width;
+        if turned > self.head_width {
+            let (key, value) = ("head_dim", turned);
             return Err(ConfigError::Number { key, value });
         }
         Ok(self)
-    }
-}
-
-impl ConfigFile {
-    fn check_features(&self, architecture: Architecture) -> Result<(), ConfigError> {
-        let refused = |key, value: &str| {
-            let value = value.to_owned();
-            Err(ConfigError::Feature { key, value })
-        };
-        if let Some(other) = self.hidden_act.as_deref().filter(|it| *it != "silu") {
-            return refused("hidden_act", other);
-        }
-        if self.mlp_bias {
-            return refused("mlp_bias", "true");
-        }
-        // Qwen 2 has its biases without saying so.
-        if self.attention_bias && !architecture.has_biases() {
-            return refused("attention_bias", "true");
-        }
-        Ok(())
-    }
-
-    /// Positions it was made for, and within which a window that slides shows everything.
-    fn positions(&self) -> usize {
-        let window = self.sliding_window;
-        let window = window.filter(|_| self.use_sliding_window != Some(false));
-        let positions = self.max_position_embeddings;
-        window.map_or(positions, |window| window.min(positions))
-    }
-
-    fn rotary(&self, head_width: usize) -> Result<Rotary, ConfigError> {
-        let scaling = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
-        let stated = scaling.and_then(|it| it.rope_theta).or(self.rope_theta);
-        let base = stated.unwrap_or(10_000.0);
-        let divisors = match scaling {
-            Some(scaling) => scaling.divisors(base, head_width)?,
-            None => Vec::new(),
-        };
-        Ok(Rotary {
-            base,
-            interleaved: false,
-            divisors,
-        })
-    }
-}
-
-impl Scaling {
-    fn divisors(&self, base: f64, head_width: usize) -> Result<Vec<f64>, ConfigError> {
-        let stated = |key, number: Option<f64>| {
-            let missing = || ConfigError::Feature {
-                key,
-                value: "null".to_owned(),
-            };
-            number.ok_or_else(missing)
-        };
-        match self.rope_type.as_deref() {
-            None | Some("default") => Ok(Vec::new()),
-            Some("linear") => {
-                let factor = stated("rope_scaling.factor", self.factor)?;
-                Ok(vec![factor; head_width / 2])
-            }
-            Some("llama3") => {
-                let factor = stated("rope_scaling.factor", self.factor)?;
-                let low = stated("rope_scaling.low_freq_factor", self.low_freq_factor)?;
-                let high = stated("rope_scaling.high_freq_factor", self.high_freq_factor)?;
-                let original = self.original_max_position_embeddings;
-                let key = "rope_scaling.original_max_position_embeddings";
-                let original = stated(key, original)?;
-                let pairs = 0..head_width / 2;
-                let divisor = |pair| {
-                    let wave = std::f64::consts::TAU / frequency(base, pair, head_width);
-                    let turns = original / wave;
-                    let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                    // Frequencies, not divisors, are mixed.
-                    1.0 / (share + (1.0 - share) / factor)
-                };
-                Ok(pairs.map(divisor).collect())
-            }
-            Some(other) => Err(ConfigError::Feature {
-                key: "rope_scaling.rope_type",
-                value: other.to_owned(),
-            }),
-        }
-    }
-}
-
-fn frequency(base: f64, pair: usize, head_width: usize) -> f64 {
-    base.powf(-2.0 * pair as f64 / head_width as f64)
-}
-
-impl Rotary {
-    /// Cosines and sines for each position and pair of a head.
-    #[must_use]
-    pub fn tables(&self, positions: usize, head_width: usize) -> [Vec<f32>; 2] {
-        let half = head_width / 2;
-        let turn = |pair: usize| {
-            let divisor = self.divisors.get(pair).copied().unwrap_or(1.0);
-            frequency(self.base, pair, head_width) / divisor
-        };
-        let turns: Vec<f64> = (0..half).map(turn).collect();
-        let angle = |at: usize| (at / half) as f64 * turns[at % half];
-        let table = |of: fn(f64) -> f64| {
-            let angles = (0..positions * half).map(angle);
-            angles.map(|angle| of(angle) as f32).collect()
-        };
-        [table(f64::cos), table(f64::sin)]
     }
 }
 
@@ -342,17 +217,50 @@ mod tests {
         assert_eq!(yarn, "rope_scaling.rope_type = yarn is not supported");
         let heads = refusal(r#", "head_dim": 7"#);
         assert_eq!(heads, "head_dim = 7 makes no decoder");
+        let huge = refusal(
+            r#", "head_dim": 90000000000000, "rope_scaling": {"type": "linear", "factor": 2}"#,
+        );
+        assert_eq!(huge, "head_dim = 90000000000000 makes no decoder");
+        let limit = refusal(r#", "attn_logit_softcapping": 50"#);
+        assert_eq!(limit, "attn_logit_softcapping = 50 is not supported");
+        let pictures = Config::read(br#"{"model_type": "gemma3", "text_config": {}}"#);
+        let pictures = pictures.unwrap_err().to_string();
+        assert!(pictures.starts_with("models of type \"gemma3\" are not known"));
         let other = json("").replace("llama", "mamba");
         let other = Config::read(other.as_bytes()).unwrap_err().to_string();
         assert!(other.starts_with("models of type \"mamba\" are not known"));
     }
 
     #[test]
-    fn a_window_that_slides_bounds_the_positions() {
-        let of = |more: &str| Config::read(json(more).as_bytes()).unwrap().positions;
-        assert_eq!(of(r#", "sliding_window": 32"#), 32);
+    fn layers_have_the_window_that_the_file_says() {
+        let of = |family: &str, more: &str| {
+            let json = json(more).replace("llama", family);
+            let config = Config::read(json.as_bytes()).unwrap();
+            assert_eq!(config.positions, 128);
+            [0, 1].map(|layer| config.window_of(layer))
+        };
+        assert_eq!(of("mistral", r#", "sliding_window": 32"#), [Some(32); 2]);
         let unused = r#", "sliding_window": 32, "use_sliding_window": false"#;
-        assert_eq!(of(unused), 128);
+        assert_eq!(of("mistral", unused), [None; 2]);
+        assert_eq!(of("qwen2", r#", "sliding_window": 32"#), [None; 2]);
+        let upper = r#", "sliding_window": 32, "use_sliding_window": true,
+            "max_window_layers": 1"#;
+        assert_eq!(of("qwen2", upper), [None, Some(32)]);
+        let listed = r#", "sliding_window": 32,
+            "layer_types": ["full_attention", "sliding_attention"]"#;
+        assert_eq!(of("gemma3_text", listed), [None, Some(32)]);
+        assert_eq!(of("gemma2", r#", "sliding_window": 32"#), [Some(32), None]);
+    }
+
+    #[test]
+    fn longrope_is_read_in_its_original_window() {
+        let scaling = r#", "original_max_position_embeddings": 64, "rope_scaling": {
+            "type": "longrope", "short_factor": [1, 1, 1, 1, 1, 1, 1, 2], "long_factor": []}"#;
+        let config = Config::read(json(scaling).replace("llama", "phi3").as_bytes()).unwrap();
+        assert_eq!((config.positions, config.bound), (64, Some(64)));
+        assert!((config.rotary.factor - (7.0f64 / 6.0).sqrt()).abs() < 1e-12);
+        let missing = refusal(r#", "rope_scaling": {"type": "longrope"}"#);
+        assert_eq!(missing, "rope_scaling.short_factor = null is not supported");
     }
 
     #[test]

@@ -15,8 +15,8 @@ use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encode};
 
 use crate::config::Config;
-use crate::weights::{WeightError, Weights};
-use nodes::Nodes;
+use crate::weights::{WeightError, Weights, separate};
+use nodes::{Look, Nodes};
 
 /// Token ids: `[1, sequence]`.
 pub const TOKENS: &str = "input_ids";
@@ -31,10 +31,17 @@ pub const ROWS: &str = "logit_rows";
 /// The result: `[1, rows, vocabulary]`.
 pub const LOGITS: &str = "logits";
 
-/// The standard operators' version: the first with caches that are written in place.
+/// Cosines and sines of each position, and those of layers with a window.
+const ANGLES: [&str; 2] = ["cosines", "sines"];
+const ANGLES_LOCAL: [&str; 2] = ["cosines.local", "sines.local"];
+
+/// The standard operators' version: the first with caches that are written in place. The version
+/// of the format came with it.
 const OPSET: i64 = 24;
-/// The version of the format that came with it.
 const IR_VERSION: i64 = 12;
+/// The same of models with windows: the first whose attention has them.
+const OPSET_WINDOWS: i64 = 25;
+const IR_VERSION_WINDOWS: i64 = 13;
 
 /// A decoder ready to compile.
 #[derive(Clone, Debug)]
@@ -64,24 +71,31 @@ impl Decoder {
     /// [`WeightError`]: a weight that is missing, or not what the numbers say.
     pub(crate) fn build(
         config: &Config,
-        weights: Weights,
+        mut weights: Weights,
         room: usize,
     ) -> Result<Self, WeightError> {
+        separate(&mut weights, config)?;
         let mut nodes = Nodes::new(weights);
         let mut body = DecoderGraph {
             config,
+            room,
             nodes: &mut nodes,
             states: Vec::new(),
         };
-        body.write(room)?;
+        body.write()?;
         let states = body.states;
         let (graph, contents) = nodes.finish(inputs(config, &states), outputs(config, &states))?;
+        let has_windows = (0..config.layers).any(|layer| window(config, layer, room).is_some());
+        let (opset, ir_version) = match has_windows {
+            true => (OPSET_WINDOWS, IR_VERSION_WINDOWS),
+            false => (OPSET, IR_VERSION),
+        };
         let model = ModelProto {
-            ir_version: Some(IR_VERSION),
+            ir_version: Some(ir_version),
             producer_name: Some("souk".to_owned()),
             opset_import: vec![OperatorSetIdProto {
                 domain: None,
-                version: Some(OPSET),
+                version: Some(opset),
             }],
             graph: Some(graph),
             ..ModelProto::default()
@@ -93,6 +107,11 @@ impl Decoder {
             cache: [config.key_heads, config.head_width],
         })
     }
+}
+
+/// The window of a layer, if there are positions beyond it.
+fn window(config: &Config, layer: usize, room: usize) -> Option<usize> {
+    config.window_of(layer).filter(|window| *window < room)
 }
 
 fn subgraph(model: &ModelProto, weights: BTreeMap<ContentId, Bytes>) -> Subgraph {
@@ -142,26 +161,28 @@ fn cache(config: &Config, name: &str) -> ValueInfoProto {
 /// A graph being written.
 struct DecoderGraph<'a> {
     config: &'a Config,
+    room: usize,
     nodes: &'a mut Nodes,
     states: Vec<StatePort>,
 }
 
 impl DecoderGraph<'_> {
-    fn write(&mut self, room: usize) -> Result<(), WeightError> {
+    fn write(&mut self) -> Result<(), WeightError> {
         let Config {
+            architecture,
             hidden,
             layers,
             vocabulary,
-            head_width,
             ..
         } = *self.config;
-        let [cosines, sines] = self.config.rotary.tables(room, head_width);
-        for (name, table) in [("cosines", cosines), ("sines", sines)] {
-            self.nodes.table(name, [room, head_width / 2], table);
-        }
+        self.angles();
         let embedding = "model.embed_tokens.weight";
         let table = self.nodes.matrix(embedding, [vocabulary, hidden])?;
         let mut stream = self.nodes.add("Gather", &[&table, TOKENS], "embedded", &[]);
+        if architecture.is_gemma() {
+            let factor = (hidden as f64).sqrt() as f32;
+            stream = self.nodes.times(&stream, factor, "embedded.scaled");
+        }
         for layer in 0..layers {
             stream = self.layer(layer, stream)?;
         }
@@ -173,21 +194,59 @@ impl DecoderGraph<'_> {
             true => self.nodes.matrix("lm_head.weight", [vocabulary, hidden])?,
             false => table,
         };
-        self.nodes.product(&normal, &head, LOGITS);
+        match self.config.logit_limit {
+            Some(limit) => {
+                let free = self.nodes.product(&normal, &head, "logits.free");
+                let part = self.nodes.times(&free, 1.0 / limit, "logits.part");
+                let bent = self.nodes.add("Tanh", &[&part], "logits.bent", &[]);
+                self.nodes.times(&bent, limit, LOGITS);
+            }
+            None => {
+                self.nodes.product(&normal, &head, LOGITS);
+            }
+        }
         Ok(())
+    }
+
+    /// The tables of angles, of layers with a window too where theirs are others.
+    fn angles(&mut self) {
+        let Config { rotary, window, .. } = self.config;
+        let local = window.as_ref().and_then(|window| window.rotary.as_ref());
+        for (rotary, names) in [(Some(rotary), ANGLES), (local, ANGLES_LOCAL)] {
+            let Some(rotary) = rotary else { continue };
+            for (name, table) in names.into_iter().zip(rotary.tables(self.room)) {
+                self.nodes.table(name, [self.room, rotary.width / 2], table);
+            }
+        }
     }
 
     fn layer(&mut self, layer: usize, stream: String) -> Result<String, WeightError> {
         let hidden = self.config.hidden;
         let name = |part: &str| format!("model.layers.{layer}.{part}");
-        let normal = self.norm(&name("input_layernorm"), hidden, &stream)?;
-        let seen = self.attention(layer, &normal)?;
+        // What a part gives is normalised in one family and not in others, and the norm between
+        // is called after either side.
+        let [seen_norm, between, made_norm] = match self.config.architecture.is_gemma() {
+            true => [
+                Some("post_attention_layernorm"),
+                Some("pre_feedforward_layernorm"),
+                Some("post_feedforward_layernorm"),
+            ],
+            false => [None, Some("post_attention_layernorm"), None],
+        };
+        let normal = |body: &mut Self, part: Option<&str>, from: String| match part {
+            Some(part) => body.norm(&name(part), hidden, &from),
+            None => Ok(from),
+        };
+        let entering = normal(self, Some("input_layernorm"), stream.clone())?;
+        let seen = self.attention(layer, &entering)?;
+        let seen = normal(self, seen_norm, seen)?;
         let sum = format!("attended.{layer}");
         let stream = self.nodes.add("Add", &[&stream, &seen], &sum, &[]);
-        let normal = self.norm(&name("post_attention_layernorm"), hidden, &stream)?;
-        let gated = self.feed_forward(layer, &normal)?;
+        let entering = normal(self, between, stream.clone())?;
+        let made = self.feed_forward(layer, &entering)?;
+        let made = normal(self, made_norm, made)?;
         let sum = format!("hidden.{layer}");
-        Ok(self.nodes.add("Add", &[&stream, &gated], &sum, &[]))
+        Ok(self.nodes.add("Add", &[&stream, &made], &sum, &[]))
     }
 
     fn norm(&mut self, name: &str, width: usize, from: &str) -> Result<String, WeightError> {
@@ -242,16 +301,21 @@ impl DecoderGraph<'_> {
         Ok(self.nodes.turned(&by_head, &format!("{name}.heads")))
     }
 
-    fn rotated(&mut self, from: &str) -> String {
-        let interleaved = i64::from(self.config.rotary.interleaved);
-        let inputs = [from, "cosines", "sines", POSITIONS];
+    fn rotated(&mut self, layer: usize, from: &str) -> String {
+        let local = self.config.window.as_ref();
+        let local = local.filter(|window| window.layers.has(layer));
+        let (rotary, [cosines, sines]) = match local.and_then(|it| it.rotary.as_ref()) {
+            Some(own) => (own, ANGLES_LOCAL),
+            None => (&self.config.rotary, ANGLES),
+        };
+        let mut attributes = vec![("interleaved", i64::from(rotary.interleaved))];
+        if rotary.width < self.config.head_width {
+            attributes.push(("rotary_embedding_dim", rotary.width as i64));
+        }
+        let inputs = [from, cosines, sines, POSITIONS];
         let name = format!("{from}.rotated");
-        self.nodes.add(
-            "RotaryEmbedding",
-            &inputs,
-            &name,
-            &[("interleaved", interleaved)],
-        )
+        self.nodes
+            .add("RotaryEmbedding", &inputs, &name, &attributes)
     }
 
     fn attention(&mut self, layer: usize, from: &str) -> Result<String, WeightError> {
@@ -262,17 +326,20 @@ impl DecoderGraph<'_> {
             ..
         } = *self.config;
         let queries = self.heads(layer, 'q', from)?;
-        let queries = self.rotated(&queries);
+        let queries = self.rotated(layer, &queries);
         let keys = self.heads(layer, 'k', from)?;
-        let keys = self.rotated(&keys);
+        let keys = self.rotated(layer, &keys);
         let values = self.heads(layer, 'v', from)?;
         let keys = self.remembered(&format!("key.{layer}"), &keys);
         let values = self.remembered(&format!("value.{layer}"), &values);
         let inputs = [&queries, &keys, &values, "", "", "", LENGTH];
         let name = format!("model.layers.{layer}.self_attn");
-        let seen = self
-            .nodes
-            .add("Attention", &inputs, &name, &[("is_causal", 1)]);
+        let look = Look {
+            window: window(self.config, layer, self.room),
+            factor: self.config.score_factor,
+            limit: self.config.score_limit,
+        };
+        let seen = self.nodes.attention(&inputs, &name, &look);
         let turned = self.nodes.turned(&seen, &format!("{name}.turned"));
         let flat = self
             .nodes
@@ -299,7 +366,10 @@ impl DecoderGraph<'_> {
         let name = |part: &str| format!("model.layers.{layer}.mlp.{part}");
         let wide = [feed_forward, hidden];
         let gate = self.linear(&name("gate_proj"), wide, from, false)?;
-        let open = self.nodes.add("Swish", &[&gate], &name("open"), &[]);
+        let open = match self.config.architecture.is_gemma() {
+            true => self.nodes.gelu(&gate, &name("open")),
+            false => self.nodes.add("Swish", &[&gate], &name("open"), &[]),
+        };
         let up = self.linear(&name("up_proj"), wide, from, false)?;
         let gated = self.nodes.add("Mul", &[&open, &up], &name("gated"), &[]);
         self.linear(&name("down_proj"), [hidden, feed_forward], &gated, false)

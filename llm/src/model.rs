@@ -126,6 +126,17 @@ pub enum ModelError {
     /// The folder's ONNX model is no decoder.
     #[error("the ONNX model is no decoder of souk's: {0}")]
     NoDecoder(&'static str),
+    /// Room for positions whose angles would be others than those before them.
+    #[error(
+        "the model's longrope is supported in its original window of {bound} positions, and \
+         {wanted} are wanted"
+    )]
+    Window {
+        /// Positions of the window.
+        bound: usize,
+        /// Room wanted.
+        wanted: usize,
+    },
     /// The decoder was written with less room.
     #[error("the model was imported with room for {room} positions, and {wanted} are wanted")]
     Room {
@@ -157,9 +168,19 @@ impl LanguageModel {
     /// Its decoder with caches of at most `room` positions.
     ///
     /// # Errors
-    /// [`ModelError::Weight`], or [`ModelError::Room`] where it was written with less.
+    /// [`ModelError::Weight`], [`ModelError::Window`], or [`ModelError::Room`] where it was
+    /// written with less.
     pub fn decoder(self, room: usize) -> Result<Decoder, ModelError> {
         match self.body {
+            Body::Checkpoint {
+                config: Config {
+                    bound: Some(bound), ..
+                },
+                ..
+            } if room > bound => Err(ModelError::Window {
+                bound,
+                wanted: room,
+            }),
             Body::Checkpoint { config, weights } => Ok(Decoder::build(&config, weights, room)?),
             Body::Written(decoder) if room <= decoder.room => Ok(decoder),
             Body::Written(decoder) => Err(ModelError::Room {

@@ -1,9 +1,15 @@
 //! Weights as files hold them: whole tensors, or integers with a scale for each block.
 
+mod joint;
+mod norms;
+
 use std::collections::BTreeMap;
 
 use souk_memory::Tensor;
 use thiserror::Error;
+
+pub(crate) use joint::separate;
+pub(crate) use norms::raise_norms;
 
 /// Weights by name, in the words of Hugging Face's files.
 pub(crate) type Weights = BTreeMap<String, Weight>;

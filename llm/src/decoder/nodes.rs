@@ -12,6 +12,16 @@ use souk_onnx::{
 
 use crate::weights::{BLOCK, Weight, WeightError, Weights};
 
+/// How queries look at what they see.
+pub(super) struct Look {
+    /// Positions that a token sees, if not all.
+    pub window: Option<usize>,
+    /// What scores are multiplied by, if not by what is usual.
+    pub factor: Option<f32>,
+    /// What they stay below.
+    pub limit: Option<f32>,
+}
+
 /// The nodes so far, in order, and the weights still to be placed.
 pub(super) struct Nodes {
     nodes: Vec<NodeProto>,
@@ -98,6 +108,39 @@ impl Nodes {
             ..AttributeProto::default()
         });
         name
+    }
+
+    /// What queries find in caches.
+    pub fn attention(&mut self, inputs: &[&str], name: &str, look: &Look) -> String {
+        let name = self.add("Attention", inputs, name, &[("is_causal", 1)]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        if let Some(window) = look.window {
+            // Its own position is not counted there.
+            node.attribute
+                .push(integer("left_window_size", window as i64 - 1));
+        }
+        let floats = [("scale", look.factor), ("softcap", look.limit)];
+        let floats = floats.into_iter().filter_map(|(key, it)| Some((key, it?)));
+        node.attribute
+            .extend(floats.map(|(key, it)| AttributeProto::of(key, it)));
+        name
+    }
+
+    /// Gauss' curve times what it is of, by its hyperbolic tangent.
+    pub fn gelu(&mut self, from: &str, name: &str) -> String {
+        let name = self.add("Gelu", &[from], name, &[]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        node.attribute
+            .push(AttributeProto::of("approximate", "tanh"));
+        name
+    }
+
+    /// Every number times a factor.
+    pub fn times(&mut self, from: &str, factor: f32, name: &str) -> String {
+        let held = format!("{name}.factor");
+        let tensor = Tensor::from_vec([1], vec![factor]).expect("it is one");
+        self.initializers.push(tensor_to_proto(&*held, &tensor));
+        self.add("Mul", &[from, &held], name, &[])
     }
 
     /// A product with a matrix whose rows are the result's columns.

@@ -11,7 +11,7 @@ use super::{Body, Card, LanguageModel, ModelError, json, read};
 use crate::chat::ChatTemplate;
 use crate::config::Config;
 use crate::tokens::Tokenizer;
-use crate::weights::{Weight, Weights};
+use crate::weights::{Weight, Weights, raise_norms};
 
 /// The file that says what a folder is.
 pub(super) const CONFIG: &str = "config.json";
@@ -85,7 +85,10 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
         licence: licence(folder),
         positions: config.positions,
     };
-    let weights = weights(folder)?;
+    let mut weights = weights(folder)?;
+    if config.architecture.is_gemma() {
+        raise_norms(&mut weights);
+    }
     Ok(LanguageModel {
         card,
         tokenizer,

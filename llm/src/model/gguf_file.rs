@@ -6,19 +6,17 @@ use bytes::Bytes;
 
 use super::{Body, Card, LanguageModel, ModelError, read};
 use crate::chat::ChatTemplate;
-use crate::config::{Architecture, Config, Rotary};
+use crate::config::Architecture;
 use crate::gguf::{Gguf, Value};
 use crate::tokens::Tokenizer;
-use crate::weights::{Weight, Weights};
+use crate::weights::Weights;
 
+mod numbers;
 mod vocabulary;
-
-/// What each pair's angle is divided by, where a file says so.
-const DIVISORS: &str = "rope_freqs.weight";
 
 pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
     let file = Gguf::read(&Bytes::from(read(path)?))?;
-    let config = config(&file)?;
+    let config = numbers::config(&file)?;
     let tokenizer = Tokenizer::read(vocabulary::json(&file)?.to_string().as_bytes())?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let card = Card {
@@ -28,7 +26,7 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
         licence: file.text("general.license").map(str::to_owned),
         positions: config.positions,
     };
-    let weights = weights(&file)?;
+    let weights = weights(&file, config.architecture)?;
     Ok(LanguageModel {
         card,
         tokenizer,
@@ -36,63 +34,9 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
     })
 }
 
-fn config(file: &Gguf) -> Result<Config, ModelError> {
-    let family = text(file, "general.architecture")?;
-    let architecture = Architecture::named(family)?;
-    let key = |part: &str| format!("{family}.{part}");
-    let number = |part: &str| {
-        let number = file
-            .number(&key(part))
-            .ok_or_else(|| ModelError::GgufLacks(key(part)));
-        // A number beyond the machine's is refused with the others.
-        number.map(|number| usize::try_from(number).unwrap_or(usize::MAX))
-    };
-    let or = |part: &str, otherwise: usize| match file.number(&key(part)) {
-        Some(_) => number(part),
-        None => Ok(otherwise),
-    };
-    let (hidden, heads) = (number("embedding_length")?, number("attention.head_count")?);
-    let head_width = or(
-        "attention.key_length",
-        hidden.checked_div(heads).unwrap_or(0),
-    )?;
-    let epsilon = key("attention.layer_norm_rms_epsilon");
-    let vocabulary = file
-        .array("tokenizer.ggml.tokens")
-        .map_or(0, <[Value]>::len);
-    let epsilon = file.float(&epsilon).ok_or(ModelError::GgufLacks(epsilon))?;
-    let config = Config {
-        architecture,
-        hidden,
-        layers: number("block_count")?,
-        heads,
-        key_heads: or("attention.head_count_kv", heads)?,
-        head_width,
-        feed_forward: number("feed_forward_length")?,
-        vocabulary: or("vocab_size", vocabulary)?,
-        epsilon: epsilon as f32,
-        positions: number("context_length")?,
-        rotary: Rotary {
-            base: file.float(&key("rope.freq_base")).unwrap_or(10_000.0),
-            // Llama's converters put the numbers of a pair side by side; the others leave them.
-            interleaved: architecture == Architecture::Llama,
-            divisors: divisors(file)?,
-        },
-    };
-    Ok(config.checked()?)
-}
-
 fn text<'a>(file: &'a Gguf, key: &str) -> Result<&'a str, ModelError> {
     file.text(key)
         .ok_or_else(|| ModelError::GgufLacks(key.to_owned()))
-}
-
-fn divisors(file: &Gguf) -> Result<Vec<f64>, ModelError> {
-    match file.weight(DIVISORS) {
-        None => Ok(Vec::new()),
-        Some(Weight::Floats(tensor)) => Ok(tensor.to_f64s().unwrap_or_default()),
-        Some(Weight::Blocks { .. }) => Err(ModelError::GgufLacks(DIVISORS.to_owned())),
-    }
 }
 
 fn ends(file: &Gguf) -> Vec<u32> {
@@ -117,10 +61,11 @@ fn template(file: &Gguf) -> Option<ChatTemplate> {
     })
 }
 
-fn weights(file: &Gguf) -> Result<Weights, ModelError> {
+fn weights(file: &Gguf, architecture: Architecture) -> Result<Weights, ModelError> {
     let mut weights = Weights::new();
-    for name in file.names().filter(|name| *name != DIVISORS) {
-        let known = known_name(name).ok_or_else(|| ModelError::Tensor(name.to_owned()))?;
+    for name in file.names().filter(|name| !numbers::TABLES.contains(name)) {
+        let known =
+            known_name(name, architecture).ok_or_else(|| ModelError::Tensor(name.to_owned()))?;
         let weight = file.weight(name).expect("the file has what it names");
         weights.insert(known, weight);
     }
@@ -128,7 +73,7 @@ fn weights(file: &Gguf) -> Result<Weights, ModelError> {
 }
 
 /// What a tensor is called elsewhere.
-fn known_name(name: &str) -> Option<String> {
+fn known_name(name: &str, architecture: Architecture) -> Option<String> {
     let whole = match name {
         "token_embd.weight" => Some("model.embed_tokens.weight"),
         "output_norm.weight" => Some("model.norm.weight"),
@@ -142,7 +87,10 @@ fn known_name(name: &str) -> Option<String> {
     let (part, ending) = rest.rsplit_once('.')?;
     let part = match part {
         "attn_norm" => "input_layernorm",
+        "ffn_norm" if architecture.is_gemma() => "pre_feedforward_layernorm",
         "ffn_norm" => "post_attention_layernorm",
+        "post_attention_norm" => "post_attention_layernorm",
+        "post_ffw_norm" => "post_feedforward_layernorm",
         "attn_q" => "self_attn.q_proj",
         "attn_k" => "self_attn.k_proj",
         "attn_v" => "self_attn.v_proj",
@@ -150,6 +98,8 @@ fn known_name(name: &str) -> Option<String> {
         "attn_k_norm" => "self_attn.k_norm",
         "attn_output" => "self_attn.o_proj",
         "ffn_gate" => "mlp.gate_proj",
+        "attn_qkv" => "self_attn.qkv_proj",
+        "ffn_up" if architecture.has_joint_matrices() => "mlp.gate_up_proj",
         "ffn_up" => "mlp.up_proj",
         "ffn_down" => "mlp.down_proj",
         _ => return None,

@@ -56,20 +56,33 @@ pub fn sizes(config: &Value) -> BTreeMap<String, Vec<usize>> {
         };
         own("input_layernorm.weight", &[hidden]);
         own("post_attention_layernorm.weight", &[hidden]);
+        let is_gemma = config["model_type"].as_str().unwrap().starts_with("gemma");
+        if is_gemma {
+            own("pre_feedforward_layernorm.weight", &[hidden]);
+            own("post_feedforward_layernorm.weight", &[hidden]);
+        }
+        own("self_attn.o_proj.weight", &[hidden, heads * width]);
+        own("mlp.down_proj.weight", &[hidden, wide]);
+        if config["model_type"] == "phi3" {
+            let rows = (heads + 2 * groups) * width;
+            own("self_attn.qkv_proj.weight", &[rows, hidden]);
+            own("mlp.gate_up_proj.weight", &[2 * wide, hidden]);
+            continue;
+        }
+        own("mlp.gate_proj.weight", &[wide, hidden]);
+        own("mlp.up_proj.weight", &[wide, hidden]);
         for (which, count) in [("q", heads), ("k", groups), ("v", groups)] {
             let rows = count * width;
             own(&format!("self_attn.{which}_proj.weight"), &[rows, hidden]);
             if config["model_type"] == "qwen2" {
                 own(&format!("self_attn.{which}_proj.bias"), &[rows]);
             }
-            if config["model_type"] == "qwen3" && which != "v" {
+            let has_norms =
+                ["qwen3", "gemma3_text"].contains(&config["model_type"].as_str().unwrap());
+            if has_norms && which != "v" {
                 own(&format!("self_attn.{which}_norm.weight"), &[width]);
             }
         }
-        own("self_attn.o_proj.weight", &[hidden, heads * width]);
-        own("mlp.gate_proj.weight", &[wide, hidden]);
-        own("mlp.up_proj.weight", &[wide, hidden]);
-        own("mlp.down_proj.weight", &[hidden, wide]);
     }
     sizes
 }

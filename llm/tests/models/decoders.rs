@@ -34,11 +34,14 @@ impl Case {
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
     }
 
-    pub fn decoder(&self) -> Decoder {
+    fn model(&self) -> LanguageModel {
         let folder = tempfile::tempdir().unwrap();
         common::write_folder(folder.path(), &self.config, &common::weights(&self.config));
-        let model = LanguageModel::open(folder.path()).unwrap();
-        model.decoder(ROOM).unwrap()
+        LanguageModel::open(folder.path()).unwrap()
+    }
+
+    pub fn decoder(&self) -> Decoder {
+        self.model().decoder(ROOM).unwrap()
     }
 
     fn program(&self) -> (Box<dyn Program>, Decoder) {
@@ -58,7 +61,18 @@ pub fn near(found: &[f32], expected: &[f32], what: &str) {
     );
 }
 
-const CASES: [&str; 5] = ["llama", "llama-3", "mistral", "qwen2", "qwen3"];
+const CASES: [&str; 10] = [
+    "llama",
+    "llama-3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "phi3-long",
+    "mistral-window",
+    "gemma2",
+    "gemma3",
+];
 
 #[test]
 fn every_architecture_gives_the_logits_and_the_text_of_its_reference() {
@@ -101,10 +115,30 @@ fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<
     (text, generated.ending)
 }
 
+/// They alone refuse a step that does not fit in these words: others leave it to the operator.
+#[test]
+fn every_architecture_runs_on_the_kernels_of_decoders() {
+    for name in CASES {
+        let (program, decoder) = Case::read(name).program();
+        let states = decoder.states.iter().map(|port| State {
+            port: port.clone(),
+            value: decoder.empty_cache(10),
+        });
+        let mut session = program.session(states.collect()).unwrap();
+        let given = stepped(&mut *session, &[(0, &[1, 2], 9)]);
+        let refused = given[0].1.as_ref().unwrap_err();
+        assert!(
+            refused.contains("2 rows do not fit at 9 of 10"),
+            "{name}: {refused}"
+        );
+    }
+}
+
 /// The other engines know nothing of decoders: what they give is what ONNX defines.
 #[test]
 fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
-    for name in ["llama-3", "qwen2"] {
+    let families = ["llama-3", "qwen2", "phi3-long", "mistral-window"];
+    for name in families.into_iter().chain(["gemma2", "gemma3"]) {
         let case = Case::read(name);
         let mut decoder = case.decoder();
         let mut model = souk_onnx::decode(decoder.subgraph.model.clone()).unwrap();
@@ -124,7 +158,7 @@ fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
 
 #[test]
 fn tokens_one_by_one_give_the_bits_that_they_give_at_once() {
-    for name in ["llama", "qwen3"] {
+    for name in ["llama", "qwen3", "gemma2", "gemma3"] {
         let case = Case::read(name);
         let (program, decoder) = case.program();
         let mut sequence = common::sequence(&*program, &decoder, ROOM);
@@ -162,7 +196,7 @@ fn stepped(session: &mut dyn Session, steps: &[(u32, &[u32], usize)]) -> Given {
 
 #[test]
 fn sequences_of_one_session_give_the_bits_that_each_gives_alone() {
-    for name in ["llama", "qwen3"] {
+    for name in ["llama", "qwen3", "gemma3"] {
         let case = Case::read(name);
         let (program, decoder) = case.program();
         let session = || {
@@ -269,6 +303,16 @@ fn a_sequence_longer_than_its_room_is_refused_and_stands() {
     ));
     assert_eq!(sequence.length(), case.prompt.len());
     sequence.push(&[1]).unwrap();
+}
+
+#[test]
+fn room_past_the_window_of_longrope_is_refused_by_name() {
+    let case = Case::read("phi3-long");
+    let refused = case.model().decoder(65).err().unwrap().to_string();
+    let expected = "the model's longrope is supported in its original window of 64 positions, \
+                    and 65 are wanted";
+    assert_eq!(refused, expected);
+    assert_eq!(case.model().positions(), 64);
 }
 
 #[test]

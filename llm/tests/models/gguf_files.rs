@@ -12,7 +12,7 @@ use super::gguf_writer::Writer;
 use super::k_quants::{SuperBlock, q4_k, q6_k};
 
 /// What each tensor is called in GGUF files.
-const NAMES: [(&str, &str); 11] = [
+const NAMES: [(&str, &str); 15] = [
     ("input_layernorm", "attn_norm"),
     ("post_attention_layernorm", "ffn_norm"),
     ("self_attn.q_proj", "attn_q"),
@@ -24,9 +24,14 @@ const NAMES: [(&str, &str); 11] = [
     ("mlp.gate_proj", "ffn_gate"),
     ("mlp.up_proj", "ffn_up"),
     ("mlp.down_proj", "ffn_down"),
+    ("self_attn.qkv_proj", "attn_qkv"),
+    ("mlp.gate_up_proj", "ffn_up"),
+    ("pre_feedforward_layernorm", "ffn_norm"),
+    ("post_feedforward_layernorm", "post_ffw_norm"),
 ];
 
-fn name(known: &str) -> String {
+/// What a tensor is called; the norm after attention is another family's norm before what follows.
+fn name(config: &Value, known: &str) -> String {
     match known {
         "model.embed_tokens.weight" => return "token_embd.weight".to_owned(),
         "model.norm.weight" => return "output_norm.weight".to_owned(),
@@ -36,8 +41,20 @@ fn name(known: &str) -> String {
     let rest = known.strip_prefix("model.layers.").unwrap();
     let (layer, rest) = rest.split_once('.').unwrap();
     let (part, ending) = rest.rsplit_once('.').unwrap();
-    let (_, part) = NAMES.iter().find(|(known, _)| *known == part).unwrap();
+    let (_, part) = match part {
+        "post_attention_layernorm" if is_gemma(config) => &("", "post_attention_norm"),
+        part => NAMES.iter().find(|(known, _)| *known == part).unwrap(),
+    };
     format!("blk.{layer}.{part}.{ending}")
+}
+
+fn family(config: &Value) -> &str {
+    let family = config["model_type"].as_str().unwrap();
+    family.strip_suffix("_text").unwrap_or(family)
+}
+
+fn is_gemma(config: &Value) -> bool {
+    family(config).starts_with("gemma")
 }
 
 /// Rows of queries and keys as Llama's converters order them: a pair's two side by side.
@@ -52,7 +69,7 @@ fn side_by_side(values: &[f32], rows: usize, width: usize) -> Vec<f32> {
 }
 
 fn metadata(writer: &mut Writer, config: &Value) {
-    let family = config["model_type"].as_str().unwrap();
+    let family = family(config);
     let number = |key: &str| config[key].as_u64().map(|it| u32::try_from(it).unwrap());
     let keys = [
         ("embedding_length", "hidden_size"),
@@ -62,6 +79,8 @@ fn metadata(writer: &mut Writer, config: &Value) {
         ("feed_forward_length", "intermediate_size"),
         ("context_length", "max_position_embeddings"),
         ("attention.key_length", "head_dim"),
+        ("attention.sliding_window", "sliding_window"),
+        ("attention.sliding_window_pattern", "sliding_window_pattern"),
     ];
     writer.text("general.architecture", family);
     for (key, known) in keys {
@@ -69,14 +88,53 @@ fn metadata(writer: &mut Writer, config: &Value) {
             writer.number(&format!("{family}.{key}"), number);
         }
     }
+    for limit in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(number) = config[limit].as_f64() {
+            writer.float(&format!("{family}.{limit}"), number as f32);
+        }
+    }
+    if config["rope_scaling"]["rope_type"] == "linear" {
+        let factor = config["rope_scaling"]["factor"].as_f64().unwrap();
+        writer.text(&format!("{family}.rope.scaling.type"), "linear");
+        writer.float(&format!("{family}.rope.scaling.factor"), factor as f32);
+    }
     let float = |key: &str| config[key].as_f64().unwrap() as f32;
     writer.float(&format!("{family}.rope.freq_base"), float("rope_theta"));
+    if let Some(share) = config["partial_rotary_factor"].as_f64() {
+        let heads = number("hidden_size").unwrap() / number("num_attention_heads").unwrap();
+        let turned = (f64::from(heads) * share) as u32;
+        writer.number(&format!("{family}.rope.dimension_count"), turned);
+    }
+    if let Some(original) = number("original_max_position_embeddings") {
+        long_angles(writer, config, original);
+    }
     let epsilon = format!("{family}.attention.layer_norm_rms_epsilon");
     writer.float(&epsilon, float("rms_norm_eps"));
     writer.text("tokenizer.ggml.model", "gpt2");
     let words = (0..number("vocab_size").unwrap()).map(|id| format!("w{id}"));
     writer.texts("tokenizer.ggml.tokens", &words.collect::<Vec<_>>());
     writer.texts("tokenizer.ggml.merges", &[]);
+}
+
+/// What files say of angles that are others past so many positions.
+fn long_angles(writer: &mut Writer, config: &Value, original: u32) {
+    let family = family(config);
+    let key = format!("{family}.rope.scaling.original_context_length");
+    writer.number(&key, original);
+    let times = config["max_position_embeddings"].as_f64().unwrap() / f64::from(original);
+    let grown = (1.0 + times.ln() / f64::from(original).ln()).sqrt();
+    let key = format!("{family}.rope.scaling.attn_factor");
+    writer.float(&key, grown as f32);
+    for which in ["short", "long"] {
+        let factors = config["rope_scaling"][format!("{which}_factor")].as_array();
+        let factors = factors
+            .unwrap()
+            .iter()
+            .map(|it| it.as_f64().unwrap() as f32);
+        let bytes: Vec<u8> = factors.flat_map(f32::to_le_bytes).collect();
+        let name = format!("rope_factors_{which}.weight");
+        writer.tensor(&name, 0, &[bytes.len() / 4], &bytes);
+    }
 }
 
 /// How matrices are written.
@@ -143,6 +201,10 @@ fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
     metadata(&mut plain, config);
     for (known, dims) in common::sizes(config) {
         let mut values = common::weight(&known, dims.iter().product());
+        if is_gemma(config) && known.ends_with("norm.weight") {
+            // Norms are whole there.
+            values.iter_mut().for_each(|value| *value += 1.0);
+        }
         let is_turned = known.contains("q_proj.weight") || known.contains("k_proj.weight");
         if is_turned && config["model_type"] == "llama" {
             let heads = config["num_attention_heads"].as_u64().unwrap() as usize;
@@ -151,9 +213,9 @@ fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
         }
         let own = if dims.len() == 1 { Kind::F32 } else { kind };
         let (number, bytes, meant) = written(own, &values);
-        file.tensor(&name(&known), number, &dims, &bytes);
+        file.tensor(&name(config, &known), number, &dims, &bytes);
         let (number, bytes, _) = written(Kind::F32, &meant);
-        plain.tensor(&name(&known), number, &dims, &bytes);
+        plain.tensor(&name(config, &known), number, &dims, &bytes);
     }
     [file.finish(), plain.finish()]
 }
@@ -172,10 +234,25 @@ fn logits(file: &Bytes, prompt: &[u32]) -> Vec<f32> {
 
 #[test]
 fn a_gguf_file_gives_the_logits_of_its_reference() {
-    for name in ["llama", "qwen2", "qwen3"] {
+    for name in ["llama", "qwen2", "qwen3", "phi3", "phi3-long"] {
         let case = Case::read(name);
         let [file, _] = files(&case.config, Kind::F32);
         near(&logits(&file, &case.prompt), &case.logits[0], name);
+    }
+}
+
+/// Files do not say what scores are multiplied by: it is what a head's width makes usual.
+#[test]
+fn a_file_of_gemma_gives_the_logits_of_its_folder() {
+    for name in ["gemma2", "gemma3"] {
+        let mut case = Case::read(name);
+        case.config["query_pre_attn_scalar"] = case.config["head_dim"].clone();
+        let decoder = case.decoder();
+        let program = common::cpu().compile(&decoder.subgraph).unwrap();
+        let mut sequence = common::sequence(&*program, &decoder, ROOM);
+        let expected = sequence.push(&case.prompt).unwrap();
+        let [file, _] = files(&case.config, Kind::F32);
+        near(&logits(&file, &case.prompt), &expected, name);
     }
 }
 
@@ -190,12 +267,14 @@ fn halves_give_what_the_floats_they_stand_for_give() {
 /// Rows are rounded to bytes as well, so this is no closer than a byte is.
 #[test]
 fn blocks_give_nearly_what_the_floats_they_stand_for_give() {
-    for (kind, name) in [(Kind::Q8, "q8_0"), (Kind::Q4, "q4_0")] {
-        let case = Case::read("qwen3");
-        let [file, plain] = files(&case.config, kind);
-        let (found, expected) = (logits(&file, &case.prompt), logits(&plain, &case.prompt));
-        let apart = apart(&found, &expected);
-        assert!(apart < 0.03, "{name}: {apart}");
+    for name in ["qwen3", "phi3"] {
+        for (kind, blocks) in [(Kind::Q8, "q8_0"), (Kind::Q4, "q4_0")] {
+            let case = Case::read(name);
+            let [file, plain] = files(&case.config, kind);
+            let (found, expected) = (logits(&file, &case.prompt), logits(&plain, &case.prompt));
+            let apart = apart(&found, &expected);
+            assert!(apart < 0.03, "{name} {blocks}: {apart}");
+        }
     }
 }
 
@@ -232,6 +311,18 @@ fn super_blocks_give_nearly_what_the_floats_they_stand_for_give() {
 }
 
 #[test]
+fn a_way_of_scaling_angles_that_is_not_known_is_refused_by_name() {
+    let mut file = Writer::default();
+    metadata(&mut file, &Case::read("qwen3").config);
+    file.text("qwen3.rope.scaling.type", "yarn");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, file.finish()).unwrap();
+    let refused = LanguageModel::open(&path).err().unwrap().to_string();
+    assert_eq!(refused, "rope.scaling.type = yarn is not supported");
+}
+
+#[test]
 fn a_vector_of_super_blocks_is_refused_by_name() {
     let case = wide();
     let mut file = Writer::default();
@@ -241,7 +332,7 @@ fn a_vector_of_super_blocks_is_refused_by_name() {
         let is_norm = known == "model.norm.weight";
         let own = if is_norm { Kind::Q6K } else { Kind::F32 };
         let (number, bytes, _) = written(own, &values);
-        file.tensor(&name(&known), number, &dims, &bytes);
+        file.tensor(&name(&case.config, &known), number, &dims, &bytes);
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");

@@ -25,12 +25,37 @@ LLAMA_3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.25, 2.0, 4.0],
+    "long_factor": [1.0, 2.0, 8.0, 16.0],
+}
 CASES = {
     "llama": {},
     "llama-3": {"rope_theta": 500000.0, "rope_scaling": LLAMA_3, "tie_word_embeddings": True},
     "mistral": {"model_type": "mistral", "head_dim": 32, "sliding_window": 64},
     "qwen2": {"model_type": "qwen2", "num_key_value_heads": 1, "rms_norm_eps": 1e-6},
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
+    "phi3": {"model_type": "phi3"},
+    "phi3-long": {
+        "model_type": "phi3", "partial_rotary_factor": 0.5, "rope_scaling": LONGROPE,
+        "original_max_position_embeddings": 64, "tie_word_embeddings": True,
+    },
+}
+
+GEMMA = {
+    "head_dim": 32, "rms_norm_eps": 1e-6, "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 24, "tie_word_embeddings": True, "sliding_window": 7,
+}
+CASES |= {
+    "mistral-window": {"model_type": "mistral", "sliding_window": 5},
+    "gemma2": GEMMA | {
+        "model_type": "gemma2", "attn_logit_softcapping": 2.0, "final_logit_softcapping": 30.0,
+    },
+    "gemma3": GEMMA | {
+        "model_type": "gemma3_text", "sliding_window_pattern": 2, "num_key_value_heads": 1,
+        "tie_word_embeddings": False, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
 }
 
 
@@ -67,51 +92,96 @@ def prompt(name, vocabulary):
     return [int(word) for word in mixed(seed_of(name) + np.arange(9, dtype=np.uint64)) % vocabulary]
 
 
-def normal(x, name, width, epsilon):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight(name, width)
+def is_gemma(config):
+    return config["model_type"].startswith("gemma")
 
 
-def turns(config, width):
-    """Angles of each pair at position 1."""
-    turn = config["rope_theta"] ** (-2.0 * np.arange(width // 2) / width)
+def normal(config, x, name):
+    scale = weight(name, x.shape[-1]) + is_gemma(config)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + config["rms_norm_eps"]) * scale
+
+
+def bounded(x, limit):
+    return x if limit is None else limit * np.tanh(x / limit)
+
+
+def window(config, layer):
+    """Positions that a token sees, itself among them; none where it sees all."""
+    every = {"gemma2": 2, "gemma3_text": config.get("sliding_window_pattern")}
+    last_of = every.get(config["model_type"], layer + 2)
+    return config.get("sliding_window") if (layer + 1) % last_of else None
+
+
+def turns(config, width, is_local):
+    """Angles of each pair at position 1, and what is turned grows by."""
+    base = config["rope_local_base_freq" if is_local else "rope_theta"]
+    turn = base ** (-2.0 * np.arange(width // 2) / width)
     scaling = config.get("rope_scaling")
-    if scaling is None:
-        return turn
+    if scaling is None or is_local:
+        return turn, 1
+    if scaling["rope_type"] == "linear":
+        return turn / scaling["factor"], 1
+    if scaling["rope_type"] == "longrope":
+        original = config["original_max_position_embeddings"]
+        times = config["max_position_embeddings"] / original
+        grown = np.sqrt(1 + np.log(times) / np.log(original))
+        return turn / np.array(scaling["short_factor"]), grown
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     whole = scaling["original_max_position_embeddings"] * turn / (2 * np.pi)
     share = np.clip((whole - low) / (high - low), 0, 1)
-    return share * turn + (1 - share) * turn / scaling["factor"]
+    return share * turn + (1 - share) * turn / scaling["factor"], 1
 
 
-def rotated(x, angles):
-    """Pairs half a head apart, turned by their angles: [position, head, width]."""
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
-    cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
-    return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], -1)
+def rotated(config, x, is_local):
+    """Pairs half of what is turned apart, turned by their angles: [position, head, width]."""
+    width = int(x.shape[-1] * config.get("partial_rotary_factor", 1))
+    turn, grown = turns(config, width, is_local)
+    angles = np.arange(len(x))[:, None] * turn
+    first, second, rest = np.split(x, [width // 2, width], -1)
+    cosine, sine = grown * np.cos(angles)[:, None], grown * np.sin(angles)[:, None]
+    turned = [first * cosine - second * sine, first * sine + second * cosine, rest]
+    return np.concatenate(turned, -1)
+
+
+def joint(x, name, sizes):
+    """Products with matrices that lie one below the other."""
+    y = x @ weight(name, sum(sizes), x.shape[-1]).T
+    return np.split(y, np.cumsum(sizes)[:-1], -1)
 
 
 def attention(config, layer, x):
-    hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    groups = config["num_key_value_heads"]
+    family, hidden = config["model_type"], config["hidden_size"]
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     width = config.get("head_dim", hidden // heads)
     base = f"model.layers.{layer}.self_attn."
+    counts = {"q": heads, "k": groups, "v": groups}
+    if family == "phi3":
+        parts = joint(x, base + "qkv_proj.weight", [count * width for count in counts.values()])
+        made = dict(zip(counts, parts))
+    else:
+        made = {
+            which: x @ weight(f"{base}{which}_proj.weight", count * width, hidden).T
+            for which, count in counts.items()
+        }
 
-    def by_head(which, count):
-        y = x @ weight(f"{base}{which}_proj.weight", count * width, hidden).T
-        if config["model_type"] == "qwen2":
-            y = y + weight(f"{base}{which}_proj.bias", count * width)
-        y = y.reshape(len(x), count, width)
-        if config["model_type"] == "qwen3" and which != "v":
-            y = normal(y, f"{base}{which}_norm.weight", width, config["rms_norm_eps"])
+    def by_head(which):
+        y = made[which]
+        if family == "qwen2":
+            y = y + weight(f"{base}{which}_proj.bias", counts[which] * width)
+        y = y.reshape(len(x), counts[which], width)
+        if family in ("qwen3", "gemma3_text") and which != "v":
+            y = normal(config, y, f"{base}{which}_norm.weight")
         return y
 
-    angles = np.arange(len(x))[:, None] * turns(config, width)
-    q = rotated(by_head("q", heads), angles)
-    k = rotated(by_head("k", groups), angles).repeat(heads // groups, axis=1)
-    v = by_head("v", groups).repeat(heads // groups, axis=1)
-    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(width)
-    scores = np.where(np.tri(len(x), dtype=bool), scores, -np.inf)
+    seen = window(config, layer)
+    is_local = family == "gemma3_text" and seen is not None
+    q = rotated(config, by_head("q"), is_local)
+    k = rotated(config, by_head("k"), is_local).repeat(heads // groups, axis=1)
+    v = by_head("v").repeat(heads // groups, axis=1)
+    scores = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(config.get("query_pre_attn_scalar", width))
+    scores = bounded(scores, config.get("attn_logit_softcapping"))
+    ahead = np.subtract.outer(np.arange(len(x)), np.arange(len(x)))
+    scores = np.where((ahead >= 0) & (ahead < (seen or len(x))), scores, -np.inf)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     shares = shares / shares.sum(-1, keepdims=True)
     seen = np.einsum("hqk,khd->qhd", shares, v).reshape(len(x), heads * width)
@@ -121,25 +191,41 @@ def attention(config, layer, x):
 def feed_forward(config, layer, x):
     hidden, wide = config["hidden_size"], config["intermediate_size"]
     base = f"model.layers.{layer}.mlp."
-    gate = x @ weight(base + "gate_proj.weight", wide, hidden).T
-    up = x @ weight(base + "up_proj.weight", wide, hidden).T
-    return (gate / (1 + np.exp(-gate)) * up) @ weight(base + "down_proj.weight", hidden, wide).T
+    if config["model_type"] == "phi3":
+        gate, up = joint(x, base + "gate_up_proj.weight", [wide, wide])
+    else:
+        gate = x @ weight(base + "gate_proj.weight", wide, hidden).T
+        up = x @ weight(base + "up_proj.weight", wide, hidden).T
+    if is_gemma(config):
+        gate = gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) / 2
+    else:
+        gate = gate / (1 + np.exp(-gate))
+    return (gate * up) @ weight(base + "down_proj.weight", hidden, wide).T
 
 
 def logits(config, tokens):
     """Those after each token."""
-    hidden, epsilon = config["hidden_size"], config["rms_norm_eps"]
+    hidden = config["hidden_size"]
     embedding = weight("model.embed_tokens.weight", config["vocab_size"], hidden)
-    x = embedding[tokens]
+    x = embedding[tokens] * (np.sqrt(hidden) if is_gemma(config) else 1)
     for layer in range(config["num_hidden_layers"]):
         base = f"model.layers.{layer}."
-        x = x + attention(config, layer, normal(x, base + "input_layernorm.weight", hidden, epsilon))
-        y = normal(x, base + "post_attention_layernorm.weight", hidden, epsilon)
-        x = x + feed_forward(config, layer, y)
-    x = normal(x, "model.norm.weight", hidden, epsilon)
-    if config["tie_word_embeddings"]:
-        return x @ embedding.T
-    return x @ weight("lm_head.weight", config["vocab_size"], hidden).T
+
+        def norm(y, name):
+            return normal(config, y, f"{base}{name}_layernorm.weight")
+
+        seen = attention(config, layer, norm(x, "input"))
+        if is_gemma(config):
+            x = x + norm(seen, "post_attention")
+            made = feed_forward(config, layer, norm(x, "pre_feedforward"))
+            x = x + norm(made, "post_feedforward")
+        else:
+            x = x + seen
+            x = x + feed_forward(config, layer, norm(x, "post_attention"))
+    x = normal(config, x, "model.norm.weight")
+    tied = config["tie_word_embeddings"]
+    head = embedding if tied else weight("lm_head.weight", config["vocab_size"], hidden)
+    return bounded(x @ head.T, config.get("final_logit_softcapping"))
 
 
 def case(name):

@@ -7,6 +7,7 @@
 
 mod span;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use souk_host::isa::Isa;
@@ -67,6 +68,16 @@ impl RowBlock {
     fn spans(&self) -> usize {
         (self.seen + self.count - 1).div_ceil(SPAN)
     }
+
+    /// The spans that any of its rows sees within a window.
+    fn spans_within(&self, window: Option<usize>) -> Range<usize> {
+        hidden(self.seen, window) / SPAN..self.spans()
+    }
+}
+
+/// Positions that a row which comes after so many no longer sees, its own counted.
+fn hidden(seen: usize, window: Option<usize>) -> usize {
+    window.map_or(0, |window| seen.saturating_sub(window))
 }
 
 /// Where tasks that share a block leave what each span gave.
@@ -185,6 +196,10 @@ pub(super) struct CacheAttention<'a> {
     /// Queries of a row that look at one head.
     pub group: usize,
     pub scale: f32,
+    /// What scores stay below.
+    pub limit: Option<f32>,
+    /// Positions a row sees, its own among them, if not all.
+    pub window: Option<usize>,
     pub shared: (Memory, &'a [AtomicUsize]),
 }
 
@@ -198,15 +213,16 @@ impl CacheAttention<'_> {
         let queries = self.queries(block, head);
         let mut found = vec![0.0; found_floats(queries.len(), self.keys.1.width)];
         let look = self.look(block, head, queries);
-        let all = block.spans();
+        let all = block.spans_within(self.window);
+        let (first, count) = (all.start, all.len());
         if parts == 1 {
             let mut next = found.clone();
-            for span in 0..all {
+            for span in all {
                 span::look(self.lane_isa, &look, span, &mut next);
-                self.take(span, &mut found, &next, look.queries.len());
+                self.take(span == first, &mut found, &next, look.queries.len());
             }
         } else {
-            for span in all * part / parts..all * (part + 1) / parts {
+            for span in first + count * part / parts..first + count * (part + 1) / parts {
                 let to = self.left(place, span, found.len());
                 span::look(self.lane_isa, &look, span, to);
             }
@@ -216,35 +232,42 @@ impl CacheAttention<'_> {
                 return;
             }
             done.store(0, Ordering::Relaxed);
-            for span in 0..all {
+            for span in all {
                 let next = self.left(place, span, found.len());
-                self.take(span, &mut found, next, look.queries.len());
+                self.take(span == first, &mut found, next, look.queries.len());
             }
         }
         self.finish(block, head, &found);
     }
 
-    fn take(&self, span: usize, found: &mut [f32], next: &[f32], queries: usize) {
-        match span {
-            0 => found.copy_from_slice(next),
-            _ => join(self.isa, found, next, queries),
+    fn take(&self, is_first: bool, found: &mut [f32], next: &[f32], queries: usize) {
+        match is_first {
+            true => found.copy_from_slice(next),
+            false => join(self.isa, found, next, queries),
         }
     }
 
-    /// Each query of a block that looks at a head, and how many positions it sees.
-    fn queries(&self, block: &RowBlock, head: usize) -> Vec<(*const f32, usize)> {
+    /// Each query of a block that looks at a head, and the positions it sees.
+    fn queries(&self, block: &RowBlock, head: usize) -> Vec<(*const f32, Range<usize>)> {
         let row = |row: usize| {
             let place = (block.first + row) * self.stride + head * self.group * self.keys.1.width;
             let query = move |query: usize| {
                 let start = place + query * self.keys.1.width;
-                (self.queries.wrapping_add(start), block.seen + row)
+                let seen = block.seen + row;
+                let seen = hidden(seen, self.window)..seen;
+                (self.queries.wrapping_add(start), seen)
             };
             (0..self.group).map(query)
         };
         (0..block.count).flat_map(row).collect()
     }
 
-    fn look(&self, block: &RowBlock, head: usize, queries: Vec<(*const f32, usize)>) -> Look {
+    fn look(
+        &self,
+        block: &RowBlock,
+        head: usize,
+        queries: Vec<(*const f32, Range<usize>)>,
+    ) -> Look {
         let own = &self.caches[block.sequence];
         let start = |(state, shape): (usize, CacheShape)| {
             let start = own[state].start().cast_const();
@@ -255,6 +278,7 @@ impl CacheAttention<'_> {
             values: start(self.values),
             width: self.keys.1.width,
             scale: self.scale,
+            limit: self.limit,
             queries,
         }
     }

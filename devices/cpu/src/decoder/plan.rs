@@ -73,8 +73,12 @@ pub(super) enum Action {
     Quantise,
     /// A product, with a bias for each column or none; a second value is added to the result.
     Product { matrix: usize, bias: Vec<f32> },
-    /// Each head turned by its position.
-    Rotate { table: usize, interleaved: bool },
+    /// Each head turned by its position, from its first number on as far as the table goes.
+    Rotate {
+        table: usize,
+        interleaved: bool,
+        head_width: usize,
+    },
     /// Rows written into a state.
     Keep { state: usize },
     /// What each query finds in two states.
@@ -83,11 +87,28 @@ pub(super) enum Action {
         values: usize,
         heads: usize,
         scale: f32,
+        /// What scores stay below.
+        limit: Option<f32>,
+        /// Positions a row sees, its own among them, if not all.
+        window: Option<usize>,
     },
     /// A gate and what it lets through.
-    Gate,
+    Gate { curve: Curve },
+    /// Every number times a factor.
+    Scale { factor: f32 },
+    /// The hyperbolic tangent of every number times `inner`, times `outer`.
+    Bend { inner: f32, outer: f32 },
     /// A sum.
     Add,
+}
+
+/// How much of itself a gate's number leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Curve {
+    /// A logistic curve.
+    Logistic,
+    /// Gauss' curve, summed up to there, as its hyperbolic tangent has it.
+    Gauss,
 }
 
 /// Cosines and sines for each position.
@@ -186,7 +207,7 @@ enum Meaning {
     /// Rows.
     Rows(RowsId, View),
     /// Rows that a gate is made of.
-    Open(RowsId),
+    Open(RowsId, Curve),
     /// A matrix as it was given.
     Matrix(usize),
     /// The same with its axes exchanged.

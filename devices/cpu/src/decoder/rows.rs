@@ -1,7 +1,7 @@
 //! Passes over the numbers of one row, each built for every width of vectors.
 
 use super::matrix::BLOCK;
-use crate::tiled::exponentials::{exponential, folded};
+use crate::tiled::exponentials::{exponential, folded, hyperbolic_tangent};
 use crate::tiled::vectors::pass;
 
 /// Added to a float and taken away, it leaves the nearest whole number, whose lowest bits are those
@@ -9,6 +9,10 @@ use crate::tiled::vectors::pass;
 const ROUND: f32 = 12_582_912.0;
 /// The largest byte of a block.
 const BYTE_MAX: f32 = 127.0;
+/// Twice the root of two by pi, and what the cube of a number adds to it: Gauss' curve by its
+/// hyperbolic tangent.
+const GAUSS_SLOPE: f32 = 1.595_769;
+const GAUSS_BEND: f32 = 0.044_715;
 /// Numbers compared side by side.
 const LANES: usize = 16;
 
@@ -30,6 +34,36 @@ pass! {
             let below = exponential(-gate.abs());
             let share = if *gate < 0.0 { below } else { 1.0 };
             *to = gate * (share / (1.0 + below)) * up;
+        }
+    }
+}
+
+pass! {
+    /// The same by Gauss' curve: its hyperbolic tangent is a logistic curve of twice its argument.
+    fn gate_gauss(to: &mut [f32], gate: &[f32], up: &[f32]) {
+        for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
+            let twice = GAUSS_SLOPE * gate * (1.0 + GAUSS_BEND * gate * gate);
+            let below = exponential(-twice.abs());
+            let share = if twice < 0.0 { below } else { 1.0 };
+            *to = gate * (share / (1.0 + below)) * up;
+        }
+    }
+}
+
+pass! {
+    /// Every number times a factor.
+    fn scale(to: &mut [f32], from: &[f32], factor: f32) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from * factor;
+        }
+    }
+}
+
+pass! {
+    /// The hyperbolic tangent of every number times `inner`, times `outer`.
+    fn bend(to: &mut [f32], from: &[f32], inner: f32, outer: f32) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = outer * hyperbolic_tangent(from * inner);
         }
     }
 }
@@ -136,14 +170,37 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_is_the_logistic_curve_from_end_to_end() {
+    fn a_gate_is_its_curve_from_end_to_end() {
         let gates = [-100.0f32, -20.0, -1.0, 0.0, 1.0, 20.0, 100.0];
+        let near = |made: &[f32], of: fn(f64) -> f64| {
+            for (made, gate) in made.iter().zip(gates) {
+                let exact = 2.0 * of(f64::from(gate));
+                assert!((f64::from(*made) - exact).abs() <= 1e-6 * exact.abs().max(1e-6));
+            }
+        };
         for isa in Isa::all() {
             let mut made = [0.0; 7];
             gate(isa, &mut made, &gates, &[2.0; 7]);
-            for (made, gate) in made.iter().zip(gates) {
-                let exact = 2.0 * f64::from(gate) / (1.0 + (-f64::from(gate)).exp());
-                assert!((f64::from(*made) - exact).abs() <= 1e-6 * exact.abs().max(1e-6));
+            near(&made, |gate| gate / (1.0 + (-gate).exp()));
+            gate_gauss(isa, &mut made, &gates, &[2.0; 7]);
+            near(&made, |gate| {
+                let slope = (2.0 / std::f64::consts::PI).sqrt();
+                let bent = (slope * (gate + 0.044715 * gate.powi(3))).tanh();
+                0.5 * gate * (1.0 + bent)
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_bent_is_the_hyperbolic_tangent() {
+        let from: Vec<f32> = (-400..400).map(|at| at as f32 / 7.0).collect();
+        for isa in Isa::all() {
+            let mut made = vec![0.0; from.len()];
+            bend(isa, &mut made, &from, 0.5, 30.0);
+            for (made, from) in made.iter().zip(&from) {
+                let exact = 30.0 * (0.5 * f64::from(*from)).tanh();
+                assert!((f64::from(*made) - exact).abs() <= 6e-7 * exact.abs());
+                assert!(made.abs() <= 30.0);
             }
         }
     }

@@ -7,7 +7,7 @@ use super::DecoderModel;
 use super::attention::{self, CacheAttention, RowBlock};
 use super::cache::RowPlace;
 use super::matrix::Matrix;
-use super::plan::{Action, DecoderStep, RowCount, RowsId};
+use super::plan::{Action, Curve, DecoderStep, RowCount, RowsId};
 use super::products::{Results, Rows, product};
 use super::rows;
 use crate::tiled::worker_pool::Memory;
@@ -159,10 +159,19 @@ impl Run<'_> {
                 }
             }
             (Action::Quantise, Some(to)) => rows::quantise(isa, self.made(to, task), read(0)),
-            (Action::Rotate { table, interleaved }, Some(to)) => {
-                self.rotate(*table, *interleaved, self.made(to, task), read(0), task);
+            (Action::Rotate { .. }, Some(to)) => {
+                self.rotate(step, self.made(to, task), read(0), task);
             }
-            (Action::Gate, Some(to)) => rows::gate(isa, self.made(to, task), read(0), read(1)),
+            (Action::Gate { curve }, Some(to)) => match curve {
+                Curve::Logistic => rows::gate(isa, self.made(to, task), read(0), read(1)),
+                Curve::Gauss => rows::gate_gauss(isa, self.made(to, task), read(0), read(1)),
+            },
+            (Action::Scale { factor }, Some(to)) => {
+                rows::scale(isa, self.made(to, task), read(0), *factor);
+            }
+            (Action::Bend { inner, outer }, Some(to)) => {
+                rows::bend(isa, self.made(to, task), read(0), *inner, *outer);
+            }
             (Action::Add, Some(to)) => rows::add(isa, self.made(to, task), read(0), read(1)),
             (_, None) => unreachable!("only keeping makes no value"),
         }
@@ -196,17 +205,28 @@ impl Run<'_> {
         }
     }
 
-    fn rotate(&self, table: usize, neighbours: bool, to: &mut [f32], from: &[f32], task: usize) {
+    fn rotate(&self, step: &DecoderStep, to: &mut [f32], from: &[f32], task: usize) {
+        let Action::Rotate {
+            table,
+            interleaved,
+            head_width,
+        } = step.action
+        else {
+            unreachable!("it is called for this action");
+        };
         let table = &self.model.plan.tables[table];
         let start = self.given.positions[task] * table.width;
         let cosines = &table.cosines[start..start + table.width];
         let sines = &table.sines[start..start + table.width];
-        let width = table.width * 2;
-        for (to, from) in to.chunks_exact_mut(width).zip(from.chunks_exact(width)) {
-            match neighbours {
+        let heads = from.chunks_exact(head_width);
+        for (to, from) in to.chunks_exact_mut(head_width).zip(heads) {
+            let (to, to_rest) = to.split_at_mut(table.width * 2);
+            let (from, rest) = from.split_at(table.width * 2);
+            match interleaved {
                 true => rows::rotate_neighbours(self.model.isa, to, from, cosines, sines),
                 false => rows::rotate_halves(self.model.isa, to, from, cosines, sines),
             }
+            to_rest.copy_from_slice(rest);
         }
     }
 
@@ -232,6 +252,8 @@ impl Run<'_> {
             values,
             heads,
             scale,
+            limit,
+            window,
         } = step.action
         else {
             unreachable!("it is called for this action");
@@ -250,6 +272,8 @@ impl Run<'_> {
             stride: plan.places[to].width,
             group: heads / plan.states[keys].heads,
             scale,
+            limit,
+            window,
             shared: self.shared,
         };
         attention.task(task);

@@ -83,3 +83,32 @@ pub(crate) fn exponential(value: f32) -> f32 {
     let made = sum * f32::from_bits(exponent);
     if value < EXPONENT_MIN { 0.0 } else { made }
 }
+
+/// Further than this the hyperbolic tangent is one as far as a float can tell.
+const TANGENT_MAX: f32 = 7.905_311;
+/// The odd and the even polynomial whose ratio it is, the highest powers first (Eigen's).
+const TANGENT_ABOVE: [f32; 7] = [
+    -2.760_768_4e-16,
+    2.000_188e-13,
+    -8.604_672e-11,
+    5.122_297_3e-8,
+    1.485_722_35e-5,
+    6.372_619_5e-4,
+    4.893_524_6e-3,
+];
+const TANGENT_BELOW: [f32; 4] = [1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_7e-3, 4.893_525e-3];
+
+/// The hyperbolic tangent: a polynomial by another.
+#[inline(always)]
+pub(crate) fn hyperbolic_tangent(value: f32) -> f32 {
+    let value = value.clamp(-TANGENT_MAX, TANGENT_MAX);
+    let square = value * value;
+    let (mut above, mut below) = (0.0, 0.0);
+    for factor in TANGENT_ABOVE {
+        above = above * square + factor;
+    }
+    for factor in TANGENT_BELOW {
+        below = below * square + factor;
+    }
+    value * above / below
+}

@@ -4,9 +4,11 @@
 //! a value is loaded for all of them. A score runs along its key, a sum of values along positions,
 //! each in one chain: so the same queries give the same bits in any company.
 
+use std::ops::Range;
+
 use super::SPAN;
 use crate::decoder::lanes::{Array, LANES, LaneIsa, Lanes};
-use crate::tiled::exponentials::EXPONENTIAL_FACTORS;
+use crate::tiled::exponentials::{EXPONENTIAL_FACTORS, hyperbolic_tangent};
 
 /// Below this the exponential is as good as nothing, and its exponent would leave a float's.
 const EXPONENT_MIN: f32 = -87.0;
@@ -22,20 +24,30 @@ pub(super) struct Look {
     /// Numbers of a position.
     pub width: usize,
     pub scale: f32,
-    /// Each query, and how many positions it sees.
-    pub queries: Vec<(*const f32, usize)>,
+    /// What scores stay below.
+    pub limit: Option<f32>,
+    /// Each query, and the positions it sees.
+    pub queries: Vec<(*const f32, Range<usize>)>,
 }
 
 /// Writes what the queries find in a span: their sums of values, their largest scores, and what
 /// their shares come to, which is zero where a query sees nothing of it.
 #[expect(unsafe_code, reason = "built for each set of instructions")]
 pub(super) fn look(isa: LaneIsa, look: &Look, span: usize, found: &mut [f32]) {
-    let counts = look.queries.iter();
-    let counts = counts.map(|(_, seen)| seen.saturating_sub(span * SPAN).min(SPAN));
+    let within = |position: usize| position.saturating_sub(span * SPAN).min(SPAN);
+    let seen = look.queries.iter().map(|(_, seen)| seen);
+    let starts: Vec<usize> = seen.clone().map(|seen| within(seen.start)).collect();
+    let ends = seen
+        .zip(&starts)
+        .map(|(seen, start)| match within(seen.end) {
+            end if end > *start => end,
+            _ => 0,
+        });
     let mut job = SpanLook {
         look,
         span,
-        counts: counts.collect(),
+        counts: ends.collect(),
+        starts,
         shares: vec![0.0; look.queries.len() * SPAN],
         found,
     };
@@ -70,8 +82,10 @@ unsafe fn look_256(job: &mut SpanLook<'_>) {
 struct SpanLook<'a> {
     look: &'a Look,
     span: usize,
-    /// Positions of the span that each query sees.
+    /// Positions of the span up to the last that each query sees; none where it sees nothing.
     counts: Vec<usize>,
+    /// The first of them that it sees.
+    starts: Vec<usize>,
     /// Of each query, for each position of the span.
     shares: Vec<f32>,
     found: &'a mut [f32],
@@ -179,7 +193,14 @@ impl SpanLook<'_> {
     #[inline(always)]
     unsafe fn share<L: Lanes>(&mut self, query: usize) {
         let (queries, count) = (self.counts.len(), self.counts[query]);
+        let start = self.starts[query].min(count);
         let shares = &mut self.shares[query * SPAN..][..count.next_multiple_of(LANES)];
+        if let Some(limit) = self.look.limit {
+            for score in &mut *shares {
+                *score = limit * hyperbolic_tangent(*score / limit);
+            }
+        }
+        shares[..start].fill(f32::NEG_INFINITY);
         shares[count..].fill(f32::NEG_INFINITY);
         let mut side_by_side = [0.0f32; LANES];
         let mut largest = f32::NEG_INFINITY;
@@ -197,6 +218,8 @@ impl SpanLook<'_> {
                 let less = L::floats(part.as_ptr()).plus(L::splat(-largest));
                 exponential(less).store(part.as_mut_ptr());
             }
+            // What is not seen has no share, not the least there is.
+            shares[..start].fill(0.0);
             shares[count..].fill(0.0);
             let mut sum = L::splat(0.0);
             for part in shares.chunks_exact(LANES) {
@@ -247,7 +270,7 @@ impl SpanLook<'_> {
         &mut self,
         first: usize,
         group: usize,
-        positions: std::ops::Range<usize>,
+        positions: Range<usize>,
     ) {
         let padded = self.look.width.next_multiple_of(LANES);
         let shares = self.shares[first * SPAN..].as_ptr();

@@ -27,6 +27,8 @@ struct Sequence {
     group: usize,
     width: usize,
     length: usize,
+    limit: Option<f32>,
+    window: Option<usize>,
     queries: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
@@ -42,6 +44,8 @@ impl Sequence {
             group,
             width,
             length,
+            limit: None,
+            window: None,
             queries,
             keys: numbers(caches, 2),
             values: numbers(caches, 3),
@@ -87,6 +91,8 @@ impl Sequence {
             stride: self.stride(),
             group: self.group,
             scale: 0.5,
+            limit: self.limit,
+            window: self.window,
             shared: shared.memory(),
         };
         // The last task first: whoever is last joins, wherever its spans are.
@@ -110,9 +116,16 @@ impl Sequence {
         let score = |position: usize| {
             let key = at(&self.keys, position);
             let terms = query.iter().zip(&key).map(|(a, b)| f64::from(*a) * b);
-            terms.sum::<f64>() * 0.5
+            let score = terms.sum::<f64>() * 0.5;
+            let limit = self.limit.map(f64::from);
+            limit.map_or(score, |limit| limit * (score / limit).tanh())
         };
-        let shares: Vec<f64> = (0..=row).map(|position| score(position).exp()).collect();
+        let is_seen = |position: usize| self.window.is_none_or(|window| position + window > row);
+        let share = |position: usize| match is_seen(position) {
+            true => score(position).exp(),
+            false => 0.0,
+        };
+        let shares: Vec<f64> = (0..=row).map(share).collect();
         let mut sums = vec![0.0; width];
         for (position, share) in shares.iter().enumerate() {
             for (sum, value) in sums.iter_mut().zip(at(&self.values, position)) {
@@ -125,8 +138,20 @@ impl Sequence {
 
 #[test]
 fn rows_find_what_they_should_on_every_isa() {
-    for (heads, group, width, length) in [(2, 3, 24, 150), (1, 7, 16, 65), (3, 1, 64, 70)] {
-        let sequence = Sequence::new(heads, group, width, length);
+    let sizes = [(2, 3, 24, 150), (1, 7, 16, 65), (3, 1, 64, 70)];
+    let looks = [
+        (None, None),
+        (Some(2.0), None),
+        (None, Some(1)),
+        (None, Some(64)),
+        (Some(2.0), Some(69)),
+    ];
+    for ((heads, group, width, length), (limit, window)) in sizes
+        .into_iter()
+        .flat_map(|it| looks.map(|look| (it, look)))
+    {
+        let mut sequence = Sequence::new(heads, group, width, length);
+        (sequence.limit, sequence.window) = (limit, window);
         for isa in LaneIsa::all() {
             let found = sequence.found(isa, &blocks(length));
             for (at, part) in found.chunks(width).enumerate() {
@@ -145,8 +170,10 @@ fn rows_find_what_they_should_on_every_isa() {
 #[test]
 fn a_row_finds_the_same_bits_alone_and_in_any_company() {
     let length = 500;
-    let sequence = Sequence::new(2, 3, 24, length);
-    for isa in LaneIsa::all() {
+    let mut sequence = Sequence::new(2, 3, 24, length);
+    let looks = LaneIsa::all().into_iter();
+    for (isa, window) in looks.flat_map(|isa| [(isa, None), (isa, Some(100))]) {
+        sequence.window = window;
         let blocks = blocks(length);
         assert_eq!(
             tasks(&blocks, 2),

@@ -1,5 +1,7 @@
 //! The nodes of a decoder's graph, read one by one.
 
+mod elements;
+
 use std::collections::BTreeMap;
 
 use souk_memory::{DType, Tensor};
@@ -136,8 +138,10 @@ impl<'a> Reader<'a> {
             "RotaryEmbedding" => self.rotate(node),
             "TensorScatter" => self.keep(node),
             "Attention" => self.attend(node),
-            "Swish" => self.open(node),
-            "Mul" => self.gate(node),
+            "Swish" => self.swish(node),
+            "Gelu" => self.gelu(node),
+            "Tanh" => self.tanh(node),
+            "Mul" => self.times(node),
             "Add" => self.add(node),
             _ => None,
         }?;
@@ -359,16 +363,22 @@ impl<'a> Reader<'a> {
         };
         let positions = self.input(node, 3, 2)?;
         agree(&mut self.inputs.positions, positions)?;
-        if !matches!(node.int("rotary_embedding_dim"), None | Some(0)) {
-            return None;
-        }
-        let table = self.table(node)?;
-        if self.tables[table].width * 2 * heads != self.widths[value] {
-            return None;
-        }
-        let interleaved = node.int("interleaved") == Some(1);
         let (width, rows) = (self.widths[value], self.counts[value]);
-        let action = Action::Rotate { table, interleaved };
+        let head_width = width / heads;
+        let stated = node.int("rotary_embedding_dim").unwrap_or(0);
+        let turned = match usize::try_from(stated).ok()? {
+            0 => head_width,
+            stated => stated,
+        };
+        let table = self.table(node)?;
+        if self.tables[table].width * 2 != turned || turned > head_width {
+            return None;
+        }
+        let action = Action::Rotate {
+            table,
+            interleaved: node.int("interleaved") == Some(1),
+            head_width,
+        };
         Some(Meaning::Rows(
             self.step(action, vec![value], width, rows),
             view,
@@ -437,7 +447,7 @@ impl<'a> Reader<'a> {
             node.input_name(index) == Some(self.states[state].port.output.as_str())
         };
         let length = self.input(node, 6, 1)?;
-        let known = ["is_causal", "scale", "softcap"];
+        let known = ["is_causal", "scale", "softcap", "left_window_size"];
         let others = node.attribute.iter().any(|it| !known.contains(&it.name()));
         let View::Heads { heads } = view else {
             return None;
@@ -447,7 +457,6 @@ impl<'a> Reader<'a> {
             && written(2, values)
             && (3..6).all(|index| node.input_name(index).is_none())
             && node.int("is_causal") == Some(1)
-            && matches!(node.float("softcap"), None | Some(0.0))
             && !others
             && (key.heads, key.width) == (value_state.heads, value_state.width)
             && heads.is_multiple_of(key.heads)
@@ -458,6 +467,9 @@ impl<'a> Reader<'a> {
         let scale = node
             .float("scale")
             .unwrap_or(1.0 / (key.width as f32).sqrt());
+        // Less than zero stands for no bound; a row's own position is not counted there.
+        let window = node.int("left_window_size").unwrap_or(-1);
+        let window = usize::try_from(window).ok().map(|before| before + 1);
         agree(&mut self.inputs.length, length)?;
         agree(&mut self.states[keys].order, CacheOrder::Keys)?;
         agree(&mut self.states[values].order, CacheOrder::Values)?;
@@ -466,81 +478,12 @@ impl<'a> Reader<'a> {
             values,
             heads,
             scale,
+            limit: node.float("softcap").filter(|limit| *limit > 0.0),
+            window,
         };
         let width = self.widths[value];
         let made = self.step(action, vec![value], width, RowCount::Tokens);
         Some(Meaning::Rows(made, view))
-    }
-
-    fn open(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
-        let is_plain = matches!(node.float("alpha"), None | Some(1.0));
-        is_plain.then_some(Meaning::Open(value))
-    }
-
-    fn gate(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let (left, right) = (
-            self.named(node.input_name(0)?)?,
-            self.named(node.input_name(1)?)?,
-        );
-        let (gate, up) = match (left, right) {
-            (Meaning::Open(gate), Meaning::Rows(up, View::Flat)) => (gate, up),
-            (Meaning::Rows(up, View::Flat), Meaning::Open(gate)) => (gate, up),
-            _ => return None,
-        };
-        let alike = self.widths[gate] == self.widths[up] && self.counts[gate] == self.counts[up];
-        if !alike {
-            return None;
-        }
-        let (width, rows) = (self.widths[gate], self.counts[gate]);
-        let made = self.step(Action::Gate, vec![gate, up], width, rows);
-        Some(Meaning::Rows(made, View::Flat))
-    }
-
-    fn add(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let left = self.flat(node, 0)?;
-        if let Some(bias) = self.floats(node, 1) {
-            return self.add_bias(node, left, bias);
-        }
-        let right = self.flat(node, 1)?;
-        let alike =
-            self.widths[left] == self.widths[right] && self.counts[left] == self.counts[right];
-        if !alike {
-            return None;
-        }
-        if self.is_read_once(node, 1)
-            && let DecoderStep {
-                action: Action::Product { .. },
-                reads,
-                ..
-            } = &mut self.steps[self.makers[right]]
-            && reads.len() == 1
-            && left != right
-            && left < right
-        {
-            reads.push(left);
-            return Some(Meaning::Rows(right, View::Flat));
-        }
-        let (width, rows) = (self.widths[left], self.counts[left]);
-        let made = self.step(Action::Add, vec![left, right], width, rows);
-        Some(Meaning::Rows(made, View::Flat))
-    }
-
-    /// A bias is added by the product before it.
-    fn add_bias(&mut self, node: &NodeProto, value: RowsId, summands: Vec<f32>) -> Option<Meaning> {
-        let is_one = self.weight(node, 1)?.dims() == [self.widths[value]];
-        let read_once = self.is_read_once(node, 0);
-        match &mut self.steps[self.makers[value]] {
-            DecoderStep {
-                action: Action::Product { bias, .. },
-                reads,
-                ..
-            } if is_one && read_once && bias.is_empty() && reads.len() == 1 => {
-                *bias = summands;
-                Some(Meaning::Rows(value, View::Flat))
-            }
-            _ => None,
-        }
     }
 
     fn is_read_once(&self, node: &NodeProto, index: usize) -> bool {

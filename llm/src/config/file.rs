@@ -1,0 +1,257 @@
+//! `config.json` as a decoder in numbers.
+
+use serde::{Deserialize, Deserializer};
+
+use super::rotary::{Rotary, Scaling};
+use super::{Architecture, Config, ConfigError, LocalLayers, Window};
+
+/// What says which family's the rest of the file is.
+#[derive(Deserialize)]
+struct Family {
+    model_type: String,
+}
+
+/// `config.json`, of which only this is read.
+#[derive(Deserialize)]
+struct ConfigFile {
+    hidden_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+    intermediate_size: usize,
+    vocab_size: usize,
+    rms_norm_eps: f32,
+    max_position_embeddings: usize,
+    original_max_position_embeddings: Option<f64>,
+    partial_rotary_factor: Option<f64>,
+    rope_theta: Option<f64>,
+    rope_local_base_freq: Option<f64>,
+    rope_scaling: Option<Scaling>,
+    /// Where newer tools put what is said of positions.
+    rope_parameters: Option<Scaling>,
+    hidden_act: Option<String>,
+    hidden_activation: Option<String>,
+    sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
+    max_window_layers: Option<usize>,
+    sliding_window_pattern: Option<usize>,
+    layer_types: Option<Vec<String>>,
+    query_pre_attn_scalar: Option<f64>,
+    #[serde(default, deserialize_with = "said")]
+    attn_logit_softcapping: Option<Option<f32>>,
+    #[serde(default, deserialize_with = "said")]
+    final_logit_softcapping: Option<Option<f32>>,
+    use_bidirectional_attention: Option<bool>,
+    #[serde(default)]
+    mlp_bias: bool,
+    #[serde(default)]
+    attention_bias: bool,
+}
+
+/// What is there, be it `null`: that is another thing than nothing.
+fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<f32>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+/// A feature that is not known.
+fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
+    let value = value.to_owned();
+    Err(ConfigError::Feature { key, value })
+}
+
+impl Config {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], naming what is not known rather than passing over it.
+    pub fn read(json: &[u8]) -> Result<Self, ConfigError> {
+        let family: Family = serde_json::from_slice(json)?;
+        let architecture = match family.model_type.as_str() {
+            "gemma3_text" => Architecture::Gemma3,
+            // It sees pictures as well.
+            "gemma3" => return Err(ConfigError::Architecture(family.model_type)),
+            other => Architecture::named(other)?,
+        };
+        let file: ConfigFile = serde_json::from_slice(json)?;
+        file.config(architecture)?.checked()
+    }
+}
+
+impl ConfigFile {
+    fn config(mut self, architecture: Architecture) -> Result<Config, ConfigError> {
+        self.check_features(architecture)?;
+        if self.num_attention_heads == 0 {
+            let (key, value) = ("num_attention_heads", 0);
+            return Err(ConfigError::Number { key, value });
+        }
+        let width = match architecture.is_gemma() {
+            true => 256,
+            false => self.hidden_size / self.num_attention_heads,
+        };
+        let head_width = self.head_dim.unwrap_or(width);
+        let (scaling, local) = self.scalings();
+        let bound = self.bound(scaling.as_ref());
+        let mut rotary = self.rotary(scaling.as_ref(), architecture, head_width)?;
+        let positions = self.max_position_embeddings;
+        if let Some(scaling) = &scaling {
+            scaling.apply(&mut rotary, positions)?;
+        }
+        let score = self.query_pre_attn_scalar.unwrap_or(256.0);
+        let [score_limit, logit_limit] = architecture.limits();
+        Ok(Config {
+            architecture,
+            hidden: self.hidden_size,
+            layers: self.num_hidden_layers,
+            heads: self.num_attention_heads,
+            key_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
+            head_width,
+            feed_forward: self.intermediate_size,
+            vocabulary: self.vocab_size,
+            epsilon: self.rms_norm_eps,
+            positions: bound.map_or(positions, |bound| bound.min(positions)),
+            bound,
+            rotary,
+            window: self.window(architecture, local.as_ref(), head_width)?,
+            score_factor: architecture.is_gemma().then(|| score.powf(-0.5) as f32),
+            score_limit: self.attn_logit_softcapping.unwrap_or(score_limit),
+            logit_limit: self.final_logit_softcapping.unwrap_or(logit_limit),
+        })
+    }
+
+    fn check_features(&self, architecture: Architecture) -> Result<(), ConfigError> {
+        let activation = match architecture.is_gemma() {
+            true => "gelu_pytorch_tanh",
+            false => "silu",
+        };
+        let stated = self.hidden_activation.as_deref();
+        let stated = stated.or(self.hidden_act.as_deref());
+        if let Some(other) = stated.filter(|it| *it != activation) {
+            return refused("hidden_act", other);
+        }
+        if self.mlp_bias {
+            return refused("mlp_bias", "true");
+        }
+        // Qwen 2 has its biases without saying so.
+        if self.attention_bias && !architecture.has_biases() {
+            return refused("attention_bias", "true");
+        }
+        if self.use_bidirectional_attention == Some(true) {
+            return refused("use_bidirectional_attention", "true");
+        }
+        let limit = self.attn_logit_softcapping.flatten();
+        match limit.filter(|_| architecture != Architecture::Gemma2) {
+            Some(limit) => refused("attn_logit_softcapping", &limit.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// What is said of positions, and of those in layers that have a window.
+    fn scalings(&mut self) -> (Option<Scaling>, Option<Scaling>) {
+        let whole = self.rope_parameters.take().or(self.rope_scaling.take());
+        let (mut scaling, local) = match whole {
+            Some(mut whole) => {
+                match (whole.full_attention.take(), whole.sliding_attention.take()) {
+                    (None, None) => (Some(whole), None),
+                    (full, sliding) => (full.map(|it| *it), sliding.map(|it| *it)),
+                }
+            }
+            None => (None, None),
+        };
+        if let Some(scaling) = &mut scaling {
+            let original = &mut scaling.original_max_position_embeddings;
+            *original = original.or(self.original_max_position_embeddings);
+        }
+        (scaling, local)
+    }
+
+    /// Positions past which its angles would be others.
+    fn bound(&self, scaling: Option<&Scaling>) -> Option<usize> {
+        let long = scaling.filter(|scaling| scaling.is_long());
+        let original = long.and_then(|scaling| scaling.original_max_position_embeddings);
+        original.map(|original| original as usize)
+    }
+
+    fn rotary(
+        &self,
+        scaling: Option<&Scaling>,
+        architecture: Architecture,
+        head_width: usize,
+    ) -> Result<Rotary, ConfigError> {
+        let base = scaling.and_then(|it| it.rope_theta).or(self.rope_theta);
+        let otherwise = match architecture {
+            Architecture::Gemma3 => 1_000_000.0,
+            _ => 10_000.0,
+        };
+        let share = scaling.and_then(|it| it.partial_rotary_factor);
+        let share = share.or(self.partial_rotary_factor).unwrap_or(1.0);
+        let width = (head_width as f64 * share) as usize;
+        Rotary::plain(width, base.unwrap_or(otherwise))
+    }
+
+    /// The window, if there is one and layers have it.
+    fn window(
+        &self,
+        architecture: Architecture,
+        local: Option<&Scaling>,
+        head_width: usize,
+    ) -> Result<Option<Window>, ConfigError> {
+        let is_gemma_3 = architecture == Architecture::Gemma3;
+        if local.is_some() && !is_gemma_3 {
+            return refused("rope_parameters", "sliding_attention");
+        }
+        let is_qwen = matches!(architecture, Architecture::Qwen2 | Architecture::Qwen3);
+        let is_used = self.use_sliding_window.unwrap_or(!is_qwen);
+        let otherwise = architecture.is_gemma().then_some(4096);
+        let Some(positions) = self.sliding_window.or(otherwise).filter(|_| is_used) else {
+            return Ok(None);
+        };
+        if positions == 0 {
+            let (key, value) = ("sliding_window", 0);
+            return Err(ConfigError::Number { key, value });
+        }
+        let rotary = match is_gemma_3 {
+            true => {
+                let base = local.and_then(|it| it.rope_theta);
+                let base = base.or(self.rope_local_base_freq).unwrap_or(10_000.0);
+                let mut rotary = Rotary::plain(head_width, base)?;
+                if let Some(local) = local {
+                    local.apply(&mut rotary, self.max_position_embeddings)?;
+                }
+                Some(rotary)
+            }
+            false => None,
+        };
+        Ok(Some(Window {
+            positions,
+            layers: self.local_layers(architecture)?,
+            rotary,
+        }))
+    }
+
+    fn local_layers(&self, architecture: Architecture) -> Result<LocalLayers, ConfigError> {
+        let Some(types) = &self.layer_types else {
+            return Ok(match architecture {
+                Architecture::Gemma2 => LocalLayers::AllButLastOf(2),
+                Architecture::Gemma3 => {
+                    LocalLayers::AllButLastOf(self.sliding_window_pattern.unwrap_or(6))
+                }
+                Architecture::Qwen2 | Architecture::Qwen3 => {
+                    LocalLayers::From(self.max_window_layers.unwrap_or(28))
+                }
+                _ => LocalLayers::From(0),
+            });
+        };
+        if types.len() != self.num_hidden_layers {
+            let (key, value) = ("layer_types", types.len());
+            return Err(ConfigError::Number { key, value });
+        }
+        let is_local = |kind: &String| match kind.as_str() {
+            "sliding_attention" => Ok(true),
+            "full_attention" => Ok(false),
+            other => refused("layer_types", other),
+        };
+        let listed = types.iter().map(is_local).collect::<Result<_, _>>()?;
+        Ok(LocalLayers::Listed(listed))
+    }
+}

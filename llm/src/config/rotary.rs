@@ -1,0 +1,156 @@
+//! Positions told by turning pairs of numbers.
+
+use serde::Deserialize;
+
+use super::{ConfigError, NUMBER_MAX};
+
+/// How positions are told.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotary {
+    /// Numbers of a head that are turned, from its first on.
+    pub width: usize,
+    /// The base of the angles' geometric series.
+    pub base: f64,
+    /// Whether a pair are neighbours; else they are half the width apart.
+    pub interleaved: bool,
+    /// What each pair's angle is divided by; one where there are none.
+    pub divisors: Vec<f64>,
+    /// What is turned grows by this.
+    pub factor: f64,
+}
+
+/// How `config.json` scales angles.
+#[derive(Deserialize)]
+pub(super) struct Scaling {
+    #[serde(alias = "type")]
+    pub rope_type: Option<String>,
+    pub rope_theta: Option<f64>,
+    pub partial_rotary_factor: Option<f64>,
+    factor: Option<f64>,
+    low_freq_factor: Option<f64>,
+    high_freq_factor: Option<f64>,
+    pub original_max_position_embeddings: Option<f64>,
+    short_factor: Option<Vec<f64>>,
+    attention_factor: Option<f64>,
+    /// The same of layers without a window, and of those with one, where they are parted.
+    pub full_attention: Option<Box<Scaling>>,
+    pub sliding_attention: Option<Box<Scaling>>,
+}
+
+/// A number that has to be there.
+fn stated<T>(key: &'static str, value: Option<T>) -> Result<T, ConfigError> {
+    let missing = || ConfigError::Feature {
+        key,
+        value: "null".to_owned(),
+    };
+    value.ok_or_else(missing)
+}
+
+impl Scaling {
+    /// Whether angles are others past the positions that the model was first made for.
+    pub fn is_long(&self) -> bool {
+        matches!(self.rope_type.as_deref(), Some("longrope" | "su"))
+    }
+
+    /// Puts what it says into plain angles of a model with so many positions.
+    pub fn apply(&self, rotary: &mut Rotary, positions: usize) -> Result<(), ConfigError> {
+        let pairs = rotary.width / 2;
+        match self.rope_type.as_deref() {
+            None | Some("default") => {}
+            Some("linear") => {
+                let factor = stated("rope_scaling.factor", self.factor)?;
+                rotary.divisors = vec![factor; pairs];
+            }
+            Some("llama3") => rotary.divisors = self.llama_3(rotary)?,
+            Some("longrope" | "su") => {
+                let key = "rope_scaling.short_factor";
+                rotary.divisors = stated(key, self.short_factor.clone())?;
+                if rotary.divisors.len() != pairs {
+                    let value = rotary.divisors.len();
+                    return Err(ConfigError::Number { key, value });
+                }
+                rotary.factor = self.long_factor(positions)?;
+            }
+            Some(other) => {
+                return Err(ConfigError::Feature {
+                    key: "rope_scaling.rope_type",
+                    value: other.to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Slow pairs are slowed, quick ones left, and what is between is mixed.
+    fn llama_3(&self, rotary: &Rotary) -> Result<Vec<f64>, ConfigError> {
+        let factor = stated("rope_scaling.factor", self.factor)?;
+        let low = stated("rope_scaling.low_freq_factor", self.low_freq_factor)?;
+        let high = stated("rope_scaling.high_freq_factor", self.high_freq_factor)?;
+        let original = self.original()?;
+        let divisor = |pair| {
+            let wave = std::f64::consts::TAU / rotary.frequency(pair);
+            let turns = original / wave;
+            let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+            // Frequencies, not divisors, are mixed.
+            1.0 / (share + (1.0 - share) / factor)
+        };
+        Ok((0..rotary.width / 2).map(divisor).collect())
+    }
+
+    fn original(&self) -> Result<f64, ConfigError> {
+        let key = "rope_scaling.original_max_position_embeddings";
+        stated(key, self.original_max_position_embeddings)
+    }
+
+    /// What queries and keys grow by where the angles are those of so many positions more.
+    fn long_factor(&self, positions: usize) -> Result<f64, ConfigError> {
+        let original = self.original()?;
+        let times = self.factor.unwrap_or(positions as f64 / original);
+        let grown = (1.0 + times.max(1.0).ln() / original.ln()).sqrt();
+        Ok(self.attention_factor.unwrap_or(grown))
+    }
+}
+
+impl Rotary {
+    /// Angles that nothing scales.
+    ///
+    /// # Errors
+    /// [`ConfigError::Number`]: numbers that are no pairs, or too many to have a divisor each.
+    pub fn plain(width: usize, base: f64) -> Result<Self, ConfigError> {
+        if width == 0 || width > NUMBER_MAX || !width.is_multiple_of(2) {
+            let (key, value) = ("head_dim", width);
+            return Err(ConfigError::Number { key, value });
+        }
+        Ok(Self {
+            width,
+            base,
+            interleaved: false,
+            divisors: Vec::new(),
+            factor: 1.0,
+        })
+    }
+
+    /// The angle of a pair at position 1, not divided.
+    fn frequency(&self, pair: usize) -> f64 {
+        self.base.powf(-2.0 * pair as f64 / self.width as f64)
+    }
+
+    /// Cosines and sines for each position and pair of a head.
+    #[must_use]
+    pub fn tables(&self, positions: usize) -> [Vec<f32>; 2] {
+        let half = self.width / 2;
+        let turn = |pair: usize| {
+            let divisor = self.divisors.get(pair).copied().unwrap_or(1.0);
+            self.frequency(pair) / divisor
+        };
+        let turns: Vec<f64> = (0..half).map(turn).collect();
+        let angle = |at: usize| (at / half) as f64 * turns[at % half];
+        let table = |of: fn(f64) -> f64| {
+            let angles = (0..positions * half).map(angle);
+            angles
+                .map(|angle| (of(angle) * self.factor) as f32)
+                .collect()
+        };
+        [table(f64::cos), table(f64::sin)]
+    }
+}

@@ -1,0 +1,199 @@
+//! The numbers of a GGUF file's metadata, as a decoder's.
+
+use super::super::ModelError;
+use super::text;
+use crate::config::{Architecture, Config, ConfigError, LocalLayers, Rotary, Window};
+use crate::gguf::{Gguf, Value};
+use crate::weights::Weight;
+
+/// What each pair's angle is divided by, where a file says so.
+const DIVISORS: &str = "rope_freqs.weight";
+/// The same of files that have others past the positions they were first made for.
+const DIVISORS_SHORT: &str = "rope_factors_short.weight";
+const DIVISORS_LONG: &str = "rope_factors_long.weight";
+
+/// Tensors that are numbers of a decoder, and no weights.
+pub(super) const TABLES: [&str; 3] = [DIVISORS, DIVISORS_SHORT, DIVISORS_LONG];
+
+/// The metadata of a family.
+struct Numbers<'a> {
+    file: &'a Gguf,
+    family: &'a str,
+}
+
+pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
+    let family = text(file, "general.architecture")?;
+    let architecture = Architecture::named(family)?;
+    let numbers = Numbers { file, family };
+    let hidden = numbers.number("embedding_length")?;
+    let heads = numbers.number("attention.head_count")?;
+    let width = hidden.checked_div(heads).unwrap_or(0);
+    let head_width = numbers.number_or("attention.key_length", width)?;
+    let vocabulary = file
+        .array("tokenizer.ggml.tokens")
+        .map_or(0, <[Value]>::len);
+    let epsilon = numbers.key("attention.layer_norm_rms_epsilon");
+    let epsilon = file.float(&epsilon).ok_or(ModelError::GgufLacks(epsilon))?;
+    let layers = numbers.number("block_count")?;
+    let (positions, bound) = numbers.positions()?;
+    let rotary = numbers.rotary(architecture, head_width)?;
+    let [score_limit, logit_limit] = architecture.limits();
+    let config = Config {
+        architecture,
+        hidden,
+        layers,
+        heads,
+        key_heads: numbers.number_or("attention.head_count_kv", heads)?,
+        head_width,
+        feed_forward: numbers.number("feed_forward_length")?,
+        vocabulary: numbers.number_or("vocab_size", vocabulary)?,
+        epsilon: epsilon as f32,
+        positions,
+        bound,
+        window: numbers.window(architecture, &rotary)?,
+        rotary,
+        score_factor: score_factor(architecture, layers, [hidden, heads, head_width]),
+        score_limit: numbers.limit("attn_logit_softcapping", score_limit),
+        logit_limit: numbers.limit("final_logit_softcapping", logit_limit),
+    };
+    Ok(config.checked()?)
+}
+
+/// What scores of Gemma's are multiplied by: files do not say, but that their largest models have
+/// the width that heads would have if they shared the stream's.
+fn score_factor(
+    architecture: Architecture,
+    layers: usize,
+    [hidden, heads, head_width]: [usize; 3],
+) -> Option<f32> {
+    let largest = match architecture {
+        Architecture::Gemma2 => 46,
+        Architecture::Gemma3 => 62,
+        _ => return None,
+    };
+    let width = match layers == largest {
+        true => hidden.checked_div(heads).unwrap_or(0),
+        false => head_width,
+    };
+    Some((width as f64).powf(-0.5) as f32)
+}
+
+impl Numbers<'_> {
+    fn key(&self, part: &str) -> String {
+        format!("{}.{part}", self.family)
+    }
+
+    fn number(&self, part: &str) -> Result<usize, ModelError> {
+        let key = self.key(part);
+        let number = self.file.number(&key);
+        // A number beyond the machine's is refused with the others.
+        let number = number.map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        number.ok_or(ModelError::GgufLacks(key))
+    }
+
+    fn number_or(&self, part: &str, otherwise: usize) -> Result<usize, ModelError> {
+        match self.file.number(&self.key(part)) {
+            Some(_) => self.number(part),
+            None => Ok(otherwise),
+        }
+    }
+
+    fn float_or(&self, part: &str, otherwise: f64) -> f64 {
+        self.file.float(&self.key(part)).unwrap_or(otherwise)
+    }
+
+    /// Positions it was made for, and those past which its angles would be others.
+    fn positions(&self) -> Result<(usize, Option<usize>), ModelError> {
+        let made_for = self.number("context_length")?;
+        let bound = match self.table(DIVISORS_SHORT)?.is_empty() {
+            true => None,
+            false => Some(self.number("rope.scaling.original_context_length")?),
+        };
+        Ok((bound.map_or(made_for, |bound| bound.min(made_for)), bound))
+    }
+
+    /// The window of families that have one; zero stands for none.
+    fn window(
+        &self,
+        architecture: Architecture,
+        rotary: &Rotary,
+    ) -> Result<Option<Window>, ModelError> {
+        let (otherwise, every) = match architecture {
+            Architecture::Gemma2 => (4096, Some(2)),
+            Architecture::Gemma3 => (0, Some(6)),
+            Architecture::Phi3 => (0, None),
+            _ => return Ok(None),
+        };
+        let positions = self.number_or("attention.sliding_window", otherwise)?;
+        let key = self.key("attention.sliding_window_pattern");
+        let layers = match (self.file.array(&key), every) {
+            (Some(listed), _) => {
+                let is_local = |value: &Value| *value == Value::Bool(true);
+                LocalLayers::Listed(listed.iter().map(is_local).collect())
+            }
+            (None, Some(every)) => {
+                let every = self.number_or("attention.sliding_window_pattern", every)?;
+                LocalLayers::AllButLastOf(every)
+            }
+            (None, None) => LocalLayers::From(0),
+        };
+        let base = self.file.float(&self.key("rope.freq_base_swa"));
+        let otherwise = (architecture == Architecture::Gemma3).then_some(10_000.0);
+        let rotary = base
+            .or(otherwise)
+            .map(|base| Rotary::plain(rotary.width, base))
+            .transpose()?;
+        let window = Window {
+            positions,
+            layers,
+            rotary,
+        };
+        Ok((positions > 0).then_some(window))
+    }
+
+    fn limit(&self, part: &str, otherwise: Option<f32>) -> Option<f32> {
+        let stated = self.file.float(&self.key(part));
+        // Zero stands for none.
+        stated
+            .map_or(otherwise, |limit| Some(limit as f32))
+            .filter(|limit| *limit > 0.0)
+    }
+
+    fn rotary(&self, architecture: Architecture, head_width: usize) -> Result<Rotary, ModelError> {
+        let width = self.number_or("rope.dimension_count", head_width)?;
+        let mut rotary = Rotary::plain(width, self.float_or("rope.freq_base", 10_000.0))?;
+        // Llama's converters put the numbers of a pair side by side; the others leave them.
+        rotary.interleaved = architecture == Architecture::Llama;
+        for name in [DIVISORS, DIVISORS_SHORT] {
+            let divisors = self.table(name)?;
+            if !divisors.is_empty() && divisors.len() != width / 2 {
+                return Err(ModelError::GgufLacks(name.to_owned()));
+            }
+            if !divisors.is_empty() {
+                rotary.divisors = divisors;
+            }
+        }
+        rotary.factor = self.float_or("rope.scaling.attn_factor", 1.0);
+        match self.file.text(&self.key("rope.scaling.type")) {
+            None | Some("none" | "longrope") => {}
+            Some("linear") => {
+                let factor = self.float_or("rope.scaling.factor", 1.0);
+                rotary.divisors = vec![factor; width / 2];
+            }
+            Some(other) => {
+                let (key, value) = ("rope.scaling.type", other.to_owned());
+                return Err(ConfigError::Feature { key, value }.into());
+            }
+        }
+        Ok(rotary)
+    }
+
+    /// A table of floats; an empty one where there is none.
+    fn table(&self, name: &str) -> Result<Vec<f64>, ModelError> {
+        match self.file.weight(name) {
+            None => Ok(Vec::new()),
+            Some(Weight::Floats(tensor)) => Ok(tensor.to_f64s().unwrap_or_default()),
+            Some(Weight::Blocks { .. }) => Err(ModelError::GgufLacks(name.to_owned())),
+        }
+    }
+}
