@@ -1,13 +1,16 @@
 //! A decoder cut into parts that keep their states each for itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use souk_llm::decoder::LOGITS;
+use souk_llm::decoder::{Decoder, LOGITS};
 use souk_llm::generation;
 use souk_memory::Tensor;
 use souk_onnx::states::states;
 use souk_onnx::subgraph::Subgraph;
 use souk_scheduler::graph::{Bindings, Graph, cut};
+use souk_scheduler::planning::{
+    Link, Links, Offer, Operators, PlanOptions, Slowness, Throughput, plan,
+};
 use souk_vocabulary::processor::session::{Session, State};
 use souk_vocabulary::processor::{Processor, Program};
 
@@ -35,10 +38,9 @@ fn two_parts_keep_their_own_states_and_give_the_logits_of_the_whole() {
     }
 }
 
-fn cut_in_two(case: &Case) {
-    let decoder = case.decoder();
-    let tokens = case.prompt.len();
-    let given = generation::inputs(&case.prompt, 0, &[tokens - 1]);
+/// A decoder for the steps of a prompt, and what the first of them is given.
+fn imported(case: &Case, decoder: &Decoder) -> (Graph, Values) {
+    let given = generation::inputs(&case.prompt, 0, &[case.prompt.len() - 1]);
     let empty = decoder.empty_cache(ROOM);
     let caches = decoder.states.iter().map(|port| (&port.input, &empty));
     let bindings = given
@@ -48,6 +50,56 @@ fn cut_in_two(case: &Case) {
             bindings.input(name, tensor.dtype(), tensor.dims())
         });
     let graph = Graph::import(decoder.subgraph.model.clone(), &bindings).unwrap();
+    (graph, given)
+}
+
+/// A cache costs a plan no time, wherever it is: it must not look like a place to cut.
+#[test]
+fn no_plan_cuts_a_cache_from_who_reads_it() {
+    let case = Case::read("llama");
+    let decoder = case.decoder();
+    let (graph, _) = imported(&case, &decoder);
+    let states = graph.states();
+    let offer = |flops_per_second| Offer {
+        label: String::new(),
+        throughput: vec![Throughput {
+            class: None,
+            dtype: None,
+            flops_per_second,
+        }],
+        bytes_per_second: 1e9,
+        memory_bytes: 1 << 30,
+        launch_seconds: 1e-6,
+        slowness: Slowness::default(),
+        cost_per_second: 1.0,
+        busy_watts: None,
+        operators: Operators::All,
+    };
+    let link = Link {
+        latency_seconds: 1e-6,
+        bytes_per_second: 1e12,
+    };
+    for tenths in 1..=10 {
+        let offers = [offer(1e9), offer(f64::from(tenths) * 1e8)];
+        let options = PlanOptions {
+            min_devices: 2,
+            requests: 50,
+            sequences: 4,
+            ..PlanOptions::default()
+        };
+        let plan = plan(&graph, &offers, &Links::uniform(2, link), &options).unwrap();
+        for state in &states {
+            let value = graph.value(*state);
+            let ends = value.readers.iter().copied().chain(value.producer());
+            let parts: BTreeSet<usize> = ends.map(|node| plan.assignment[node.0]).collect();
+            assert!(parts.len() <= 1, "{} is in parts {parts:?}", value.name);
+        }
+    }
+}
+
+fn cut_in_two(case: &Case) {
+    let decoder = case.decoder();
+    let (graph, given) = imported(case, &decoder);
     let first = graph.nodes().iter().position(|node| {
         node.outputs
             .iter()

@@ -513,7 +513,7 @@ fn travellers(graph: &Graph) -> Vec<Traveller> {
             false => value.fact.byte_length().unwrap_or(0),
         },
         job_output: is_output(index),
-        portable: value.is_portable(),
+        portable: value.is_portable() && !states.contains(&ValueId(index)),
     });
     travellers.collect()
 }
