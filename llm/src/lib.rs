@@ -13,6 +13,7 @@ pub mod config;
 pub mod decoder;
 pub mod generation;
 pub mod gguf;
+pub mod grammar;
 pub mod model;
 pub mod sampling;
 pub mod stopping;

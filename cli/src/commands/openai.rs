@@ -199,10 +199,16 @@ async fn answered(
     if left == 0 {
         return Err(Refusal::too_long(prompt.len(), voice.room));
     }
+    let grammar = tokio::task::block_in_place(|| {
+        let form = question.form.as_ref();
+        form.map(|form| voice.grammar(form)).transpose()
+    });
+    let grammar = grammar.map_err(|error| Refusal::field("response_format", error.to_string()))?;
     let order = TextOrder {
         prompt,
         sampling: question.sampling,
         stops: question.stops,
+        grammar,
         tokens_max: question.tokens_max.unwrap_or(left),
         likeliest: question.likeliest,
     };

@@ -1,6 +1,7 @@
 //! What the commands have in common that go on with texts: a model, a place where its steps are
 //! computed, and a text told piece by piece.
 
+mod forms;
 mod market_session;
 mod place;
 mod steps;
@@ -19,7 +20,9 @@ use souk_node::market::Receipt;
 use crate::args::SamplingArgs;
 use crate::failure::{Failure, Kind};
 use crate::show;
+use forms::Words;
 
+pub use forms::TextForm;
 pub use place::{Place, SessionSize};
 pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, write};
 
@@ -33,6 +36,7 @@ pub struct Voice {
     pub tokenizer: Tokenizer,
     /// Positions of a session, the prompt's among them.
     pub room: usize,
+    words: Words,
 }
 
 /// Opens a model: one of the user's, or where it is called so the one that comes with souk.
@@ -46,6 +50,7 @@ pub fn open(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),
         room: room(&model, context),
+        words: Words::default(),
     };
     Ok((model, voice))
 }

@@ -317,3 +317,90 @@ fn who_comes_after_those_that_wait_is_told_so_and_who_leaves_is_not_waited_for()
     drop(streams);
     market.until(|| server.ask(&json!({ "max_tokens": 1 })).status == 200);
 }
+
+/// JSON that the model that comes with souk writes in some tokens.
+fn offer() -> Value {
+    json!({
+        "type": "object", "required": ["word", "is_sold", "price"], "additionalProperties": false,
+        "properties": {
+            "word": { "enum": ["lease", "bid", "Gebühr"] },
+            "is_sold": { "type": "boolean" },
+            "price": { "type": "integer", "minimum": 0, "maximum": 99 },
+        },
+    })
+}
+
+fn assert_offer(text: &str) {
+    let offer: Value = serde_json::from_str(text).expect("JSON");
+    assert_eq!(offer.as_object().map(|it| it.len()), Some(3), "{text}");
+    let is_word = ["lease", "bid", "Gebühr"]
+        .map(Value::from)
+        .contains(&offer["word"]);
+    assert!(is_word && offer["is_sold"].is_boolean(), "{text}");
+    assert!(offer["price"].as_u64().is_some_and(|it| it < 100), "{text}");
+}
+
+#[test]
+fn json_of_a_schema_that_is_sold_is_that_of_this_machine_and_drafts_change_nothing() {
+    let market = Market::up();
+    let schema = market.path("offer.json");
+    fs::write(&schema, offer().to_string()).expect("a file");
+    let asked = [
+        "generate",
+        "bundled",
+        "What is a lease?",
+        "--max",
+        "80",
+        "--chat",
+    ];
+    let asked = [&asked[..], &["--json-schema", &schema]].concat();
+    let here = market.souk(&[&asked[..], &["--here"]].concat()).done();
+    assert_offer(here["text"].as_str().unwrap());
+    let sold = [
+        "--budget",
+        "60",
+        "--draft",
+        "6",
+        "--min-providers",
+        "2",
+        "--max-providers",
+        "2",
+    ];
+    let sold = market.souk(&[&asked[..], &sold].concat()).done();
+    assert_eq!(sold["text"], here["text"]);
+    assert!(!sold["receipts"].as_array().unwrap().is_empty());
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_server_writes_json_and_says_why_it_cannot() {
+    let market = Market::up();
+    let server = Server::start(&market, "bundled", &["--here"]);
+    let format = |schema: Value| {
+        let named = json!({ "name": "offer", "strict": true, "schema": schema });
+        json!({ "type": "json_schema", "json_schema": named })
+    };
+    let asked = json!({
+        "model": "bundled", "max_tokens": 80, "response_format": format(offer()),
+    });
+    let whole = server.ask(&asked).of(200);
+    let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_offer(text);
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    let with = |name: &str, value: Value| {
+        let mut asked = asked.clone();
+        asked[name] = value;
+        server.ask(&asked)
+    };
+    let streaming = with("stream", json!(true));
+    assert_eq!(streamed(&streaming.body), (text.to_owned(), true));
+    let short = with("max_tokens", json!(3)).of(200);
+    assert_eq!(short["choices"][0]["finish_reason"], "length");
+    let object = with("response_format", json!({ "type": "json_object" })).of(200);
+    let object = object["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(object.trim_start().starts_with('{'), "{object}");
+    let refused = with("response_format", format(json!({ "type": "objekt" }))).of(400);
+    assert_eq!(refused["error"]["param"], "response_format");
+    let reason = refused["error"]["message"].as_str().unwrap();
+    assert!(reason.contains("objekt"), "{reason}");
+}

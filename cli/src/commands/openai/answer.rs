@@ -150,7 +150,7 @@ impl Shape {
 
 fn reason(ending: TextEnding) -> &'static str {
     match ending {
-        TextEnding::Stop | TextEnding::Token => "stop",
+        TextEnding::Stop | TextEnding::Token | TextEnding::Grammar => "stop",
         TextEnding::Length | TextEnding::Room | TextEnding::Unwanted => "length",
     }
 }

@@ -11,7 +11,7 @@ use souk_llm::chat::Message;
 use souk_llm::sampling::Sampling;
 
 use super::refusal::Refusal;
-use crate::commands::texts::message;
+use crate::commands::texts::{TextForm, message};
 
 /// Strings to stop at, as OpenAI has it.
 const STOPS_MAX: usize = 4;
@@ -42,6 +42,8 @@ pub struct Question {
     pub input: Input,
     pub sampling: Sampling,
     pub stops: Vec<String>,
+    /// What the answer is to be, if not whatever comes.
+    pub form: Option<TextForm>,
     /// Tokens at most; as many as there is room for unless given.
     pub tokens_max: Option<usize>,
     /// Where the probability of each token is wanted too: with so many of the likeliest.
@@ -72,14 +74,15 @@ impl Question {
         let messages: Result<_, _> = messages.map(|(at, it)| one_message(at, it)).collect();
         let tokens: Option<usize> = fields.take("max_completion_tokens", "a number of tokens")?;
         let older: Option<usize> = fields.take("max_tokens", "a number of tokens")?;
-        fields.only("response_format", &[json!({ "type": "text" })])?;
+        let form = fields.form()?;
         let likeliest = fields.likeliest()?;
         fields.only("modalities", &[json!(["text"])])?;
         fields.only("tools", &[json!([])])?;
         fields.only("functions", &[json!([])])?;
         fields.only("tool_choice", &[json!("none"), json!("auto")])?;
         fields.only("store", &[json!(false)])?;
-        fields.finish(Input::Messages(messages?), (tokens.or(older), likeliest))
+        let question = fields.finish(Input::Messages(messages?), (tokens.or(older), likeliest))?;
+        Ok(Self { form, ..question })
     }
 
     /// Of `POST /v1/completions`.
@@ -120,6 +123,21 @@ enum Prompt {
 enum Stops {
     One(String),
     Several(Vec<String>),
+}
+
+/// What an answer is to be, as OpenAI has it.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+/// A schema; its name and `strict` change nothing, as each is kept to.
+#[derive(Deserialize)]
+struct NamedSchema {
+    schema: Option<Value>,
 }
 
 /// How a stream is told.
@@ -169,6 +187,20 @@ impl Fields {
         }
     }
 
+    /// Of a conversation: what the answer is to be.
+    fn form(&mut self) -> Result<Option<TextForm>, Refusal> {
+        let what = "an object of type text, json_object or json_schema";
+        let given: Option<ResponseFormat> = self.take("response_format", what)?;
+        Ok(match given {
+            None | Some(ResponseFormat::Text) => None,
+            Some(ResponseFormat::JsonObject) => Some(TextForm::Object),
+            Some(ResponseFormat::JsonSchema { json_schema }) => Some(match json_schema.schema {
+                Some(schema) => TextForm::Schema(schema),
+                None => TextForm::Object,
+            }),
+        })
+    }
+
     fn bounded(&mut self, name: &str, most: usize) -> Result<Option<usize>, Refusal> {
         let given: Option<usize> = self.take(name, "a number of tokens")?;
         match given {
@@ -215,6 +247,7 @@ impl Fields {
             input,
             sampling,
             stops,
+            form: None,
             tokens_max,
             likeliest,
             is_streamed: is_streamed.unwrap_or_default(),

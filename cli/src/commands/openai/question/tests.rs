@@ -51,7 +51,8 @@ fn what_a_question_says_of_its_answer_is_read() {
 fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
     let cases = [
         ("tools", json!([{ "type": "function" }])),
-        ("response_format", json!({ "type": "json_object" })),
+        ("response_format", json!({ "type": "grammar" })),
+        ("response_format", json!({ "type": "json_schema" })),
         ("logprobs", json!(2)),
         ("top_logprobs", json!(3)),
         ("n", json!(2)),
@@ -122,4 +123,21 @@ fn one_text_is_completed_or_its_tokens() {
     assert_eq!(asked(json!([1, 2])).unwrap().0, Input::Tokens(vec![1, 2]));
     assert!(asked(json!(["a", "b"])).is_err());
     assert!(asked(json!(7)).is_err());
+}
+
+#[test]
+fn an_answer_is_json_of_a_schema_where_it_is_asked_for() {
+    let form = |format: Value| {
+        let question = Question::chat(with(json!({ "response_format": format })));
+        question.unwrap().form
+    };
+    let schema = json!({ "type": "array" });
+    let named = json!({ "name": "list", "strict": true, "schema": schema });
+    let asked = json!({ "type": "json_schema", "json_schema": named });
+    assert_eq!(form(asked), Some(TextForm::Schema(schema)));
+    assert_eq!(
+        form(json!({ "type": "json_object" })),
+        Some(TextForm::Object)
+    );
+    assert_eq!(form(json!({ "type": "text" })), None);
 }
