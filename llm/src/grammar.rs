@@ -128,7 +128,7 @@ impl Vocabulary {
         match matcher.get_error() {
             Some(reason) => Err(refused(on_one_line(&reason))),
             None => Ok(Grammar {
-                matcher,
+                matcher: Box::new(matcher),
                 ends: self.ends.clone(),
             }),
         }
@@ -145,7 +145,7 @@ impl Vocabulary {
 
 /// The texts that fulfil a schema.
 pub struct Grammar {
-    matcher: Matcher,
+    matcher: Box<Matcher>,
     ends: EndTokens,
 }
 
