@@ -18,4 +18,5 @@ pub mod model;
 pub mod sampling;
 pub mod stopping;
 pub mod tokens;
+pub mod tools;
 mod weights;

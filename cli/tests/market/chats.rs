@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -218,9 +219,7 @@ fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
     });
     let words: Vec<&str> = words.collect();
     assert_eq!(words.join(" "), here["text"].as_str().unwrap().trim());
-    let refused = server
-        .ask(&json!({ "tools": [{ "type": "function" }] }))
-        .of(400);
+    let refused = server.ask(&json!({ "tools": [look_up()] })).of(400);
     assert_eq!(refused["error"]["param"], "tools");
     let models = server.client.get("/v1/models").of(200);
     assert_eq!(models["data"][0]["id"], "model");
@@ -403,4 +402,74 @@ fn a_server_writes_json_and_says_why_it_cannot() {
     assert_eq!(refused["error"]["param"], "response_format");
     let reason = refused["error"]["message"].as_str().unwrap();
     assert!(reason.contains("objekt"), "{reason}");
+}
+
+/// A tool that says what a word means.
+fn look_up() -> Value {
+    let parameters = json!({
+        "type": "object", "required": ["word"], "additionalProperties": false,
+        "properties": { "word": { "$ref": "#/$defs/word" } },
+        "$defs": { "word": { "enum": ["lease", "bid"] } },
+    });
+    json!({ "type": "function", "function": { "name": "look_up", "parameters": parameters } })
+}
+
+/// The model that comes with souk, with a chat template that knows tools.
+fn model_with_tools(market: &Market) -> String {
+    let model = market.path("tools");
+    fs::create_dir(&model).expect("a folder");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (glossary, model_path) = (repository.join("llm/models/glossary"), Path::new(&model));
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(glossary.join(name), model_path.join(name)).expect("a copy");
+    }
+    let template = repository.join("contrib/openai/tools.jinja");
+    fs::copy(template, model_path.join("chat_template.jinja")).expect("a copy");
+    model
+}
+
+#[test]
+fn a_tool_is_called_where_the_model_knows_tools_and_has_to() {
+    let market = Market::up();
+    let server = Server::start(&market, &model_with_tools(&market), &["--here"]);
+    let asked = json!({
+        "model": "tools", "max_tokens": 80, "tools": [look_up()], "tool_choice": "required",
+    });
+    let whole = server.ask(&asked).of(200);
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{whole}");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(
+        (&call["type"], &call["function"]["name"]),
+        (&json!("function"), &json!("look_up"))
+    );
+    let arguments = call["function"]["arguments"].as_str().unwrap();
+    let arguments: Value = serde_json::from_str(arguments).expect("JSON");
+    assert!(
+        ["lease", "bid"]
+            .map(Value::from)
+            .contains(&arguments["word"]),
+        "{call}"
+    );
+    let mut streaming = asked.clone();
+    streaming["stream"] = json!(true);
+    let streaming = server.ask(&streaming);
+    let streaming = String::from_utf8_lossy(&streaming.body);
+    let same = json!(call["function"]["arguments"]).to_string();
+    assert!(streaming.contains(&same), "{streaming}");
+    assert!(
+        streaming.contains("\"finish_reason\":\"tool_calls\""),
+        "{streaming}"
+    );
+    // What came of it is told to the model, which may answer as it likes.
+    let mut told = asked.clone();
+    told["tool_choice"] = json!("auto");
+    told["messages"] = json!([
+        { "role": "user", "content": "What is a lease?" },
+        choice["message"],
+        { "role": "tool", "tool_call_id": call["id"], "content": "a right to use" },
+    ]);
+    let told = server.ask(&told).of(200);
+    assert_ne!(told["choices"][0]["finish_reason"], Value::Null);
 }
