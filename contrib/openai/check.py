@@ -35,7 +35,7 @@ MANY = 1000
 KILL_EACH = 50
 
 
-class Offer(pydantic.BaseModel):
+class Offer(pydantic.BaseModel, extra="forbid"):
     """What an answer is to be."""
     word: typing.Literal["lease", "bid", "Gebühr"]
     is_sold: bool
