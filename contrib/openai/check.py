@@ -6,11 +6,13 @@
 
 Each line says what was asked, how it went and how long it took; it fails at the first that is
 not as it should be. `--text TEXT` is what the model is told: words it knows. `--kills NET` asks a
-thousand times, and kills a provider of the testnet in NET after each fifty answers.
+thousand times, and kills a provider of the testnet in NET after each fifty answers. `--tools` is
+for a model whose chat template knows tools: without it they are to be refused.
 """
 import argparse
 import concurrent.futures
 import itertools
+import json
 import math
 import os
 import pathlib
@@ -18,15 +20,32 @@ import random
 import signal
 import statistics
 import time
+import typing
 
 import openai
+import pydantic
 
 # How long one question may take, and how many are asked at once.
 PATIENCE = 300
 AT_ONCE = 32
+# Tokens of an answer that is JSON.
+JSON_TOKENS = 120
 # Questions that are asked while providers are killed, and answers from one kill to the next.
 MANY = 1000
 KILL_EACH = 50
+
+
+class Offer(pydantic.BaseModel, extra="forbid"):
+    """What an answer is to be."""
+    word: typing.Literal["lease", "bid", "Gebühr"]
+    is_sold: bool
+    price: typing.Annotated[int, pydantic.Field(ge=0, le=99)]
+
+
+class Lookup(pydantic.BaseModel):
+    """Says what a word means."""
+    word: typing.Literal["lease", "bid"]
+    is_short: bool
 
 
 def step(name, ask):
@@ -95,8 +114,8 @@ class Check:
                 base_url=self.url, api_key="none", max_retries=0).models.list()),
             (openai.NotFoundError, lambda: self.ask(model="another")),
             (openai.BadRequestError, lambda: self.ask(n=2)),
-            (openai.BadRequestError, lambda: self.ask(tools=[
-                {"type": "function", "function": {"name": "f", "parameters": {}}}])),
+            (openai.BadRequestError, lambda: self.ask(response_format=form({"type": "objekt"}))),
+            (openai.BadRequestError, lambda: self.ask(functions=[{"name": "f"}])),
             (openai.NotFoundError, lambda: self.client.embeddings.create(
                 model=self.model, input="a")),
         ]
@@ -109,6 +128,56 @@ class Check:
             else:
                 raise AssertionError(f"{error} is expected")
         return ", ".join(said)
+
+    def json(self):
+        """Of a schema and of none, parsed by the client, whole and streamed."""
+        asked = {"response_format": Offer, "max_tokens": JSON_TOKENS}
+        messages = [{"role": "user", "content": self.text}]
+        parsed = self.client.chat.completions.parse(
+            model=self.model, messages=messages, temperature=0, seed=4, **asked).choices[0]
+        assert parsed.finish_reason == "stop", parsed
+        asked["response_format"] = form(Offer.model_json_schema())
+        parts = self.ask(stream=True, **asked)
+        text = "".join(c.choices[0].delta.content or "" for c in parts if c.choices)
+        assert Offer.model_validate_json(text), text
+        cut = self.ask(response_format=asked["response_format"], max_tokens=2).choices[0]
+        assert cut.finish_reason == "length", cut
+        any_object = self.ask(
+            response_format={"type": "json_object"}, max_tokens=JSON_TOKENS).choices[0]
+        assert any_object.message.content.lstrip().startswith("{"), any_object
+        if any_object.finish_reason == "stop":
+            assert isinstance(json.loads(any_object.message.content), dict), any_object
+        return parsed.message.parsed
+
+    def tools(self, is_known):
+        """A call that is forced, whole and streamed, and its answer told to the model."""
+        asked = {"tools": [openai.pydantic_function_tool(Lookup)], "max_tokens": JSON_TOKENS}
+        if not is_known:
+            try:
+                return self.ask(**asked)
+            except openai.BadRequestError as refused:
+                return refused.message
+        by_name = {"type": "function", "function": {"name": "Lookup"}}
+        for choice in ["required", by_name]:
+            whole = self.ask(tool_choice=choice, **asked).choices[0]
+            assert whole.finish_reason == "tool_calls", whole
+            (call,) = whole.message.tool_calls
+            assert call.function.name == "Lookup", call
+            Lookup.model_validate_json(call.function.arguments)
+        told, reason = "", None
+        for chunk in self.ask(tool_choice="required", stream=True, **asked):
+            for part in chunk.choices:
+                told += "".join(it.function.arguments for it in part.delta.tool_calls or [])
+                reason = part.finish_reason or reason
+        assert (told, reason) == (call.function.arguments, "tool_calls"), (told, reason)
+        messages = [
+            {"role": "user", "content": self.text}, whole.message,
+            {"role": "tool", "tool_call_id": call.id, "content": "a right to use"},
+        ]
+        self.client.chat.completions.create(
+            model=self.model, messages=messages, max_tokens=4, tools=asked["tools"])
+        self.ask(tool_choice="auto", **asked)
+        return f"{call.function.name}({call.function.arguments})"
 
     def cancelled(self):
         """A long text that is closed at its first piece holds nobody up."""
@@ -160,6 +229,11 @@ class Check:
                 f"median {statistics.median(took):.2f} s, longest {took[-1]:.2f} s")
 
 
+def form(schema):
+    """A schema as an answer's form."""
+    return {"type": "json_schema", "json_schema": {"name": "offer", "schema": schema}}
+
+
 def kill_one(net):
     """Ends a provider of a testnet as a power cut would; its testnet starts it again."""
     found = {}
@@ -185,6 +259,7 @@ def main():
     parser.add_argument("key_file", type=pathlib.Path)
     parser.add_argument("--text", default="Why is the sky blue?")
     parser.add_argument("--tokens", type=int, default=8)
+    parser.add_argument("--tools", action="store_true")
     parser.add_argument("--kills", metavar="NET", type=pathlib.Path)
     given = parser.parse_args()
     check = Check(given.url, given.key_file.read_text().strip(), given.text, given.tokens)
@@ -193,6 +268,8 @@ def main():
     step("completion", check.completion)
     step("probabilities", check.probabilities)
     step("refused", check.refused)
+    step("JSON", check.json)
+    step("tools", lambda: check.tools(given.tools))
     step("cancelled", check.cancelled)
     step("at once", check.at_once)
     if given.kills:

@@ -3,22 +3,33 @@
 //! A template is a program of whoever made the model. It runs in a language without files or
 //! network, and with so much fuel.
 
+use std::io;
+
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use thiserror::Error as ThisError;
+
+use crate::tools::{self, Tool, ToolCall};
 
 /// Instructions a template may take; the longest that were seen take some thousands a message.
 const FUEL: u64 = 10_000_000;
 
 /// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// `system`, `user` or `assistant`; what else, the template says.
+    /// `system`, `user`, `assistant` or `tool`; what else, the template says.
     pub role: String,
     /// Its text.
     pub content: String,
+    /// The calls that it makes.
+    pub calls: Vec<ToolCall>,
+    /// The id of the call that it answers.
+    pub call_id: Option<String>,
 }
 
 /// A template, and the marks it puts around a conversation.
@@ -34,35 +45,113 @@ pub struct ChatTemplate {
 
 /// Why a conversation could not be written.
 #[derive(Debug, ThisError)]
-#[error("the model's chat template fails: {0:#}")]
-pub struct ChatError(#[from] Error);
+pub enum ChatError {
+    /// The template is none, refuses the messages, or does not end.
+    #[error("the model's chat template fails: {0:#}")]
+    Template(#[from] Error),
+    /// The template says the same with tools and without.
+    #[error("the model was not taught to call tools: its chat template does not know them")]
+    Tools,
+}
 
 impl ChatTemplate {
-    /// The text of a conversation, up to where the model is to answer.
+    /// The text of a conversation, up to where the model is to answer, by calls of these tools if
+    /// it likes.
     ///
     /// # Errors
-    /// [`ChatError`]: the template is none, refuses the messages, or does not end.
-    pub fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
+    /// [`ChatError`].
+    pub fn render(&self, messages: &[Message], tools: &[Tool]) -> Result<String, ChatError> {
+        let text = self.text(messages, tools)?;
+        let is_known = tools.is_empty() || self.text(messages, &[]).ok().as_ref() != Some(&text);
+        is_known.then_some(text).ok_or(ChatError::Tools)
+    }
+
+    fn text(&self, messages: &[Message], tools: &[Tool]) -> Result<String, Error> {
         let mut environment = Environment::new();
         let mut syntax = SyntaxConfig::builder();
         environment.set_syntax(syntax.trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(unknown_method_callback);
         environment.add_function("raise_exception", refused);
+        environment.add_filter("tojson", json_text);
         environment.add_template("chat", &self.source)?;
+        let tools = match tools {
+            [] => Value::UNDEFINED,
+            tools => Value::from(Serde(
+                tools.iter().map(tools::described).collect::<Vec<_>>(),
+            )),
+        };
         let values = context! {
             messages => messages.iter().map(value).collect::<Vec<Value>>(),
+            tools => tools,
             bos_token => self.begin.as_str(),
             eos_token => self.end.as_str(),
             add_generation_prompt => true,
         };
-        Ok(environment.get_template("chat")?.render(values)?)
+        environment.get_template("chat")?.render(values)
     }
 }
 
-/// A message as templates read it.
+/// A message as templates read it: the arguments of a call are an object, not a text.
 fn value(message: &Message) -> Value {
-    context! { role => message.role.as_str(), content => message.content.as_str() }
+    let mut value = json!({ "role": message.role, "content": message.content });
+    if !message.calls.is_empty() {
+        let calls = message.calls.iter().map(|call| {
+            let function = json!({ "name": call.name, "arguments": call.arguments });
+            json!({ "id": call.id, "type": "function", "function": function })
+        });
+        value["tool_calls"] = calls.collect();
+    }
+    if let Some(id) = &message.call_id {
+        value["tool_call_id"] = json!(id);
+    }
+    Value::from(Serde(value))
+}
+
+/// The filter `tojson` as Hugging Face's tools have it: Python's `json.dumps` that leaves letters
+/// as they are.
+fn json_text(value: &Value, indent: Option<usize>, options: Kwargs) -> Result<String, Error> {
+    let named: Option<usize> = options.get("indent")?;
+    let _: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    let mut bytes = Vec::new();
+    let written = match indent.or(named) {
+        Some(width) => {
+            let indent = " ".repeat(width);
+            let form = PrettyFormatter::with_indent(indent.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut bytes, form))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, PythonForm)),
+    };
+    let failed =
+        |error| Error::new(ErrorKind::BadSerialization, "a value is no JSON").with_source(error);
+    written.map_err(failed)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// JSON on one line as Python writes it: with a space after each comma and colon.
+struct PythonForm;
+
+impl Formatter for PythonForm {
+    fn begin_array_value<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first { Ok(()) } else { out.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        self.begin_array_value(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        out.write_all(b": ")
+    }
 }
 
 fn refused(message: String) -> Result<String, Error> {
@@ -77,13 +166,14 @@ mod tests {
         let message = |(role, content): &(&str, &str)| Message {
             role: (*role).to_owned(),
             content: (*content).to_owned(),
+            ..Message::default()
         };
         let template = ChatTemplate {
             source: source.to_owned(),
             begin: "<s>".to_owned(),
             end: "</s>".to_owned(),
         };
-        template.render(&messages.iter().map(message).collect::<Vec<_>>())
+        template.render(&messages.iter().map(message).collect::<Vec<_>>(), &[])
     }
 
     #[test]

@@ -13,6 +13,7 @@ use thiserror::Error;
 use drafts::Drafts;
 
 use crate::decoder::{LENGTH, LOGITS, POSITIONS, ROWS, TOKENS, WRITE};
+use crate::grammar::{Grammar, MatchError, TextMatcher};
 use crate::sampling::{History, LogProbabilities, Sampling};
 
 /// Tokens of a prompt that are given at once: enough for products to be computed by blocks, few
@@ -42,6 +43,9 @@ pub enum GenerationError {
     /// A number among the logits is none.
     #[error("the logits at position {0} are not all numbers")]
     NoNumber(usize),
+    /// The text cannot go on as its grammar wants it.
+    #[error(transparent)]
+    Match(#[from] MatchError),
 }
 
 /// A sequence of tokens in a session.
@@ -167,6 +171,8 @@ pub fn inputs(tokens: &[u32], after: usize, rows: &[usize]) -> BTreeMap<String, 
 pub enum Ending {
     /// A token that ends texts.
     Token,
+    /// It is whole, and its grammar lets nothing follow.
+    Grammar,
     /// As many tokens as were asked for.
     Length,
     /// The sequence has no more room.
@@ -184,6 +190,8 @@ pub struct Request<'a> {
     pub sampling: &'a Sampling,
     /// Tokens that end a text.
     pub ends: &'a [u32],
+    /// What the text is to be, if not whatever comes. It was made for the same tokens and ends.
+    pub grammar: Option<&'a Grammar>,
     /// Tokens at most.
     pub tokens_max: usize,
     /// Tokens that may be drafted for a step at most. The text is the same with and without.
@@ -234,6 +242,7 @@ pub fn generate(
         request,
         text: request.prompt.to_vec(),
         drafts: Drafts::new(request.drafts_max),
+        matcher: request.grammar.map(Grammar::matcher),
         take,
     };
     let ending = writing.write()?;
@@ -252,11 +261,16 @@ struct Writing<'a, 'b, T> {
     /// The prompt, and what was generated.
     text: Vec<u32>,
     drafts: Drafts,
+    /// What follows the tokens that were drawn, and no draft.
+    matcher: Option<TextMatcher>,
     take: T,
 }
 
+/// What ends a text, or why it goes no further.
+type WritingEnd = Result<Ending, GenerationError>;
+
 impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
-    fn write(&mut self) -> Result<Ending, GenerationError> {
+    fn write(&mut self) -> WritingEnd {
         let kept = self.sequence.agree(self.request.prompt);
         let mut logits = Vec::new();
         for chunk in self.request.prompt[kept..].chunks(CHUNK) {
@@ -270,8 +284,8 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
         }
         let mut draft = Vec::new();
         loop {
-            if let ControlFlow::Break(ending) = self.draw(&logits, &draft) {
-                return Ok(ending);
+            if let ControlFlow::Break(end) = self.draw(&logits, &draft) {
+                return end;
             }
             if self.sequence.length() == self.sequence.room {
                 return Ok(Ending::Room);
@@ -291,7 +305,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
 
     /// Draws the next tokens: from the logits after what was said, and after each drafted token
     /// for as long as it is the one that is drawn. The rest of a draft is taken back.
-    fn draw(&mut self, logits: &[f32], draft: &[u32]) -> ControlFlow<Ending> {
+    fn draw(&mut self, logits: &[f32], draft: &[u32]) -> ControlFlow<WritingEnd> {
         let begin = self.sequence.length() - draft.len();
         let rows = logits.chunks_exact(logits.len() / (draft.len() + 1));
         for (at, row) in rows.enumerate() {
@@ -306,29 +320,59 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
     }
 
     /// The next token, drawn and handed on.
-    fn next(&mut self, logits: &[f32]) -> ControlFlow<Ending, u32> {
-        let (prompt, generated) = self.text.split_at(self.request.prompt.len());
-        if generated.len() >= self.request.tokens_max {
-            return ControlFlow::Break(Ending::Length);
+    fn next(&mut self, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
+        let said = self.text.len() - self.request.prompt.len();
+        if said >= self.request.tokens_max {
+            return ControlFlow::Break(Ok(Ending::Length));
         }
-        let history = History { prompt, generated };
-        let token = self.request.sampling.draw(logits, history);
+        let token = self.drawn(logits)?;
         if self.request.ends.contains(&token) {
-            return ControlFlow::Break(Ending::Token);
+            return ControlFlow::Break(Ok(Ending::Token));
         }
         self.text.push(token);
-        let said = self.text.len() - self.request.prompt.len();
         let wanted = self.request.likeliest;
         let drawn = DrawnToken {
             id: token,
             probabilities: wanted.map(|most| LogProbabilities::of(logits, token, most)),
         };
-        match (self.take)(drawn) {
-            ControlFlow::Break(()) => ControlFlow::Break(Ending::Taker),
-            ControlFlow::Continue(()) if said == self.request.tokens_max => {
-                ControlFlow::Break(Ending::Length)
-            }
-            ControlFlow::Continue(()) => ControlFlow::Continue(token),
+        if (self.take)(drawn).is_break() {
+            return ControlFlow::Break(Ok(Ending::Taker));
+        }
+        if self.matcher.as_ref().is_some_and(TextMatcher::is_over) {
+            return ControlFlow::Break(Ok(Ending::Grammar));
+        }
+        match said + 1 == self.request.tokens_max {
+            true => ControlFlow::Break(Ok(Ending::Length)),
+            false => ControlFlow::Continue(token),
+        }
+    }
+
+    /// The next token, which the grammar allows.
+    fn drawn(&mut self, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
+        let (prompt, generated) = self.text.split_at(self.request.prompt.len());
+        let (history, sampling) = (History { prompt, generated }, self.request.sampling);
+        let Some(matcher) = &mut self.matcher else {
+            return ControlFlow::Continue(sampling.draw(logits, history));
+        };
+        let failed = |error: MatchError| ControlFlow::Break(Err(error.into()));
+        let allowed = match matcher.allowed() {
+            Ok(allowed) => allowed,
+            Err(error) => return failed(error),
+        };
+        let token = sampling.draw_among(logits, history, |token| allowed.contains(token));
+        let Some(token) = token else {
+            // A model may have no token that ends texts.
+            return match allowed.may_end() {
+                true => ControlFlow::Break(Ok(Ending::Grammar)),
+                false => failed(MatchError::DeadEnd),
+            };
+        };
+        if self.request.ends.contains(&token) {
+            return ControlFlow::Continue(token);
+        }
+        match matcher.push(token) {
+            Ok(()) => ControlFlow::Continue(token),
+            Err(error) => failed(error),
         }
     }
 }

@@ -81,6 +81,8 @@ impl Sampling {
     /// [`SamplingError`], for the first that is not.
     pub fn checked(self) -> Result<Self, SamplingError> {
         let share = |value: f64| (0.0..=1.0).contains(&value);
+        let bias = self.bias.values().find(|bias| !bias.is_finite());
+        let bias = bias.copied().unwrap_or_default();
         let checks = [
             (
                 "temperature",
@@ -113,6 +115,7 @@ impl Sampling {
                 self.presence.is_finite(),
                 "a number",
             ),
+            ("logit bias", bias, bias.is_finite(), "a number"),
         ];
         let wrong = checks
             .into_iter()
@@ -130,10 +133,27 @@ impl Sampling {
     #[must_use]
     pub fn draw(&self, logits: &[f32], history: History<'_>) -> u32 {
         assert!(!logits.is_empty(), "a vocabulary has tokens");
+        self.drawn(self.scores(logits, history), history)
+    }
+
+    /// The next token among those that are allowed; none where no logit of theirs is a number.
+    #[must_use]
+    pub fn draw_among(
+        &self,
+        logits: &[f32],
+        history: History<'_>,
+        is_allowed: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let mut scores = self.scores(logits, history);
+        scores.retain(|(token, score)| *score > f64::NEG_INFINITY && is_allowed(*token));
+        (!scores.is_empty()).then(|| self.drawn(scores, history))
+    }
+
+    fn drawn(&self, scores: Vec<(u32, f64)>, history: History<'_>) -> u32 {
         if self.temperature == 0.0 {
-            return likeliest(&self.penalised(logits, history));
+            return likeliest(&scores);
         }
-        let shares = self.probabilities(logits, history);
+        let shares = self.shares(scores);
         let point = uniform(self.seed, history.position());
         let mut below = 0.0;
         for &(token, share) in &shares {
@@ -149,13 +169,22 @@ impl Sampling {
     /// Tokens that may be drawn with their probabilities, the likeliest first.
     #[must_use]
     pub fn probabilities(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
+        self.shares(self.scores(logits, history))
+    }
+
+    fn scores(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
+        let scores = self.penalised(logits, history).into_iter().enumerate();
+        scores.map(|(token, score)| (token as u32, score)).collect()
+    }
+
+    fn shares(&self, mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
         let temperature = match self.temperature {
             0.0 => 1.0,
             temperature => temperature,
         };
-        let scores = self.penalised(logits, history).into_iter().enumerate();
-        let scores = scores.map(|(token, score)| (token as u32, score / temperature));
-        let mut scores: Vec<(u32, f64)> = scores.collect();
+        scores
+            .iter_mut()
+            .for_each(|(_, score)| *score /= temperature);
         let likelier = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
         let kept = if self.top_k == 0 {
             scores.len()
@@ -263,14 +292,14 @@ impl LogProbabilities {
 }
 
 /// The first of the largest.
-fn likeliest(scores: &[f64]) -> u32 {
-    let mut best = 0;
-    for (at, score) in scores.iter().enumerate() {
-        if *score > scores[best] {
-            best = at;
+fn likeliest(scores: &[(u32, f64)]) -> u32 {
+    let mut best = scores[0];
+    for one in scores {
+        if one.1 > best.1 {
+            best = *one;
         }
     }
-    best as u32
+    best.0
 }
 
 /// Probabilities of scores of which the first is the largest.
@@ -316,6 +345,8 @@ fn mixed(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const NONE: History<'_> = History {
@@ -420,5 +451,25 @@ mod tests {
         assert_eq!(refused(|it| it.top_p = 0.0), "top-p");
         assert_eq!(refused(|it| it.min_p = 1.5), "min-p");
         assert_eq!(refused(|it| it.repetition = 0.0), "repetition penalty");
+        let bias = refused(|it| it.bias = BTreeMap::from([(3, 1.0), (4, f64::INFINITY)]));
+        assert_eq!(bias, "logit bias");
+    }
+
+    proptest! {
+        /// Among all tokens the same is drawn as before there were others; among some, one of them.
+        #[test]
+        fn what_is_drawn_is_allowed_and_of_all_the_same(
+            logits in prop::collection::vec(-9.0f32..9.0, 1..40), seed in any::<u64>(),
+            temperature in 0.0..2.0, (top_k, top_p) in (0usize..9, 0.1..=1.0), each in 2u32..9,
+        ) {
+            let temperature = if temperature < 0.5 { 0.0 } else { temperature };
+            let sampling = Sampling { temperature, top_k, top_p, seed, ..Sampling::default() };
+            let drawn = sampling.draw(&logits, NONE);
+            prop_assert_eq!(sampling.draw_among(&logits, NONE, |_| true), Some(drawn));
+            let drawn = sampling.draw_among(&logits, NONE, |token| token % each == 1);
+            prop_assert_eq!(drawn.is_none(), logits.len() == 1);
+            prop_assert!(drawn.is_none_or(|token| token % each == 1));
+            prop_assert_eq!(sampling.draw_among(&logits, NONE, |_| false), None);
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Text as tokens and back.
 
+mod spelling;
+
 use thiserror::Error;
 
 /// Why text cannot be made into tokens, or tokens into text.
@@ -14,6 +16,12 @@ pub enum TokenError {
     /// The tokens cannot be decoded.
     #[error("tokens cannot be made into text: {0}")]
     Decode(tokenizers::Error),
+    /// The bytes of a token depend on its neighbours.
+    #[error(
+        "what a token stands for depends on its neighbours: the tokeniser's decoder is {0}, and \
+         grammars know ByteLevel, Metaspace, and Replace with ByteFallback"
+    )]
+    Spelling(&'static str),
 }
 
 /// A model's tokeniser.

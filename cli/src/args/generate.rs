@@ -26,6 +26,12 @@ pub struct GenerateArgs {
     /// What the model is told before the message.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
+    /// Write JSON that fulfils the JSON schema in this file.
+    #[arg(long, value_name = "FILE", conflicts_with = "json_object")]
+    pub json_schema: Option<PathBuf>,
+    /// Write a JSON object.
+    #[arg(long)]
+    pub json_object: bool,
     /// End the text where this comes. May be given again.
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,

@@ -123,6 +123,7 @@ impl Chat<'_> {
             stops: &self.args.stop,
             tokens_max: self.args.tokens,
             drafts_max: self.args.place.draft,
+            grammar: None,
             likeliest: None,
             is_wanted: &|| answering.load(Ordering::SeqCst),
         };

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
+use souk_llm::grammar::Grammar;
 use souk_llm::model::LanguageModel;
 use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::texts::{self, Place, SessionSize, Voice, Wish, WrittenText, refused};
+use super::texts::{self, Place, SessionSize, TextForm, Voice, Wish, WrittenText, refused};
 use crate::args::{GenerateArgs, Output};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Kind, Outcome};
 use crate::{show, stop};
 
 /// Runs the command.
@@ -20,10 +21,12 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     let sampling = texts::sampling(&args.sampling)?;
     let (model, voice) = texts::open(&args.model, args.place.context)?;
     let prompt = prompt(&voice, args)?;
+    let grammar = grammar(&voice, args)?;
     let wish = Wish {
         prompt: &prompt,
         sampling: &sampling,
         stops: &args.stop,
+        grammar: grammar.as_ref(),
         tokens_max: args.tokens,
         drafts_max: args.place.draft,
         likeliest: None,
@@ -82,6 +85,25 @@ fn prompt(voice: &Voice, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
     let system = system.map(|text| texts::message("system", text));
     let user = texts::message("user", &args.prompt);
     voice.conversation(&system.chain([user]).collect::<Vec<_>>())
+}
+
+/// What the text is to be.
+fn grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
+    let (form, of) = match &args.json_schema {
+        Some(path) => {
+            let named =
+                |error| Failure::new(Kind::Input, format!("{}: {error}", path.display()), "");
+            let schema = serde_json::from_slice(&crate::files::read(path)?);
+            (
+                TextForm::Schema(schema.map_err(named)?),
+                path.display().to_string(),
+            )
+        }
+        None if args.json_object => (TextForm::Object, "--json-object".to_owned()),
+        None => return Ok(None),
+    };
+    let refused = |error| Failure::new(Kind::Input, format!("{of}: {error}"), "");
+    voice.grammar(&form).map(Some).map_err(refused)
 }
 
 /// Tells how it went, and what was paid.

@@ -5,6 +5,7 @@
 //! after a while without any.
 
 mod answer;
+mod calling;
 mod desk;
 mod question;
 mod refusal;
@@ -30,6 +31,7 @@ use crate::args::{OpenaiArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{show, stop};
 use answer::Shape;
+use calling::Calling;
 use desk::{Desk, TextOrder};
 use question::{Input, Question};
 use refusal::Refusal;
@@ -186,12 +188,34 @@ async fn answered(
     kind: &'static str,
 ) -> Result<Response, Refusal> {
     known(server, &question.model)?;
-    let voice = &server.voice;
-    let prompt = tokio::task::block_in_place(|| match question.input {
-        Input::Messages(messages) => voice.conversation(&messages),
-        Input::Text(text) => voice.text(&text),
-        Input::Tokens(tokens) => Ok(tokens),
-    })?;
+    let (voice, is_weighed) = (&server.voice, question.likeliest.is_some());
+    let calls = question
+        .tools
+        .as_ref()
+        .map(|it| Calling::new(voice, it))
+        .transpose()?;
+    let order = tokio::task::block_in_place(|| order(voice, &question, calls.as_ref()))?;
+    let events = server.desk.take(order)?;
+    let calls = calls.map(Calling::reader);
+    let shape = Shape::new((kind, &voice.card.name), is_weighed, calls);
+    match question.is_streamed {
+        true => answer::stream(shape, events, question.has_usage).await,
+        false => answer::whole(shape, events).await,
+    }
+}
+
+/// What is to be written for a question.
+fn order(
+    voice: &Voice,
+    question: &Question,
+    calls: Option<&Calling<'_>>,
+) -> Result<TextOrder, Refusal> {
+    let prompt = match (&question.input, calls) {
+        (Input::Messages(messages), Some(calls)) => calls.prompt(messages)?,
+        (Input::Messages(messages), None) => voice.conversation(messages)?,
+        (Input::Text(text), _) => voice.text(text)?,
+        (Input::Tokens(tokens), _) => tokens.clone(),
+    };
     if prompt.is_empty() {
         return Err(Refusal::field("prompt", "the prompt is empty"));
     }
@@ -199,19 +223,19 @@ async fn answered(
     if left == 0 {
         return Err(Refusal::too_long(prompt.len(), voice.room));
     }
-    let order = TextOrder {
+    let (form, field) = match calls.and_then(Calling::form) {
+        Some(form) => (Some(form), "tools"),
+        None => (question.form.clone(), "response_format"),
+    };
+    let grammar = form.map(|form| voice.grammar(&form)).transpose();
+    Ok(TextOrder {
         prompt,
-        sampling: question.sampling,
-        stops: question.stops,
+        sampling: question.sampling.clone(),
+        stops: question.stops.clone(),
+        grammar: grammar.map_err(|error| Refusal::field(field, error.to_string()))?,
         tokens_max: question.tokens_max.unwrap_or(left),
         likeliest: question.likeliest,
-    };
-    let events = server.desk.take(order)?;
-    let shape = Shape::new(kind, &voice.card.name, question.likeliest.is_some());
-    match question.is_streamed {
-        true => answer::stream(shape, events, question.has_usage).await,
-        false => answer::whole(shape, events).await,
-    }
+    })
 }
 
 async fn embeddings() -> Refusal {

@@ -1,6 +1,7 @@
 //! What the commands have in common that go on with texts: a model, a place where its steps are
 //! computed, and a text told piece by piece.
 
+mod forms;
 mod market_session;
 mod place;
 mod steps;
@@ -10,16 +11,19 @@ mod writing;
 use std::path::Path;
 
 use souk_llm::bundled;
-use souk_llm::chat::Message;
+use souk_llm::chat::{ChatTemplate, Message};
 use souk_llm::model::{Card, LanguageModel, ModelError};
 use souk_llm::sampling::Sampling;
 use souk_llm::tokens::{Marks, Tokenizer};
+use souk_llm::tools::Tool;
 use souk_node::market::Receipt;
 
 use crate::args::SamplingArgs;
 use crate::failure::{Failure, Kind};
 use crate::show;
+use forms::Words;
 
+pub use forms::TextForm;
 pub use place::{Place, SessionSize};
 pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, write};
 
@@ -33,6 +37,7 @@ pub struct Voice {
     pub tokenizer: Tokenizer,
     /// Positions of a session, the prompt's among them.
     pub room: usize,
+    words: Words,
 }
 
 /// Opens a model: one of the user's, or where it is called so the one that comes with souk.
@@ -46,6 +51,7 @@ pub fn open(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),
         room: room(&model, context),
+        words: Words::default(),
     };
     Ok((model, voice))
 }
@@ -69,14 +75,27 @@ impl Voice {
 
     /// The tokens of a conversation, up to where the model is to answer.
     pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, Failure> {
-        let Some(template) = &self.card.template else {
-            let cause = "the model has no chat template";
-            let hint = "it goes on with texts: souk generate MODEL TEXT, without --chat";
-            return Err(Failure::new(Kind::Input, cause, hint));
-        };
-        let text = template.render(messages);
+        self.conversation_with(messages, &[], "")
+    }
+
+    /// The same for an answer that may call tools, and begins in these words.
+    pub fn conversation_with(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        opening: &str,
+    ) -> Result<Vec<u32>, Failure> {
+        let text = self.template()?.render(messages, tools);
         let text = text.map_err(|error| Failure::new(Kind::Input, error, ""))?;
-        self.encoded(&text, Marks::Own)
+        self.encoded(&(text + opening), Marks::Own)
+    }
+
+    /// What the model was taught a conversation looks like.
+    pub fn template(&self) -> Result<&ChatTemplate, Failure> {
+        let cause = "the model has no chat template";
+        let hint = "it goes on with texts: souk generate MODEL TEXT, without --chat";
+        let none = || Failure::new(Kind::Input, cause, hint);
+        self.card.template.as_ref().ok_or_else(none)
     }
 
     fn encoded(&self, text: &str, marks: Marks) -> Result<Vec<u32>, Failure> {
@@ -90,6 +109,7 @@ pub fn message(role: &str, content: &str) -> Message {
     Message {
         role: role.to_owned(),
         content: content.to_owned(),
+        ..Message::default()
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -218,9 +219,7 @@ fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
     });
     let words: Vec<&str> = words.collect();
     assert_eq!(words.join(" "), here["text"].as_str().unwrap().trim());
-    let refused = server
-        .ask(&json!({ "tools": [{ "type": "function" }] }))
-        .of(400);
+    let refused = server.ask(&json!({ "tools": [look_up()] })).of(400);
     assert_eq!(refused["error"]["param"], "tools");
     let models = server.client.get("/v1/models").of(200);
     assert_eq!(models["data"][0]["id"], "model");
@@ -316,4 +315,161 @@ fn who_comes_after_those_that_wait_is_told_so_and_who_leaves_is_not_waited_for()
     // All of them would take many minutes.
     drop(streams);
     market.until(|| server.ask(&json!({ "max_tokens": 1 })).status == 200);
+}
+
+/// JSON that the model that comes with souk writes in some tokens.
+fn offer() -> Value {
+    json!({
+        "type": "object", "required": ["word", "is_sold", "price"], "additionalProperties": false,
+        "properties": {
+            "word": { "enum": ["lease", "bid", "Gebühr"] },
+            "is_sold": { "type": "boolean" },
+            "price": { "type": "integer", "minimum": 0, "maximum": 99 },
+        },
+    })
+}
+
+fn assert_offer(text: &str) {
+    let offer: Value = serde_json::from_str(text).expect("JSON");
+    assert_eq!(offer.as_object().map(|it| it.len()), Some(3), "{text}");
+    let is_word = ["lease", "bid", "Gebühr"]
+        .map(Value::from)
+        .contains(&offer["word"]);
+    assert!(is_word && offer["is_sold"].is_boolean(), "{text}");
+    assert!(offer["price"].as_u64().is_some_and(|it| it < 100), "{text}");
+}
+
+#[test]
+fn json_of_a_schema_that_is_sold_is_that_of_this_machine_and_drafts_change_nothing() {
+    let market = Market::up();
+    let schema = market.path("offer.json");
+    fs::write(&schema, offer().to_string()).expect("a file");
+    let asked = [
+        "generate",
+        "bundled",
+        "What is a lease?",
+        "--max",
+        "80",
+        "--chat",
+    ];
+    let asked = [&asked[..], &["--json-schema", &schema]].concat();
+    let here = market.souk(&[&asked[..], &["--here"]].concat()).done();
+    assert_offer(here["text"].as_str().unwrap());
+    let sold = [
+        "--budget",
+        "60",
+        "--draft",
+        "6",
+        "--min-providers",
+        "2",
+        "--max-providers",
+        "2",
+    ];
+    let sold = market.souk(&[&asked[..], &sold].concat()).done();
+    assert_eq!(sold["text"], here["text"]);
+    assert!(!sold["receipts"].as_array().unwrap().is_empty());
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_server_writes_json_and_says_why_it_cannot() {
+    let market = Market::up();
+    let server = Server::start(&market, "bundled", &["--here"]);
+    let format = |schema: Value| {
+        let named = json!({ "name": "offer", "strict": true, "schema": schema });
+        json!({ "type": "json_schema", "json_schema": named })
+    };
+    let asked = json!({
+        "model": "bundled", "max_tokens": 80, "response_format": format(offer()),
+    });
+    let whole = server.ask(&asked).of(200);
+    let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_offer(text);
+    assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+    let with = |name: &str, value: Value| {
+        let mut asked = asked.clone();
+        asked[name] = value;
+        server.ask(&asked)
+    };
+    let streaming = with("stream", json!(true));
+    assert_eq!(streamed(&streaming.body), (text.to_owned(), true));
+    let short = with("max_tokens", json!(3)).of(200);
+    assert_eq!(short["choices"][0]["finish_reason"], "length");
+    let object = with("response_format", json!({ "type": "json_object" })).of(200);
+    let object = object["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(object.trim_start().starts_with('{'), "{object}");
+    let refused = with("response_format", format(json!({ "type": "objekt" }))).of(400);
+    assert_eq!(refused["error"]["param"], "response_format");
+    let reason = refused["error"]["message"].as_str().unwrap();
+    assert!(reason.contains("objekt"), "{reason}");
+}
+
+/// A tool that says what a word means.
+fn look_up() -> Value {
+    let parameters = json!({
+        "type": "object", "required": ["word"], "additionalProperties": false,
+        "properties": { "word": { "$ref": "#/$defs/word" } },
+        "$defs": { "word": { "enum": ["lease", "bid"] } },
+    });
+    json!({ "type": "function", "function": { "name": "look_up", "parameters": parameters } })
+}
+
+/// The model that comes with souk, with a chat template that knows tools.
+fn model_with_tools(market: &Market) -> String {
+    let model = market.path("tools");
+    fs::create_dir(&model).expect("a folder");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (glossary, model_path) = (repository.join("llm/models/glossary"), Path::new(&model));
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        fs::copy(glossary.join(name), model_path.join(name)).expect("a copy");
+    }
+    let template = repository.join("contrib/openai/tools.jinja");
+    fs::copy(template, model_path.join("chat_template.jinja")).expect("a copy");
+    model
+}
+
+#[test]
+fn a_tool_is_called_where_the_model_knows_tools_and_has_to() {
+    let market = Market::up();
+    let server = Server::start(&market, &model_with_tools(&market), &["--here"]);
+    let asked = json!({
+        "model": "tools", "max_tokens": 80, "tools": [look_up()], "tool_choice": "required",
+    });
+    let whole = server.ask(&asked).of(200);
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{whole}");
+    assert_eq!(choice["message"]["content"], Value::Null);
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(
+        (&call["type"], &call["function"]["name"]),
+        (&json!("function"), &json!("look_up"))
+    );
+    let arguments = call["function"]["arguments"].as_str().unwrap();
+    let arguments: Value = serde_json::from_str(arguments).expect("JSON");
+    assert!(
+        ["lease", "bid"]
+            .map(Value::from)
+            .contains(&arguments["word"]),
+        "{call}"
+    );
+    let mut streaming = asked.clone();
+    streaming["stream"] = json!(true);
+    let streaming = server.ask(&streaming);
+    let streaming = String::from_utf8_lossy(&streaming.body);
+    let same = json!(call["function"]["arguments"]).to_string();
+    assert!(streaming.contains(&same), "{streaming}");
+    assert!(
+        streaming.contains("\"finish_reason\":\"tool_calls\""),
+        "{streaming}"
+    );
+    // What came of it is told to the model, which may answer as it likes.
+    let mut told = asked.clone();
+    told["tool_choice"] = json!("auto");
+    told["messages"] = json!([
+        { "role": "user", "content": "What is a lease?" },
+        choice["message"],
+        { "role": "tool", "tool_call_id": call["id"], "content": "a right to use" },
+    ]);
+    let told = server.ask(&told).of(200);
+    assert_ne!(told["choices"][0]["finish_reason"], Value::Null);
 }

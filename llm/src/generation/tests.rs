@@ -1,3 +1,7 @@
+//! Sequences, drafts, and texts of grammars.
+
+mod grammars;
+
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -49,6 +53,7 @@ fn said(sequence: &mut Sequence<'_>, prompt: &[u32], wanted: &dyn Fn() -> bool) 
         prompt,
         sampling: &Sampling::default(),
         ends: &[],
+        grammar: None,
         tokens_max: 3,
         drafts_max: 0,
         likeliest: None,
@@ -106,6 +111,7 @@ fn drafted(
         prompt,
         sampling: &Sampling::default(),
         ends: &[],
+        grammar: None,
         tokens_max,
         drafts_max: 8,
         likeliest: None,

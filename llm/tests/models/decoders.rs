@@ -101,6 +101,7 @@ fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<
         prompt: &case.prompt,
         sampling: &Sampling::default(),
         ends: &[],
+        grammar: None,
         tokens_max: case.generated.len(),
         drafts_max,
         likeliest: None,

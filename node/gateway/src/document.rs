@@ -17,6 +17,8 @@ pub fn complete(document: &OpenApi) -> Value {
         }
     }
     open_alternatives(&mut document["components"]["schemas"]);
+    // The same document in every build: one with language models keeps the order of fields.
+    document.sort_all_objects();
     document
 }
 

@@ -154,7 +154,7 @@ pub struct Problem {
     retryable: bool,
     /// What a program may want to know beside.
     #[schema(value_type = Object)]
-    facts: Map<String, Value>,
+    facts: Box<Map<String, Value>>,
     #[serde(skip)]
     headers: Vec<(HeaderName, HeaderValue)>,
 }
@@ -174,7 +174,7 @@ impl Problem {
             detail: detail.to_string(),
             hint: hint.to_owned(),
             retryable: code.is_retryable(),
-            facts: Map::new(),
+            facts: Box::default(),
             headers,
         }
     }

@@ -72,6 +72,7 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
                 stops: &[],
                 tokens_max: ANSWER_MAX,
                 drafts_max: 0,
+                grammar: None,
                 likeliest: None,
                 is_wanted: &|| true,
             };

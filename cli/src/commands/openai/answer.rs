@@ -11,12 +11,16 @@ use futures::stream::{self, StreamExt};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
+use super::calling::{AnswerEnd, AnswerReader};
 use super::desk::Event;
 use super::refusal::Refusal;
 use crate::commands::texts::{TextEnding, WeighedToken, WrittenText};
 
 /// What ends a stream.
 const DONE: &str = "[DONE]";
+
+/// Why an answer ended that calls tools.
+const CALLS: &str = "tool_calls";
 
 /// What all parts of an answer say.
 pub struct Shape {
@@ -28,11 +32,13 @@ pub struct Shape {
     is_weighed: bool,
     /// Letters of the tokens that were told with theirs.
     told: usize,
+    /// What reads its calls, where it may make some.
+    calls: Option<AnswerReader>,
 }
 
 impl Shape {
     /// Of an answer in a conversation (`chat`) or to a text.
-    pub fn new(kind: &str, model: &str, is_weighed: bool) -> Self {
+    pub fn new((kind, model): (&str, &str), is_weighed: bool, calls: Option<AnswerReader>) -> Self {
         let is_chat = kind == "chat";
         let prefix = if is_chat { "chatcmpl" } else { "cmpl" };
         let created = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -43,6 +49,7 @@ impl Shape {
             model: model.to_owned(),
             is_weighed,
             told: 0,
+            calls,
         }
     }
 
@@ -81,28 +88,56 @@ impl Shape {
     }
 
     fn whole(&mut self, written: &WrittenText) -> Value {
-        let (reason, weights) = (reason(written.ending), self.weights(&written.weighed));
+        let mut text = self.text(&written.text);
+        let mut message = json!({ "role": "assistant", "content": null, "refusal": null });
+        let mut reason = reason(written.ending);
+        match self.end() {
+            AnswerEnd::Text(rest) => text.push_str(&rest),
+            AnswerEnd::Calls(mut calls) => {
+                // Parts of a stream alone say which call they are of.
+                for call in calls.iter_mut().filter_map(Value::as_object_mut) {
+                    call.remove("index");
+                }
+                message["tool_calls"] = json!(calls);
+                reason = CALLS;
+            }
+        }
+        if reason != CALLS || !text.is_empty() {
+            message["content"] = json!(text);
+        }
+        let weights = self.weights(&written.weighed);
         let (object, choice) = match self.is_chat {
             true => (
                 "chat.completion",
                 json!({
                     "index": 0, "finish_reason": reason, "logprobs": weights,
-                    "message": {
-                        "role": "assistant", "content": written.text, "refusal": null,
-                    },
+                    "message": message,
                 }),
             ),
             false => (
                 "text_completion",
                 json!({
                     "index": 0, "finish_reason": reason, "logprobs": weights,
-                    "text": written.text,
+                    "text": text,
                 }),
             ),
         };
         let mut whole = self.object(object, json!([choice]));
         whole["usage"] = usage(written);
         whole
+    }
+
+    /// What of a piece is text for sure.
+    fn text(&mut self, piece: &str) -> String {
+        match &mut self.calls {
+            Some(calls) => calls.push(piece),
+            None => piece.to_owned(),
+        }
+    }
+
+    fn end(&mut self) -> AnswerEnd {
+        let none = AnswerEnd::Text(String::new());
+        self.calls.take().map_or(none, AnswerReader::finish)
     }
 
     /// A part of a stream.
@@ -127,14 +162,29 @@ impl Shape {
     fn parts(&mut self, event: Event, has_usage: bool) -> Vec<String> {
         match event {
             Event::Piece(piece, tokens) => {
-                let mut part = self.part(Some(&piece), None);
+                let text = self.text(&piece);
+                if text.is_empty() && tokens.is_empty() {
+                    return Vec::new();
+                }
+                let mut part = self.part(Some(&text), None);
                 part["choices"][0]["logprobs"] = self.weights(&tokens);
                 vec![part.to_string()]
             }
             Event::Failed(refusal) => vec![refusal.object().to_string()],
             Event::Done(written) => {
-                let last = self.part(None, Some(reason(written.ending)));
-                let mut parts = vec![last.to_string()];
+                let mut parts = Vec::new();
+                let mut reason = reason(written.ending);
+                match self.end() {
+                    AnswerEnd::Text(rest) if rest.is_empty() => {}
+                    AnswerEnd::Text(rest) => parts.push(self.part(Some(&rest), None).to_string()),
+                    AnswerEnd::Calls(calls) => {
+                        let mut part = self.part(None, None);
+                        part["choices"][0]["delta"] = json!({ "tool_calls": calls });
+                        parts.push(part.to_string());
+                        reason = CALLS;
+                    }
+                }
+                parts.push(self.part(None, Some(reason)).to_string());
                 if has_usage {
                     let mut last = self.part(None, None);
                     last["choices"] = json!([]);
@@ -150,7 +200,7 @@ impl Shape {
 
 fn reason(ending: TextEnding) -> &'static str {
     match ending {
-        TextEnding::Stop | TextEnding::Token => "stop",
+        TextEnding::Stop | TextEnding::Token | TextEnding::Grammar => "stop",
         TextEnding::Length | TextEnding::Room | TextEnding::Unwanted => "length",
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_llm::generation::Sequence;
+use souk_llm::grammar::Grammar;
 use souk_llm::sampling::Sampling;
 use souk_node::market::Receipt;
 use tokio::runtime::Handle;
@@ -17,7 +18,7 @@ use super::refusal::Refusal;
 use crate::args::Output;
 use crate::commands::job;
 use crate::commands::texts::{self, Place, TextEnding, Voice, WeighedToken, Wish, WrittenText};
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use crate::show;
 
 /// Questions at a time, those that are answered among them: more would wait for minutes.
@@ -28,6 +29,7 @@ pub struct TextOrder {
     pub prompt: Vec<u32>,
     pub sampling: Sampling,
     pub stops: Vec<String>,
+    pub grammar: Option<Grammar>,
     pub tokens_max: usize,
     /// Where the probability of each token is wanted too: with so many of the likeliest.
     pub likeliest: Option<usize>,
@@ -281,6 +283,7 @@ impl Answering {
             prompt: &order.prompt,
             sampling: &order.sampling,
             stops: &order.stops,
+            grammar: order.grammar.as_ref(),
             tokens_max: order.tokens_max,
             drafts_max: self.drafts_max,
             likeliest: order.likeliest,
@@ -289,7 +292,15 @@ impl Answering {
         let written = texts::write(&self.voice, sequence, &wish, |piece| {
             let piece = Event::Piece(piece.text.to_owned(), piece.tokens.to_vec());
             let _ = events.try_send(piece);
-        })?;
+        });
+        let written = match written {
+            // What cannot be answered so is no fault of the session.
+            Err(failure) if failure.kind == Kind::Input => {
+                let _ = events.try_send(Event::Failed(failure.into()));
+                return Ok(());
+            }
+            written => written?,
+        };
         if self.output == Output::Text {
             show::tell(&format!("  {}", written.line()));
         }

@@ -1,6 +1,9 @@
 //! A question as OpenAI's clients ask it. What would change the answer and is not known here is
 //! refused by its name; what changes nothing is let by.
 
+mod messages;
+mod tools;
+
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
@@ -11,7 +14,10 @@ use souk_llm::chat::Message;
 use souk_llm::sampling::Sampling;
 
 use super::refusal::Refusal;
-use crate::commands::texts::message;
+use crate::commands::texts::TextForm;
+use messages::message_at;
+
+pub use tools::ToolUse;
 
 /// Strings to stop at, as OpenAI has it.
 const STOPS_MAX: usize = 4;
@@ -25,13 +31,12 @@ const LIKELIEST_MAX: usize = 20;
 const TEXT_LIKELIEST_MAX: usize = 5;
 
 /// Fields that change no answer.
-const HARMLESS: [&str; 7] = [
+const HARMLESS: [&str; 6] = [
     "user",
     "metadata",
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
-    "parallel_tool_calls",
     "service_tier",
 ];
 
@@ -42,6 +47,10 @@ pub struct Question {
     pub input: Input,
     pub sampling: Sampling,
     pub stops: Vec<String>,
+    /// What the answer is to be, if not whatever comes.
+    pub form: Option<TextForm>,
+    /// What the answer may call.
+    pub tools: Option<ToolUse>,
     /// Tokens at most; as many as there is room for unless given.
     pub tokens_max: Option<usize>,
     /// Where the probability of each token is wanted too: with so many of the likeliest.
@@ -69,17 +78,24 @@ impl Question {
             return Err(Refusal::field("messages", "there is no message"));
         }
         let messages = given.into_iter().enumerate();
-        let messages: Result<_, _> = messages.map(|(at, it)| one_message(at, it)).collect();
+        let messages: Result<_, _> = messages.map(|(at, it)| message_at(at, it)).collect();
         let tokens: Option<usize> = fields.take("max_completion_tokens", "a number of tokens")?;
         let older: Option<usize> = fields.take("max_tokens", "a number of tokens")?;
-        fields.only("response_format", &[json!({ "type": "text" })])?;
+        let (form, tools) = (fields.form()?, fields.tool_use()?);
+        if form.is_some() && tools.is_some() {
+            let message = "an answer is JSON, or calls tools: leave one out";
+            return Err(Refusal::field("response_format", message));
+        }
         let likeliest = fields.likeliest()?;
         fields.only("modalities", &[json!(["text"])])?;
-        fields.only("tools", &[json!([])])?;
         fields.only("functions", &[json!([])])?;
-        fields.only("tool_choice", &[json!("none"), json!("auto")])?;
         fields.only("store", &[json!(false)])?;
-        fields.finish(Input::Messages(messages?), (tokens.or(older), likeliest))
+        let question = fields.finish(Input::Messages(messages?), (tokens.or(older), likeliest))?;
+        Ok(Self {
+            form,
+            tools,
+            ..question
+        })
     }
 
     /// Of `POST /v1/completions`.
@@ -120,6 +136,21 @@ enum Prompt {
 enum Stops {
     One(String),
     Several(Vec<String>),
+}
+
+/// What an answer is to be, as OpenAI has it.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ResponseFormat {
+    Text,
+    JsonObject,
+    JsonSchema { json_schema: NamedSchema },
+}
+
+/// A schema; its name and `strict` change nothing, as each is kept to.
+#[derive(Deserialize)]
+struct NamedSchema {
+    schema: Option<Value>,
 }
 
 /// How a stream is told.
@@ -169,6 +200,20 @@ impl Fields {
         }
     }
 
+    /// Of a conversation: what the answer is to be.
+    fn form(&mut self) -> Result<Option<TextForm>, Refusal> {
+        let what = "an object of type text, json_object or json_schema";
+        let given: Option<ResponseFormat> = self.take("response_format", what)?;
+        Ok(match given {
+            None | Some(ResponseFormat::Text) => None,
+            Some(ResponseFormat::JsonObject) => Some(TextForm::Object),
+            Some(ResponseFormat::JsonSchema { json_schema }) => Some(match json_schema.schema {
+                Some(schema) => TextForm::Schema(schema),
+                None => TextForm::Object,
+            }),
+        })
+    }
+
     fn bounded(&mut self, name: &str, most: usize) -> Result<Option<usize>, Refusal> {
         let given: Option<usize> = self.take(name, "a number of tokens")?;
         match given {
@@ -215,6 +260,8 @@ impl Fields {
             input,
             sampling,
             stops,
+            form: None,
+            tools: None,
             tokens_max,
             likeliest,
             is_streamed: is_streamed.unwrap_or_default(),
@@ -249,46 +296,6 @@ impl Fields {
         let named = |name: &str| name.replace(['-', ' '], "_");
         let checked = sampling.checked();
         checked.map_err(|error| Refusal::field(named(error.name), error.to_string()))
-    }
-}
-
-fn one_message(at: usize, given: Value) -> Result<Message, Refusal> {
-    let place = format!("messages[{at}]");
-    let wrong = |field: &str, what: &str| {
-        let name = format!("{place}{field}");
-        Refusal::field(&name, format!("{name} should be {what}"))
-    };
-    let Value::Object(given) = given else {
-        return Err(wrong("", "an object"));
-    };
-    let mut fields = Fields::new(given);
-    let role = match fields.0.remove("role") {
-        Some(Value::String(role)) => role,
-        _ => return Err(wrong(".role", "the name of a role")),
-    };
-    let role = match role.as_str() {
-        "developer" => "system",
-        known @ ("system" | "user" | "assistant") => known,
-        _ => return Err(wrong(".role", "system, developer, user or assistant")),
-    };
-    let content = match fields.0.remove("content") {
-        Some(Value::String(text)) => text,
-        Some(Value::Array(parts)) => {
-            let parts = parts.iter().enumerate();
-            let texts = parts.map(|(at, part)| match (&part["type"], &part["text"]) {
-                (Value::String(kind), Value::String(text)) if kind == "text" => Ok(text.as_str()),
-                _ => Err(wrong(&format!(".content[{at}]"), "a part of type text")),
-            });
-            texts.collect::<Result<String, _>>()?
-        }
-        _ => return Err(wrong(".content", "a text, or parts of type text")),
-    };
-    for (name, same) in [("tool_calls", json!([])), ("annotations", json!([]))] {
-        fields.only(name, &[same])?;
-    }
-    match fields.0.keys().next() {
-        Some(name) => Err(Refusal::unsupported(&format!("{place}.{name}"))),
-        None => Ok(message(role, &content)),
     }
 }
 

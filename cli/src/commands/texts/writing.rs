@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use souk_llm::generation::{DrawnToken, Ending, GenerationError, Request, Sequence, generate};
+use souk_llm::grammar::Grammar;
 use souk_llm::sampling::{LogProbabilities, Sampling};
 use souk_llm::stopping::{Stop, StopStrings};
 use souk_llm::tokens::{TextStream, TokenError, Tokenizer};
@@ -19,6 +20,8 @@ pub struct Wish<'a> {
     pub sampling: &'a Sampling,
     /// Strings at which it ends.
     pub stops: &'a [String],
+    /// What it is to be, if not whatever comes.
+    pub grammar: Option<&'a Grammar>,
     /// Tokens at most.
     pub tokens_max: usize,
     /// Tokens that may be drafted for a step at most.
@@ -36,6 +39,8 @@ pub enum TextEnding {
     Stop,
     /// A token that ends texts.
     Token,
+    /// It is whole.
+    Grammar,
     /// As many tokens as were asked for.
     Length,
     /// No more room.
@@ -50,6 +55,7 @@ impl TextEnding {
         match self {
             TextEnding::Stop => "a string to stop at",
             TextEnding::Token => "a token that ends texts",
+            TextEnding::Grammar => "its JSON being whole",
             TextEnding::Length => "as many tokens as were asked for",
             TextEnding::Room => "no more room",
             TextEnding::Unwanted => "being stopped",
@@ -175,6 +181,7 @@ pub fn write(
         prompt: wish.prompt,
         sampling: wish.sampling,
         ends: &voice.card.ends,
+        grammar: wish.grammar,
         tokens_max: wish.tokens_max,
         drafts_max: wish.drafts_max,
         likeliest: wish.likeliest,
@@ -189,6 +196,7 @@ pub fn write(
     let ending = match (telling.is_stopped, generated.ending) {
         (true, _) => TextEnding::Stop,
         (false, Ending::Token) => TextEnding::Token,
+        (false, Ending::Grammar) => TextEnding::Grammar,
         (false, Ending::Length) => TextEnding::Length,
         (false, Ending::Room) => TextEnding::Room,
         (false, Ending::Taker) => TextEnding::Unwanted,
@@ -284,6 +292,7 @@ fn from_generation(error: GenerationError) -> Failure {
     let (kind, hint) = match error {
         GenerationError::Empty => (Kind::Input, "write a prompt"),
         GenerationError::Room { .. } => (Kind::Input, "give --context more positions"),
+        GenerationError::Match(_) => (Kind::Input, "give another schema, or another model"),
         GenerationError::Run(_) | GenerationError::Logits(_) | GenerationError::NoNumber(_) => {
             (Kind::Unexpected, "")
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::commands::texts::message;
 
 fn with(more: Value) -> Map<String, Value> {
     let mut body = json!({
@@ -50,8 +51,21 @@ fn what_a_question_says_of_its_answer_is_read() {
 #[test]
 fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
     let cases = [
-        ("tools", json!([{ "type": "function" }])),
-        ("response_format", json!({ "type": "json_object" })),
+        ("tools", json!("weather")),
+        ("tools[0]", json!([{ "type": "function" }])),
+        (
+            "tools[0]",
+            json!([{ "type": "custom", "custom": { "name": "f" } }]),
+        ),
+        (
+            "tools[0].function.name",
+            json!([{ "type": "function", "function": { "name": "a b" } }]),
+        ),
+        ("tool_choice", json!("required")),
+        ("tool_choice", json!("any")),
+        ("functions", json!([{ "name": "f" }])),
+        ("response_format", json!({ "type": "grammar" })),
+        ("response_format", json!({ "type": "json_schema" })),
         ("logprobs", json!(2)),
         ("top_logprobs", json!(3)),
         ("n", json!(2)),
@@ -69,7 +83,21 @@ fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
         ("messages[0]", json!(["hello"])),
         (
             "messages[0].role",
+            json!([{ "role": "function", "content": "x" }]),
+        ),
+        (
+            "messages[0].tool_call_id",
             json!([{ "role": "tool", "content": "x" }]),
+        ),
+        (
+            "messages[0].tool_calls[0]",
+            json!([{ "role": "assistant", "tool_calls": [{ "id": "a" }] }]),
+        ),
+        (
+            "messages[0].tool_calls[0].function.arguments",
+            json!([{ "role": "assistant", "tool_calls": [{
+                "id": "a", "type": "function", "function": { "name": "f", "arguments": "{" },
+            }] }]),
         ),
         ("messages[0].content", json!([{ "role": "user" }])),
         (
@@ -122,4 +150,68 @@ fn one_text_is_completed_or_its_tokens() {
     assert_eq!(asked(json!([1, 2])).unwrap().0, Input::Tokens(vec![1, 2]));
     assert!(asked(json!(["a", "b"])).is_err());
     assert!(asked(json!(7)).is_err());
+}
+
+#[test]
+fn an_answer_is_json_of_a_schema_where_it_is_asked_for() {
+    let form = |format: Value| {
+        let question = Question::chat(with(json!({ "response_format": format })));
+        question.unwrap().form
+    };
+    let schema = json!({ "type": "array" });
+    let named = json!({ "name": "list", "strict": true, "schema": schema });
+    let asked = json!({ "type": "json_schema", "json_schema": named });
+    assert_eq!(form(asked), Some(TextForm::Schema(schema)));
+    assert_eq!(
+        form(json!({ "type": "json_object" })),
+        Some(TextForm::Object)
+    );
+    assert_eq!(form(json!({ "type": "text" })), None);
+}
+
+#[test]
+fn tools_are_read_and_which_of_them_has_to_be_called() {
+    let asked = |choice: Value| {
+        let named = |name: &str| {
+            let parameters = json!({ "type": "object" });
+            let function = json!({ "name": name, "parameters": parameters, "strict": true });
+            json!({ "type": "function", "function": function })
+        };
+        let tools = json!([named("f"), named("g")]);
+        let mut body = with(json!({ "tools": tools, "parallel_tool_calls": false }));
+        body.insert("tool_choice".to_owned(), choice);
+        Question::chat(body).map(|question| question.tools)
+    };
+    let forced = |choice: Value| {
+        let wanted = asked(choice).unwrap().unwrap();
+        assert_eq!((wanted.tools.len(), wanted.is_parallel), (2, false));
+        let names = wanted.forced.into_iter().map(|tool| tool.name);
+        names.collect::<Vec<_>>()
+    };
+    assert!(forced(json!("auto")).is_empty());
+    assert!(forced(Value::Null).is_empty());
+    assert_eq!(forced(json!("required")), ["f", "g"]);
+    let named = |name: &str| json!({ "type": "function", "function": { "name": name } });
+    assert_eq!(forced(named("g")), ["g"]);
+    assert_eq!(asked(json!("none")).unwrap(), None);
+    assert!(asked(named("h")).is_err());
+}
+
+#[test]
+fn calls_and_their_answers_are_messages() {
+    let question = Question::chat(with(json!({ "messages": [
+        { "role": "user", "content": "hello" },
+        { "role": "assistant", "content": null, "refusal": null, "tool_calls": [{
+            "id": "a", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" },
+        }] },
+        { "role": "tool", "tool_call_id": "a", "content": "two" },
+    ] })));
+    let Input::Messages(messages) = question.unwrap().input else {
+        panic!("they are messages");
+    };
+    let call = &messages[1].calls[0];
+    assert_eq!((call.id.as_str(), call.name.as_str()), ("a", "f"));
+    assert_eq!(Value::Object(call.arguments.clone()), json!({ "x": 1 }));
+    assert_eq!(messages[1].content, "");
+    assert_eq!(messages[2].call_id.as_deref(), Some("a"));
 }

@@ -1,0 +1,129 @@
+//! Tools that a model may call, and whether it has to, as OpenAI's clients say it.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use souk_llm::tools::Tool;
+
+use super::Fields;
+use crate::commands::openai::refusal::Refusal;
+
+/// Letters of a function's name, as OpenAI has it.
+const NAME_LETTERS_MAX: usize = 64;
+
+/// What a model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolUse {
+    /// All that it is told of.
+    pub tools: Vec<Tool>,
+    /// Those of which it has to call one; it does as it likes where there are none.
+    pub forced: Vec<Tool>,
+    /// Whether it may call several.
+    pub is_parallel: bool,
+}
+
+/// A tool.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum GivenTool {
+    Function { function: GivenFunction },
+}
+
+/// A function. What it is given is not held to its schema but where a call is forced, and then it
+/// always is.
+#[derive(Deserialize)]
+struct GivenFunction {
+    name: String,
+    description: Option<String>,
+    parameters: Option<Value>,
+}
+
+/// Whether tools are called.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ToolChoice {
+    Word(ChoiceWord),
+    One(NamedTool),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ChoiceWord {
+    None,
+    Auto,
+    Required,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum NamedTool {
+    Function { function: FunctionName },
+}
+
+#[derive(Deserialize)]
+struct FunctionName {
+    name: String,
+}
+
+impl Fields {
+    /// Of a conversation: what may be called; none where nothing may.
+    pub fn tool_use(&mut self) -> Result<Option<ToolUse>, Refusal> {
+        let what = "none, auto, required, or a function by its name";
+        let choice: Option<ToolChoice> = self.take("tool_choice", what)?;
+        let is_parallel = self.take("parallel_tool_calls", "true or false")?;
+        let given: Vec<Value> = self
+            .take("tools", "a list of functions")?
+            .unwrap_or_default();
+        let tools = given.into_iter().enumerate();
+        let tools: Vec<Tool> = tools
+            .map(|(at, it)| tool(at, it))
+            .collect::<Result<_, _>>()?;
+        let refused = |message: String| Err(Refusal::field("tool_choice", message));
+        let forced = match choice {
+            Some(ToolChoice::Word(ChoiceWord::None)) => return Ok(None),
+            None | Some(ToolChoice::Word(ChoiceWord::Auto)) => Vec::new(),
+            Some(_) if tools.is_empty() => return refused("there are no tools".to_owned()),
+            Some(ToolChoice::Word(ChoiceWord::Required)) => tools.clone(),
+            Some(ToolChoice::One(NamedTool::Function { function })) => {
+                match tools.iter().find(|tool| tool.name == function.name) {
+                    Some(tool) => vec![tool.clone()],
+                    None => return refused(format!("{:?} is none of the tools", function.name)),
+                }
+            }
+        };
+        Ok((!tools.is_empty()).then_some(ToolUse {
+            tools,
+            forced,
+            is_parallel: is_parallel.unwrap_or(true),
+        }))
+    }
+}
+
+fn tool(at: usize, given: Value) -> Result<Tool, Refusal> {
+    let place = format!("tools[{at}]");
+    let wrong = |field: &str, what: &str| {
+        let name = format!("{place}{field}");
+        Refusal::field(&name, format!("{name} should be {what}"))
+    };
+    let Ok(GivenTool::Function { function }) = serde_json::from_value(given) else {
+        return Err(wrong("", "of type function, and have one with a name"));
+    };
+    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_-".contains(letter);
+    let is_name = (1..=NAME_LETTERS_MAX).contains(&function.name.len());
+    if !is_name || !function.name.chars().all(is_letter) {
+        return Err(wrong(".function.name", "1 to 64 of a-z, A-Z, 0-9, _ and -"));
+    }
+    let parameters = function.parameters.unwrap_or_else(nothing);
+    if !parameters.is_object() {
+        return Err(wrong(".function.parameters", "a JSON schema"));
+    }
+    Ok(Tool {
+        name: function.name,
+        description: function.description,
+        parameters,
+    })
+}
+
+/// The schema of a function that is given nothing.
+fn nothing() -> Value {
+    json!({ "type": "object", "properties": {}, "additionalProperties": false })
+}

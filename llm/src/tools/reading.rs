@@ -1,0 +1,124 @@
+//! Calls in a text, as it comes: what may be one is held back until it is one, or is none.
+
+use serde_json::{Deserializer, Map, Value};
+
+use super::{BEGIN, CallForm, END, Tool, ToolCall};
+
+/// What is given to a function is called so; some models know one, and say the other.
+const KEYS: [&str; 2] = ["arguments", "parameters"];
+
+/// A call before anybody gave it an id.
+type NamedCall = (String, Map<String, Value>);
+
+/// Reads what a model writes.
+#[derive(Clone, Debug)]
+pub struct CallReader {
+    form: CallForm,
+    names: Vec<String>,
+    /// Whether text was told.
+    is_text: bool,
+    held: String,
+}
+
+impl CallReader {
+    /// For calls of these tools. What the model wrote of a call already is given first.
+    #[must_use]
+    pub fn new(form: CallForm, tools: &[Tool]) -> Self {
+        Self {
+            form,
+            names: tools.iter().map(|tool| tool.name.clone()).collect(),
+            is_text: false,
+            held: String::new(),
+        }
+    }
+
+    /// Takes a piece; gives what is text for sure.
+    pub fn push(&mut self, piece: &str) -> String {
+        self.held.push_str(piece);
+        let rest = self.held.split_off(self.sure());
+        let text = std::mem::replace(&mut self.held, rest);
+        self.is_text |= !text.is_empty();
+        text
+    }
+
+    /// What was held back, where the text is over: the last of the text, or calls. Ids are made of
+    /// the number of a call.
+    pub fn finish(self, id: impl Fn(usize) -> String) -> Result<Vec<ToolCall>, String> {
+        let calls = match self.form {
+            CallForm::Marked => self.marked(),
+            CallForm::Bare => self.bare(),
+        };
+        let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
+            return Err(self.held);
+        };
+        let calls = calls.into_iter().enumerate();
+        let calls = calls.map(|(at, (name, arguments))| ToolCall {
+            id: id(at),
+            name,
+            arguments,
+        });
+        Ok(calls.collect())
+    }
+
+    /// Bytes of what is held that no call begins with.
+    fn sure(&self) -> usize {
+        match self.form {
+            CallForm::Bare => match self.is_text || !may_be_bare(&self.held) {
+                true => self.held.len(),
+                false => 0,
+            },
+            CallForm::Marked => {
+                let begin = self.held.find(BEGIN);
+                let begin = begin.unwrap_or_else(|| self.held.len() - doubtful(&self.held));
+                self.held[..begin].trim_end().len()
+            }
+        }
+    }
+
+    /// Calls between marks, with nothing but space around them. The last mark may be missing: the
+    /// token that ends a text stands for it.
+    fn marked(&self) -> Option<Vec<NamedCall>> {
+        let (mut rest, mut calls) = (self.held.trim(), Vec::new());
+        while !rest.is_empty() {
+            let json = rest.strip_prefix(BEGIN)?;
+            let mut values = Deserializer::from_str(json).into_iter();
+            calls.push(self.named(values.next()?.ok()?)?);
+            rest = json[values.byte_offset()..].trim_start();
+            if !rest.is_empty() {
+                rest = rest.strip_prefix(END)?.trim_start();
+            }
+        }
+        Some(calls)
+    }
+
+    fn bare(&self) -> Option<Vec<NamedCall>> {
+        let call = serde_json::from_str(self.held.trim()).ok()?;
+        Some(vec![self.named(call)?])
+    }
+
+    fn named(&self, mut call: Map<String, Value>) -> Option<NamedCall> {
+        let arguments = match KEYS.iter().find_map(|key| call.remove(*key)) {
+            Some(Value::Object(arguments)) => arguments,
+            None => Map::new(),
+            Some(_) => return None,
+        };
+        match call.remove("name") {
+            Some(Value::String(name)) if self.names.contains(&name) => Some((name, arguments)),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a text may be a call alone.
+fn may_be_bare(text: &str) -> bool {
+    let text = text.trim_start();
+    text.is_empty() || text.starts_with('{')
+}
+
+/// Bytes of the longest ending that a mark begins with.
+fn doubtful(text: &str) -> usize {
+    let most = (BEGIN.len() - 1).min(text.len());
+    let mut lengths = (1..=most).rev();
+    let ending = |length: &usize| text.as_bytes().ends_with(&BEGIN.as_bytes()[..*length]);
+    lengths.find(ending).unwrap_or(0)
+}
