@@ -5,7 +5,10 @@ use std::io::{self, Read};
 use std::pin::pin;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+#[cfg(unix)]
+use tokio::signal::unix::{Signal as Interrupt, Signal as Terminate};
+#[cfg(windows)]
+use tokio::signal::windows::{CtrlC as Interrupt, CtrlClose as Terminate};
 use tokio::sync::watch;
 
 use crate::failure::{Failure, Kind};
@@ -53,25 +56,38 @@ pub async fn within<T>(
     }
 }
 
+/// What tells of Ctrl-C, and of requests to terminate.
+#[cfg(unix)]
+fn signals() -> io::Result<(Interrupt, Terminate)> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    Ok((
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    ))
+}
+
+/// What tells of Ctrl-C, and of a console that is closed.
+#[cfg(windows)]
+fn signals() -> io::Result<(Interrupt, Terminate)> {
+    use tokio::signal::windows::{ctrl_c, ctrl_close};
+
+    Ok((ctrl_c()?, ctrl_close()?))
+}
+
 /// Ctrl-C and requests to terminate, from when it was made: none between two waits is lost.
 pub struct Requests {
     over: watch::Receiver<bool>,
     /// Where there is no handler, the signal ends the process by itself.
-    signals: Option<(Signal, Signal)>,
+    signals: Option<(Interrupt, Terminate)>,
 }
 
 impl Requests {
     /// From now on.
     pub fn new() -> Requests {
-        let both = || -> io::Result<(Signal, Signal)> {
-            Ok((
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::terminate())?,
-            ))
-        };
         Requests {
             over: IS_OVER.subscribe(),
-            signals: both().ok(),
+            signals: signals().ok(),
         }
     }
 

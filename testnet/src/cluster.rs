@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use crate::layout;
 use crate::process::{Node, Recipe, StartError};
+use crate::signal::{self, Signal};
 
 /// The file of a node's folder that its standard error is appended to.
 pub const LOG: &str = "log.txt";
@@ -143,13 +142,10 @@ impl Cluster {
     /// When no such node runs, or the system refuses.
     pub fn signal(&self, name: &str, signal: Signal) -> Result<(), ControlError> {
         let node = self.running.get(name).ok_or_else(|| self.unknown(name))?;
-        let pid = node.process_id().and_then(|id| i32::try_from(id).ok());
-        let pid = pid
-            .and_then(Pid::from_raw)
-            .ok_or_else(|| self.unknown(name))?;
-        kill_process(pid, signal).map_err(|cause| ControlError::Signal {
+        let process = node.process_id().ok_or_else(|| self.unknown(name))?;
+        signal::send(process, signal).map_err(|cause| ControlError::Signal {
             name: name.to_owned(),
-            cause: cause.into(),
+            cause,
         })
     }
 

@@ -12,5 +12,6 @@ pub mod models;
 pub mod ports;
 pub mod process;
 pub mod readers;
+pub mod signal;
 pub mod submissions;
 pub mod supervisor;

@@ -22,6 +22,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// What a node prints on standard output, as the first word of a line, once it serves.
 pub const READY: &str = "ready";
 
+/// The flag of Windows for a process in a group of its own.
+#[cfg(windows)]
+const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
+
 /// What starts a node.
 #[derive(Clone, Debug)]
 pub struct Recipe {
@@ -202,19 +206,27 @@ impl Node {
     }
 }
 
+/// Has a process be in a group of its own, which is not told of the terminal's Ctrl-C.
+pub fn apart(command: &mut Command) -> &mut Command {
+    #[cfg(unix)]
+    command.process_group(0);
+    #[cfg(windows)]
+    command.creation_flags(CREATE_NEW_PROCESS_GROUP);
+    command
+}
+
 fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
     let log = File::options().create(true).append(true).open(&recipe.log);
     let log = log.map_err(|source| StartError::Log {
         path: recipe.log.clone(),
         source,
     })?;
-    Command::new(&recipe.binary)
+    // The terminal's Ctrl-C is for the testnet, which stops its nodes.
+    apart(&mut Command::new(&recipe.binary))
         .args(&recipe.arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log)
-        // A group of its own: the terminal's Ctrl-C is for the testnet, which stops its nodes.
-        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| StartError::Spawn {

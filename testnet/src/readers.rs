@@ -38,6 +38,9 @@ const SHARING: u32 = 25;
 /// What each account begins with.
 const PURSE: Credits = Credits(1_000_000_000_000);
 
+/// Ticks in a second, as Linux counts the time of processes on every architecture.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// Commands in one batch of those that fill the market.
 const TOGETHER: usize = 64;
 
@@ -327,8 +330,7 @@ fn processor_times(pids: &[u32]) -> Vec<f64> {
         let mut ticks = || fields.next()?.parse::<f64>().ok();
         Some(ticks()? + ticks()?)
     };
-    let per_second = rustix::param::clock_ticks_per_second() as f64;
     pids.iter()
-        .map(|pid| ticks(pid).unwrap_or(0.0) / per_second)
+        .map(|pid| ticks(pid).unwrap_or(0.0) / TICKS_PER_SECOND)
         .collect()
 }

@@ -13,6 +13,7 @@ use crate::cluster::{Cluster, LOG};
 use crate::layout::{self, LayoutError};
 use crate::ports::Ports;
 use crate::process::{Recipe, StartError};
+use crate::signal::{self, Signal};
 
 /// The file that the supervisor holds a lock on.
 const LOCK_FILE: &str = "lock";
@@ -222,15 +223,9 @@ pub fn down(folder: &Path) -> Result<(), SupervisorError> {
         return Err(not_running());
     }
     let pid = pid(folder).ok_or_else(not_running)?;
-    let process = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
-    let process = process.ok_or_else(not_running)?;
-    rustix::process::kill_process(process, rustix::process::Signal::TERM).map_err(|error| {
-        SupervisorError::File {
-            path: folder.join(PID_FILE),
-            source: error.into(),
-        }
+    signal::send(pid, Signal::Terminate).map_err(|source| SupervisorError::File {
+        path: folder.join(PID_FILE),
+        source,
     })?;
     let begin = Instant::now();
     while lock(folder).is_err() {

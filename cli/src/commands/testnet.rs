@@ -15,7 +15,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 use souk_testnet::layout;
-use souk_testnet::process::{READY, StartError};
+use souk_testnet::process::{READY, StartError, apart};
 use souk_testnet::supervisor::{self, Incident, Supervisor, SupervisorError};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -196,7 +196,8 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
         )
     };
     let errors = std::fs::File::create(&log).map_err(unexpected)?;
-    let mut child = Command::new(binary()?)
+    // The terminal's Ctrl-C is not meant for it.
+    let mut child = apart(&mut Command::new(binary()?))
         .arg("--dir")
         .arg(folder)
         .args(["--json", "testnet", "up"])
@@ -207,8 +208,6 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)
-        // Not of this terminal: its Ctrl-C is not meant for it.
-        .process_group(0)
         .spawn()
         .map_err(unexpected)?;
     let stdout = child

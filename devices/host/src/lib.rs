@@ -11,6 +11,7 @@
 
 pub mod bus;
 pub mod busy;
+pub mod clock;
 pub mod discover;
 pub mod isa;
 pub mod power;

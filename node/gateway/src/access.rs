@@ -7,7 +7,6 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -129,11 +128,10 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Left by one that was killed, it may be anyone's.
     let _ = fs::remove_file(&draft);
     let mut options = OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&draft)?;
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(&draft)?;
     file.write_all(bytes)?;
     file.sync_data()?;
     fs::rename(&draft, path)

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
+use souk_host::clock::of_thread;
 
 /// A running clock.
 #[derive(Clone, Copy, Debug)]
@@ -15,13 +15,13 @@ impl Stopwatch {
     /// Starts it.
     #[must_use]
     pub fn start() -> Self {
-        Self(now())
+        Self(of_thread())
     }
 
     /// Processor time used since it was started.
     #[must_use]
     pub fn elapsed(self) -> Duration {
-        now().saturating_sub(self.0)
+        of_thread().saturating_sub(self.0)
     }
 
     /// Which share of `budget` is used up.
@@ -29,19 +29,4 @@ impl Stopwatch {
     pub fn share(self, budget: Duration) -> f64 {
         self.elapsed().as_secs_f64() / budget.as_secs_f64()
     }
-}
-
-fn now() -> Duration {
-    read(ClockId::ThreadCPUTime)
-}
-
-/// Processor time that all threads of this process have used, those that ended too.
-pub(super) fn of_process() -> Duration {
-    read(ClockId::ProcessCPUTime)
-}
-
-fn read(clock: ClockId) -> Duration {
-    let time = clock_gettime(clock);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -6,11 +6,11 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_host::clock;
 use souk_onnx::subgraph::Subgraph;
 use souk_scheduler::execution::{Cancel, GroupDevice, GroupRunError, Moment, Sharing, TaskError};
 use souk_vocabulary::processor::Processor;
 
-use super::clock;
 use super::models::{MeasureError, Trial, Workload};
 
 /// One device with and without the scheduler.

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rustix::process::Signal;
 use souk_node::folder::config::{self, Fault as Behaviour, PROVIDER_FILE, ProviderFile};
 
 use super::schedule::Fault;
 use super::{ChaosError, Market};
 use crate::cluster::{ControlError, LOG};
+use crate::signal::Signal;
 
 /// Lines of a log that say why its node did not start.
 const LAST_LINES: usize = 5;
@@ -18,7 +18,7 @@ impl Market<'_> {
     pub(super) async fn apply(&mut self, fault: &Fault) -> Result<(), ChaosError> {
         match fault {
             Fault::Kill { node, .. } => self.kill(node).await?,
-            Fault::Stop { node, .. } => self.signal(node, Signal::STOP)?,
+            Fault::Stop { node, .. } => self.signal(node, Signal::Stop)?,
             Fault::Cut { node, .. } => self.link(node, "down")?,
             Fault::Mute { node, .. } => self.mute(node, true)?,
             Fault::Fill { node, .. } => self.fill(node, true)?,
@@ -45,7 +45,7 @@ impl Market<'_> {
         }
         match fault {
             Fault::Kill { .. } => {}
-            Fault::Stop { node, .. } => self.signal(node, Signal::CONT)?,
+            Fault::Stop { node, .. } => self.signal(node, Signal::Continue)?,
             Fault::Cut { node, .. } => self.link(node, "up")?,
             Fault::Mute { node, .. } => self.mute(node, false)?,
             Fault::Fill { node, .. } => self.fill(node, false)?,

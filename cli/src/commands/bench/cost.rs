@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use souk_cpu::Cpu;
 use souk_devices_bench::accuracy::{self, Accuracy, Errors};
 use souk_devices_bench::models;
-use souk_host::discover;
+use souk_host::{clock, discover};
 use souk_registry::measure;
 use souk_vocabulary::processor::Processor;
 
@@ -36,7 +35,7 @@ pub fn run(output: Output, args: &CostArgs) -> Outcome {
     let begin = Instant::now();
     let wall = || begin.elapsed();
     let (clock, name): (&dyn Fn() -> Duration, _) = match args.threads.get() {
-        1 => (&processor_time, "processor"),
+        1 if cfg!(unix) => (&clock::of_process, "processor"),
         _ => (&wall, "wall"),
     };
     for model in &args.models {
@@ -63,13 +62,6 @@ pub fn run(output: Output, args: &CostArgs) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// Processor time of this process so far.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 fn failed(model: &str, cause: &dyn std::fmt::Display) -> Failure {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use souk_host::clock::of_thread;
 use souk_market_bench::{BookEngine, Engine, ExchangeEngine, Flow, Script, Tally};
 use souk_node::market::BatchOutcome;
 
@@ -137,18 +138,12 @@ struct Clocks {
 impl Clocks {
     fn now() -> Self {
         Self {
-            core: on_core(),
+            core: of_thread(),
             wall: Instant::now(),
         }
     }
 
     fn elapsed(&self) -> (Duration, Duration) {
-        (on_core().saturating_sub(self.core), self.wall.elapsed())
+        (of_thread().saturating_sub(self.core), self.wall.elapsed())
     }
-}
-
-fn on_core() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use souk_host::clock;
 use souk_node::content::bench::{self, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
 use souk_node::content::direct::DirectListen;
 use souk_node::content::links::Carrier;
@@ -302,8 +302,7 @@ async fn measure_small(
 
 /// Processor time of this process so far.
 fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    clock::of_process().as_secs_f64()
 }
 
 fn failed(cause: &dyn std::fmt::Display) -> Failure {

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use rustix::fs::statvfs;
-use rustix::process::{Resource, getrlimit};
 use souk_host::{discover, system};
 
 use super::super::device::present;
@@ -48,8 +46,7 @@ fn memory() -> Option<Finding> {
 fn disk(dir: &Path) -> Option<Finding> {
     let dir = std::path::absolute(dir).ok()?;
     let there = dir.ancestors().find(|path| path.exists())?;
-    let system = statvfs(there).ok()?;
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let free = room(there)?;
     let found = format!("{} are free at {}", show::bytes(free), there.display());
     Some(match free {
         0..DISK_MIN => {
@@ -65,8 +62,7 @@ fn disk(dir: &Path) -> Option<Finding> {
 }
 
 fn files() -> Option<Finding> {
-    let limit = getrlimit(Resource::Nofile);
-    let now = limit.current?;
+    let now = files_max()?;
     let found = format!("a process may have {now} open");
     Some(match now < FILES_MIN {
         false => Finding::good("files", found),
@@ -75,6 +71,24 @@ fn files() -> Option<Finding> {
             Finding::warning("files", found, fix)
         }
     })
+}
+
+/// Bytes that may still be written to the disk that `place` lies on, where souk asks the system.
+fn room(place: &Path) -> Option<u64> {
+    #[cfg(unix)]
+    return rustix::fs::statvfs(place)
+        .ok()
+        .map(|system| system.f_bavail.saturating_mul(system.f_frsize));
+    #[cfg(not(unix))]
+    (|_| None)(place)
+}
+
+/// Files that a process may have open, where there is a limit that souk knows of.
+fn files_max() -> Option<u64> {
+    #[cfg(unix)]
+    return rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    #[cfg(not(unix))]
+    None
 }
 
 /// What of this machine can be sold.

@@ -14,6 +14,8 @@ use std::ops::Sub;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use souk_host::clock;
+
 /// What the kernel has counted of threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ThreadTimes {
@@ -75,42 +77,6 @@ impl Whose {
                 }
             }
         }
-    }
-}
-
-#[cfg(target_os = "linux")]
-mod clock {
-    //! Processor time, exact to the call.
-
-    use std::time::Duration;
-
-    use rustix::time::{ClockId, clock_gettime};
-
-    pub fn of_thread() -> Duration {
-        of(ClockId::ThreadCPUTime)
-    }
-
-    pub fn of_process() -> Duration {
-        of(ClockId::ProcessCPUTime)
-    }
-
-    fn of(clock: ClockId) -> Duration {
-        Duration::try_from(clock_gettime(clock)).unwrap_or_default()
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-mod clock {
-    //! Processor time where nobody waits either, as far as is known.
-
-    use std::time::Duration;
-
-    pub fn of_thread() -> Duration {
-        Duration::ZERO
-    }
-
-    pub fn of_process() -> Duration {
-        Duration::ZERO
     }
 }
 
