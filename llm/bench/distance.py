@@ -17,7 +17,6 @@ import json
 import os
 import pathlib
 import select
-import statistics
 import struct
 import subprocess
 import tempfile
@@ -93,6 +92,14 @@ class Wires:
                 subprocess.run(["ip", "netns", "del", line.split()[0]], check=False)
 
 
+def one_thread(toml):
+    """Has a provider run jobs on one thread."""
+    text = toml.read_text()
+    if "[limits]" not in text:
+        text += "\n[limits]\n"
+    toml.write_text(text.replace("[limits]", "[limits]\ncores = 1", 1))
+
+
 class Market:
     """A market over those wires."""
 
@@ -103,10 +110,12 @@ class Market:
         self.address = {name: address for name, (_, address) in space.items()}
 
     def command(self, host, *words):
-        return ["ip", "netns", "exec", self.space[host], self.souk, "--dir", str(self.work / host)] + list(words)
+        souk = [self.souk, "--dir", str(self.work / host)]
+        return ["ip", "netns", "exec", self.space[host], *souk, *words]
 
     def on(self, host, *words, timeout=120):
-        done = subprocess.run(self.command(host, *words), capture_output=True, text=True, timeout=timeout)
+        command = self.command(host, *words)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
             raise RuntimeError(f"{host}: souk {' '.join(words)}: {done.stderr} {done.stdout}")
         return done.stdout
@@ -132,8 +141,7 @@ class Market:
             self.until(30, lambda: self.on(name, "market", "join", line))
         for name in ("p1", "p2"):
             self.on(name, "provider", "init", "--yes", "--name", name, "--price", "0.01")
-            toml = self.work / name / "provider.toml"
-            self.limit(toml)
+            one_thread(self.work / name / "provider.toml")
             self.start(name, "provider", "run")
         self.on("b", "account", "new")
         self.on("b", "account", "deposit", "100", "--reference", "distance")
@@ -144,15 +152,6 @@ class Market:
             assert json.dumps(book).count('"provider"') >= 2, "two providers ask"
 
         self.until(120, offered)
-
-    def limit(self, toml):
-        text = toml.read_text()
-        assert "cores" not in text or "[limits]" in text
-        if "[limits]" in text:
-            text = text.replace("[limits]", "[limits]\ncores = 1", 1)
-        else:
-            text += "\n[limits]\ncores = 1\n"
-        toml.write_text(text)
 
     def text(self, providers, tokens, *more):
         words = ["--json", "generate", "bundled", PROMPT, "--max", str(tokens), "--budget", "20"]
@@ -168,10 +167,23 @@ class Market:
             process.kill()
 
 
+def line(made):
+    gap = made["milliseconds_between_tokens"]
+    return (
+        f"{made['round_trip']:5.0f} ms  {made['providers']} provider(s), {made['drafts']} drafts: "
+        f"{len(made['tokens'])} tokens, {made['tokens_per_second']:7.1f} a second, "
+        f"gap p50 {gap['p50']:7.2f} p99 {gap['p99']:7.2f} ms, "
+        f"first {made['seconds_to_first_token']:.2f} s, "
+        f"drafted {made['drafted']} accepted {made['accepted']}, "
+        f"{len(made['receipts'])} receipts"
+    )
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("souk")
-    parser.add_argument("--round-trips", type=float, nargs="+", default=[0, 5, 30, 100], metavar="MS")
+    trips = [0, 5, 30, 100]
+    parser.add_argument("--round-trips", type=float, nargs="+", default=trips, metavar="MS")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--drafts", type=int, default=8)
     parser.add_argument("--json", type=pathlib.Path)
@@ -182,25 +194,17 @@ def main():
         market = Market(os.path.realpath(asked.souk), wires, pathlib.Path(work))
         try:
             market.set_up()
-            whole = {}
-            for round_trip in asked.round_trips:
-                wires.half = round_trip / 2_000
+            text = None
+            for trip in asked.round_trips:
+                wires.half = trip / 2_000
                 for providers in (1, 2):
                     for drafts in (0, asked.drafts):
                         made = market.text(providers, asked.tokens, "--draft", str(drafts))
-                        gap = made["milliseconds_between_tokens"]["p50"]
-                        text = whole.setdefault(0, made["text"])
+                        text = text or made["text"]
                         assert made["text"] == text, "a text is the same however far it came"
-                        kept.append({"round_trip": round_trip, "providers": providers, "drafts": drafts, **made})
-                        print(
-                            f"{round_trip:5.0f} ms  {providers} provider(s), {drafts} drafts: "
-                            f"{len(made['tokens'])} tokens, {made['tokens_per_second']:7.1f} a second, "
-                            f"gap p50 {gap:7.2f} p99 {made['milliseconds_between_tokens']['p99']:7.2f} ms, "
-                            f"first {made['seconds_to_first_token']:.2f} s, "
-                            f"drafted {made['drafted']} accepted {made['accepted']}, "
-                            f"{sum(len([1]) for _ in made['receipts'])} receipts",
-                            flush=True,
-                        )
+                        facts = {"round_trip": trip, "providers": providers, "drafts": drafts}
+                        kept.append(facts | made)
+                        print(line(kept[-1]), flush=True)
         except BaseException:
             for log in pathlib.Path(work).glob("*.log"):
                 print(log.name, log.read_text()[-2_000:])

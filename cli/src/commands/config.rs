@@ -1,5 +1,6 @@
 //! `souk config show`: what souk is told for a folder, and by what.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::Path;
@@ -163,6 +164,8 @@ fn flatten(
     found: &mut Vec<Setting>,
 ) {
     if let Value::Object(fields) = holds {
+        // A build with language models keeps fields as they were written.
+        let fields: BTreeMap<&String, &Value> = fields.iter().collect();
         for (field, value) in fields {
             let written = written.and_then(|written| written.get(field));
             flatten(&format!("{name}.{field}"), value, written, file, found);
