@@ -53,7 +53,7 @@ use crate::folder::market_file::MarketFile;
 use crate::metrics::PageMaker;
 use crate::network::profile::{self, Profile};
 use crate::network::wire::Intake;
-use crate::network::{self, Network};
+use crate::network::{self, Network, RateLimit};
 use crate::protocols::lease::{OPENING_BYTES_MAX, PROTOCOL};
 use crate::protocols::market::Members;
 use crate::sandbox::SandboxFault;
@@ -74,6 +74,11 @@ pub use statistics::Statistics;
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
 const STREAMS_MAX: usize = 256;
+
+/// Offers that a peer may make at once, and each second after: a token of each sequence is some.
+/// Streams are limited where they are opened; on one that is open further offers may follow.
+const OFFERS_AT_ONCE: u32 = 4_096;
+const OFFERS_PER_SECOND: u32 = 8_192;
 
 /// A stream that is not begun within this is closed.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -234,6 +239,8 @@ pub struct Provider {
     terms: Conditions,
     /// What is taken of peers that open a stream.
     intake: Intake,
+    /// How fast each makes offers.
+    offers: RateLimit,
     /// How many streams were opened.
     streams: AtomicU64,
     /// What peers say, until the shell has heard it.
@@ -331,6 +338,7 @@ impl Provider {
             pace,
             terms,
             intake: Intake::new(OPENING_BYTES_MAX, OPENING_TIMEOUT),
+            offers: RateLimit::new(OFFERS_AT_ONCE, OFFERS_PER_SECOND),
             streams: AtomicU64::new(0),
             inbox,
             beginning: Mutex::new(Some(beginning)),

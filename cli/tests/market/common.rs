@@ -54,6 +54,12 @@ impl Market {
         (Market::of("1", &["--http", &address]), address)
     }
 
+    /// The same with so many providers.
+    #[cfg(feature = "generate")]
+    pub fn of_providers(providers: &str) -> Market {
+        Market::of("1", &["--no-http", "--providers", providers])
+    }
+
     /// Starts a market of three validators and four providers.
     pub fn replicated() -> Market {
         Market::of("3", &["--no-http"])

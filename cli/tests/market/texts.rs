@@ -189,8 +189,17 @@ fn a_text_whose_budget_is_too_small_is_refused_and_costs_nothing() {
 
 #[test]
 fn a_text_goes_on_in_the_same_words_when_its_provider_is_killed() {
-    let market = Market::up();
-    let model = model(&market);
+    goes_on_when_its_provider_is_killed(&Market::up());
+}
+
+/// There is nobody else: it is waited for.
+#[test]
+fn a_text_goes_on_when_its_only_provider_is_killed_and_comes_back() {
+    goes_on_when_its_provider_is_killed(&Market::of_providers("1"));
+}
+
+fn goes_on_when_its_provider_is_killed(market: &Market) {
+    let model = model(market);
     let many = [
         "generate",
         &model,

@@ -27,13 +27,18 @@ impl Successor<'_> {
         });
         let logits = Tensor::from_vec([1, rows.len(), 10], logits.collect()).unwrap();
         self.0.lock().unwrap().push((integers(WRITE)[0], tokens));
-        Outcome {
-            outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
-            busy: Duration::ZERO,
-            energy: None,
-            operators: 0,
-            engine: Engine::Own,
-        }
+        of_logits(logits)
+    }
+}
+
+/// What a step came to that gives logits and nothing else.
+fn of_logits(logits: Tensor) -> Outcome {
+    Outcome {
+        outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
+        busy: Duration::ZERO,
+        energy: None,
+        operators: 0,
+        engine: Engine::Own,
     }
 }
 

@@ -14,6 +14,7 @@ use souk_market::AccountKey;
 use souk_memory::ContentId;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
+use tokio::time::timeout;
 
 use crate::content::along::WordWith;
 use crate::content::links::Sample;
@@ -30,8 +31,10 @@ pub use souk_roles::lease::{
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/9");
 
-/// How long a provider may take to answer an offer.
+/// How long a provider may take to answer an offer, and of that on a stream that was kept: its
+/// connection may be one that nobody hears of any more.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
+const KEPT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What people are shown of a lease's work: it travels in [`WorkResult`], and no role looks into
 /// it.
@@ -85,14 +88,12 @@ pub(crate) async fn offer(
     let asking = async {
         let peer = key::peer_of(&to.0).map_err(|error| text(&error))?;
         if let Some(mut kept) = network.take_kept(peer, &PROTOCOL) {
-            match say(&mut kept, &word).await {
-                Ok(taken) => {
-                    network.keep(peer, PROTOCOL, kept);
-                    return Ok(taken);
-                }
-                // It was closed over there, or the connection is not that one any more.
-                Err(error) => tracing::debug!(%peer, %error, "an offer is made again"),
+            if let Ok(Ok(taken)) = timeout(KEPT_TIMEOUT, say(&mut kept, &word)).await {
+                network.keep(peer, PROTOCOL, kept);
+                return Ok(taken);
             }
+            // It was closed over there, or the connection is not that one any more.
+            tracing::debug!(%peer, "an offer is made again");
             network.forget_kept(peer, PROTOCOL);
         }
         let opened = network.open(peer, PROTOCOL).await;
@@ -102,7 +103,7 @@ pub(crate) async fn offer(
         network.keep(peer, PROTOCOL, stream);
         Ok(taken)
     };
-    match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
+    match timeout(OFFER_TIMEOUT, asking).await {
         Ok(taken) => taken,
         Err(_) => Err(format!("no answer within {} s", OFFER_TIMEOUT.as_secs())),
     }

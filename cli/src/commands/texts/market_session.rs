@@ -217,7 +217,7 @@ impl MarketSessionTask {
             return Ok(());
         }
         if self.open.is_none() {
-            self.buy().await?;
+            self.buy(false).await?;
         }
         let Some(open) = &mut self.open else {
             return Ok(());
@@ -270,18 +270,21 @@ impl MarketSessionTask {
         self.failed = Some(failure);
     }
 
-    /// Buys a session over the book as it stands.
-    async fn buy(&mut self) -> Result<(), Failure> {
+    /// Buys a session over the book as it stands; in the place of `another` it waits for what that
+    /// one had.
+    async fn buy(&mut self, another: bool) -> Result<(), Failure> {
         self.bought += 1;
         let mut quote = self.buyer.quote(&self.job).await;
-        let is_another = self.bought > 1 || !self.receipts.is_empty();
-        if quote.is_err() && is_another {
+        if quote.is_err() && another {
             // Those that were lost may be back, and those of the session before are given back.
             let limits = &mut self.job.limits;
             limits.excluded.clear();
             let wait = limits.wait;
             limits.wait = wait.max(GIVEN_BACK_MAX);
-            quote = self.buyer.quote(&self.job).await;
+            tokio::select! {
+                waited = self.buyer.quote(&self.job) => quote = waited,
+                () = self.stop.notified() => self.is_stopped = true,
+            }
             self.job.limits.wait = wait;
         }
         let quote = quote.map_err(job::from_quote)?;
@@ -331,7 +334,7 @@ impl MarketSessionTask {
                     return Err(Failure::new(Kind::Unexpected, cause, hint));
                 }
                 show::tell("the session has made the tokens it was bought for; buying another");
-                return self.buy().await;
+                return self.buy(true).await;
             }
         };
         if self.is_stopped || self.bought >= SESSIONS_MAX {
@@ -349,7 +352,7 @@ impl MarketSessionTask {
             "the session is over: {}; buying another",
             ended.why()
         ));
-        self.buy().await
+        self.buy(true).await
     }
 
     async fn close(&mut self) -> Option<Result<JobResult, Box<UnfinishedJob>>> {

@@ -90,14 +90,7 @@ impl Noise {
             (0..self.tokens as u32).map(move |token| self.logit(before, token))
         });
         let dims = [1, rows.len(), self.tokens];
-        let logits = Tensor::from_vec(dims, logits.collect()).unwrap();
-        Outcome {
-            outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
-            busy: Duration::ZERO,
-            energy: None,
-            operators: 0,
-            engine: Engine::Own,
-        }
+        of_logits(Tensor::from_vec(dims, logits.collect()).unwrap())
     }
 }
 

@@ -65,6 +65,7 @@ impl Provider {
             if !matches!(opening.word, Opening::Offer(_)) {
                 return self.on_lease(account, opening, stream).await;
             }
+            self.offers.pass(peer, 1).await;
             if !self.fault.takes() {
                 wire::send(&mut stream, &OfferAnswer::No).await?;
                 continue;
