@@ -218,7 +218,7 @@ fn goes_on_when_its_provider_is_killed(market: &Market) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the binary runs");
-    let mut told = BufReader::new(buyer.stderr.take().unwrap()).lines();
+    let mut told = BufReader::new(buyer.stderr.take().expect("it is a pipe")).lines();
     let mut said = String::new();
     let seer = told.by_ref().map_while(Result::ok).find_map(|line| {
         said.push_str(&line);
@@ -226,21 +226,24 @@ fn goes_on_when_its_provider_is_killed(market: &Market) {
         rest.split(' ').next().map(str::to_owned)
     });
     let seer = seer.unwrap_or_else(|| panic!("nobody sees the text: {said}"));
-    let mut stdout = buyer.stdout.take().unwrap();
+    let mut stdout = buyer.stdout.take().expect("it is a pipe");
     let mut text = vec![0; 8];
     stdout.read_exact(&mut text).expect("the text has begun");
     for process in market.processes(&format!("{seer} ")) {
         kill(process, "-9");
     }
-    stdout.read_to_end(&mut text).unwrap();
+    stdout
+        .read_to_end(&mut text)
+        .expect("the text can be read to its end");
     let rest: Vec<String> = told.map_while(Result::ok).collect();
     let rest = rest.join("\n");
-    assert!(buyer.wait().unwrap().success(), "{rest}");
+    let ended = buyer.wait().expect("it can be waited for");
+    assert!(ended.success(), "{rest}");
     assert!(rest.contains("buying another"), "{rest}");
-    let text = String::from_utf8(text).unwrap();
+    let text = String::from_utf8(text).expect("a text");
     assert_eq!(
         text.trim_end(),
-        here["text"].as_str().unwrap().trim_end(),
+        here["text"].as_str().expect("a text").trim_end(),
         "{rest}"
     );
 }
