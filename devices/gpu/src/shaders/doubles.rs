@@ -215,7 +215,7 @@ fn float_modulo(a: f64, b: f64) -> f64 {
 /// the power fits; else a power within a few roundings of a whole number is that number.
 pub(crate) const POWERS: &str = r"
 fn near_whole(v: f64) -> f64 {
-  let near = round(v);
+  let near = floor(v + 0.5);
   return select(v, near, abs(v - near) <= abs(near) * 0.0000000000001);
 }
 fn signed_float_power(base: i64, y: f64) -> i64 {

@@ -189,6 +189,11 @@ fn a_power_of_an_integer_by_a_float_is_cut_off_as_the_cpu_does() {
         }
         Ok(())
     });
+    // More than the digits of a float of 32 bits.
+    let power = node("Pow", &["a", "b"], &["y"]);
+    let base = Tensor::from_vec([3], vec![49i32, 36, 49]).unwrap();
+    let by = Tensor::from_vec([3], vec![4.5f32, 5.5, 5.5]).unwrap();
+    agree(&power, &[base, by], &[DType::I32]);
     let roots = Tensor::from_vec([4], vec![0.5f32, 0.25, 3.0, 0.5]).unwrap();
     for dtype in [DType::U8, DType::I32, DType::U64] {
         let cast = with_int(node("Cast", &["a"], &["b"]), "to", dtype.onnx_code().into());
