@@ -143,6 +143,15 @@ fn acos(x: f64) -> f64 {
   if (x == -1.0) { return 3.141592653589793; }
   return 2.0 * atan(sqrt((1.0 - x) / (1.0 + x)));
 }
+fn round(x: f64) -> f64 {
+  let v = abs(x);
+  if (!(v < 4503599627370496.0)) { return x; }
+  let whole = floor(v);
+  let rest = v - whole;
+  let half = 0.5 * whole;
+  let near = select(whole, whole + 1.0, rest > 0.5 || (rest == 0.5 && floor(half) != half));
+  return select(near, -near, (bitcast<u64>(x) >> 63u) == 1);
+}
 fn sigmoid(x: f64) -> f64 { return 1.0 / (1.0 + exp(-x)); }
 fn softplus(x: f64) -> f64 { return larger(x, 0.0) + log1p(exp(-abs(x))); }
 fn power_of_size(v: f64, y: f64) -> f64 {
@@ -215,7 +224,7 @@ fn float_modulo(a: f64, b: f64) -> f64 {
 /// the power fits; else a power within a few roundings of a whole number is that number.
 pub(crate) const POWERS: &str = r"
 fn near_whole(v: f64) -> f64 {
-  let near = floor(v + 0.5);
+  let near = round(v);
   return select(v, near, abs(v - near) <= abs(near) * 0.0000000000001);
 }
 fn signed_float_power(base: i64, y: f64) -> i64 {

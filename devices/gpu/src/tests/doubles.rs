@@ -322,6 +322,20 @@ fn what_is_no_number_or_infinite_passes_through_long_floats() {
     for name in names {
         near(&node(name, &["x"], &["y"]), &[doubles(&[12], &ODD)], 1e-15).unwrap();
     }
+    // Beyond the digits of a float of 32 bits too, where drivers round by those.
+    let halves = [
+        0.5,
+        1.5,
+        2.5,
+        40353606.5,
+        40353607.5,
+        1e12 + 0.5,
+        4503599627370495.5,
+        4e18,
+    ];
+    let halves = halves.map(|half| [half, -half, half - 0.25, half + 0.25]);
+    let round = node("Round", &["x"], &["y"]);
+    agree(&round, &[doubles(&[32], &halves.concat())], &[DType::F64]);
     for name in ["IsNaN", "IsInf"] {
         agree(
             &node(name, &["x"], &["y"]),
