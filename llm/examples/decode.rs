@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use souk_cpu::Cpu;
+use souk_llm::decoder;
 use souk_llm::generation::{self, Sequence};
 use souk_llm::model::LanguageModel;
 use souk_vocabulary::catalogue;
@@ -33,7 +34,9 @@ fn main() {
     let room = prompt + tokens;
     let start = Instant::now();
     let model = LanguageModel::open(Path::new(path)).expect("a model is there");
-    let decoder = model.decoder(room).expect("it is a decoder");
+    let mut decoder = model.decoder(room).expect("it is a decoder");
+    let drawing = decoder::drawing(decoder.subgraph.model);
+    decoder.subgraph.model = drawing.expect("it is a model");
     println!("opened and built in {:.2} s", start.elapsed().as_secs_f64());
     let threads = NonZeroUsize::new(threads).expect("one thread at least");
     let cpu = Cpu::new(catalogue::all()[0].clone(), threads);

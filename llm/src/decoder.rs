@@ -4,6 +4,7 @@
 //! they say; so a request moves no more than its tokens, and going back is a smaller number. Which
 //! rows become logits is an input too: one for the next token, all to be compared.
 
+mod drawing;
 mod nodes;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encod
 
 use crate::config::Config;
 use crate::weights::{WeightError, Weights, separate};
+pub use drawing::{DRAWN, SAMPLING, TOLD, drawing};
 use nodes::{Look, Nodes};
 
 /// Token ids: `[1, sequence]`.

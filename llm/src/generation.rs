@@ -1,8 +1,8 @@
 //! Text token by token: a session of a decoder stepped until something ends it.
 
 mod drafts;
+mod step;
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use souk_memory::{Tensor, TensorError};
@@ -11,8 +11,9 @@ use souk_vocabulary::processor::session::Session;
 use thiserror::Error;
 
 use drafts::Drafts;
+pub use step::{Step, inputs};
 
-use crate::decoder::{LENGTH, LOGITS, POSITIONS, ROWS, TOKENS, WRITE};
+use crate::decoder::{DRAWN, LOGITS};
 use crate::grammar::{Grammar, MatchError, TextMatcher};
 use crate::sampling::{History, LogProbabilities, Sampling};
 
@@ -40,6 +41,9 @@ pub enum GenerationError {
     /// The logits are not what a decoder gives.
     #[error("the decoder gave no logits: {0}")]
     Logits(TensorError),
+    /// It drew no token, or not as many as it was to.
+    #[error("the decoder drew {0} tokens where {1} were wanted")]
+    Drawn(usize, usize),
     /// A number among the logits is none.
     #[error("the logits at position {0} are not all numbers")]
     NoNumber(usize),
@@ -109,14 +113,11 @@ impl<'a> Sequence<'a> {
             let room = self.room;
             return Err(GenerationError::Room { wanted, room });
         }
-        let mut logits = Vec::new();
+        let mut next = None;
         for chunk in tokens.chunks(CHUNK) {
-            logits = self.step(chunk, &[chunk.len() - 1])?;
+            next = Some(self.step(Step::last(chunk, self.length()).told())?);
         }
-        match logits.is_empty() {
-            true => Err(GenerationError::Empty),
-            false => Ok(logits),
-        }
+        next.map(|next| next.logits).ok_or(GenerationError::Empty)
     }
 
     /// Adds tokens; gives the logits after each.
@@ -124,46 +125,39 @@ impl<'a> Sequence<'a> {
     /// # Errors
     /// As [`Self::push`].
     pub fn push_all(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
-        let rows: Vec<usize> = (0..tokens.len()).collect();
-        self.step(tokens, &rows)
+        let next = self.step(Step::all(tokens, self.length()).told())?;
+        Ok(next.logits)
     }
 
-    fn step(&mut self, tokens: &[u32], rows: &[usize]) -> Result<Vec<f32>, GenerationError> {
-        let inputs = inputs(tokens, self.length(), rows);
-        let mut outcome = self.session.step(&inputs)?;
-        let logits = outcome
-            .outputs
-            .remove(LOGITS)
-            .unwrap_or_else(|| Tensor::scalar(0i64));
+    /// Adds a step's tokens; gives what follows each of its rows.
+    fn step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
+        let mut outcome = self.session.step(&step.inputs())?;
+        let mut output = |name: &str| {
+            let output = outcome.outputs.remove(name);
+            output.unwrap_or_else(|| Tensor::scalar(0i64))
+        };
+        let (drawn, logits) = (output(DRAWN), output(LOGITS));
+        let drawn = drawn.to_vec::<i64>().map_err(GenerationError::Logits)?;
+        let drawn = drawn.into_iter().filter_map(|it| u32::try_from(it).ok());
+        let drawn: Vec<u32> = drawn.collect();
+        if drawn.len() != step.rows.len() {
+            return Err(GenerationError::Drawn(drawn.len(), step.rows.len()));
+        }
         let logits = logits.to_vec::<f32>().map_err(GenerationError::Logits)?;
         if logits.iter().any(|logit| logit.is_nan()) {
             return Err(GenerationError::NoNumber(self.length()));
         }
-        self.tokens.extend(tokens);
-        Ok(logits)
+        self.tokens.extend(step.tokens);
+        Ok(NextTokens { drawn, logits })
     }
 }
 
-/// What a decoder is given to add tokens after so many, for the logits after these of them.
-#[must_use]
-pub fn inputs(tokens: &[u32], after: usize, rows: &[usize]) -> BTreeMap<String, Tensor> {
-    let integers = |dims: &[usize], values: Vec<i64>| {
-        Tensor::from_vec(dims, values).expect("as many as the sizes say")
-    };
-    let (each, next) = (tokens.len(), after + tokens.len());
-    let ids = tokens.iter().map(|&token| i64::from(token)).collect();
-    let positions = (after..next).map(|at| at as i64).collect();
-    let rows: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
-    let inputs = [
-        (TOKENS, integers(&[1, each], ids)),
-        (POSITIONS, integers(&[1, each], positions)),
-        (WRITE, integers(&[1], vec![after as i64])),
-        (LENGTH, integers(&[1], vec![next as i64])),
-        (ROWS, integers(&[rows.len()], rows)),
-    ];
-    inputs
-        .map(|(name, tensor)| (name.to_owned(), tensor))
-        .into()
+/// What follows the rows of a step.
+struct NextTokens {
+    /// The token that was drawn after each.
+    drawn: Vec<u32>,
+    /// The logits of each, where they were told.
+    logits: Vec<f32>,
 }
 
 /// What ended a text.
@@ -272,19 +266,19 @@ type WritingEnd = Result<Ending, GenerationError>;
 impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
     fn write(&mut self) -> WritingEnd {
         let kept = self.sequence.agree(self.request.prompt);
-        let mut logits = Vec::new();
+        let mut next = None;
         for chunk in self.request.prompt[kept..].chunks(CHUNK) {
             if !(self.request.is_wanted)() {
                 return Ok(Ending::Taker);
             }
-            logits = self.sequence.push(chunk)?;
+            next = Some(self.step(Step::last(chunk, self.sequence.length()))?);
         }
-        if logits.is_empty() {
+        let Some(mut next) = next else {
             return Err(GenerationError::Empty);
-        }
+        };
         let mut draft = Vec::new();
         loop {
-            if let ControlFlow::Break(end) = self.draw(&logits, &draft) {
+            if let ControlFlow::Break(end) = self.draw(&next, &draft) {
                 return end;
             }
             if self.sequence.length() == self.sequence.room {
@@ -299,17 +293,35 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
             let most = free.min(self.request.tokens_max - said) - 1;
             draft = self.drafts.draft(&self.text, most);
             let last = self.text[self.text.len() - 1];
-            logits = self.sequence.push_all(&[&[last], &draft[..]].concat())?;
+            let tokens = [&[last], &draft[..]].concat();
+            next = self.step(Step::all(&tokens, self.sequence.length()))?;
         }
     }
 
-    /// Draws the next tokens: from the logits after what was said, and after each drafted token
-    /// for as long as it is the one that is drawn. The rest of a draft is taken back.
-    fn draw(&mut self, logits: &[f32], draft: &[u32]) -> ControlFlow<WritingEnd> {
+    /// Adds tokens, for what follows them: the tokens as the session draws them, or logits where
+    /// more than that is wanted.
+    fn step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
+        let step = match self.reads_logits() {
+            true => step.told(),
+            false => step.drawn(self.request.sampling),
+        };
+        self.sequence.step(step)
+    }
+
+    /// Whether what is drawn depends on more than logits, or they are wanted themselves.
+    fn reads_logits(&self) -> bool {
+        let request = self.request;
+        self.matcher.is_some() || request.likeliest.is_some() || request.sampling.looks_back()
+    }
+
+    /// Takes the next tokens: what follows what was said, and each drafted token for as long as it
+    /// is the one that is drawn. The rest of a draft is taken back.
+    fn draw(&mut self, next: &NextTokens, draft: &[u32]) -> ControlFlow<WritingEnd> {
         let begin = self.sequence.length() - draft.len();
-        let rows = logits.chunks_exact(logits.len() / (draft.len() + 1));
-        for (at, row) in rows.enumerate() {
-            let token = self.next(row)?;
+        let vocabulary = next.logits.len() / (draft.len() + 1);
+        for (at, drawn) in next.drawn.iter().enumerate() {
+            let logits = &next.logits[at * vocabulary..][..vocabulary];
+            let token = self.next(*drawn, logits)?;
             if draft.get(at) != Some(&token) {
                 self.sequence.truncate(begin + at);
                 self.drafts.learn(draft.len(), at);
@@ -319,13 +331,16 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
         ControlFlow::Continue(())
     }
 
-    /// The next token, drawn and handed on.
-    fn next(&mut self, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
+    /// The next token, handed on.
+    fn next(&mut self, drawn: u32, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
         let said = self.text.len() - self.request.prompt.len();
         if said >= self.request.tokens_max {
             return ControlFlow::Break(Ok(Ending::Length));
         }
-        let token = self.drawn(logits)?;
+        let token = match self.reads_logits() {
+            true => self.drawn(logits)?,
+            false => drawn,
+        };
         if self.request.ends.contains(&token) {
             return ControlFlow::Break(Ok(Ending::Token));
         }

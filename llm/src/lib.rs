@@ -15,8 +15,9 @@ pub mod generation;
 pub mod gguf;
 pub mod grammar;
 pub mod model;
-pub mod sampling;
 pub mod stopping;
 pub mod tokens;
 pub mod tools;
 mod weights;
+
+pub use souk_onnx::sampling;

@@ -4,6 +4,7 @@
 mod forms;
 mod market_session;
 mod place;
+mod session_sequence;
 mod steps;
 mod told_tokens;
 mod writing;

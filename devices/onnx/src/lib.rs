@@ -26,6 +26,7 @@ mod placement;
 mod proto;
 pub mod ranks;
 pub mod sample;
+pub mod sampling;
 pub mod schema;
 mod split;
 pub mod states;

@@ -334,6 +334,7 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "Round" => OfFirst, Input(0), Elementwise, Some(Float);
     "SVMClassifier" => Own, Fixed(I64), Other, None;
     "SVMRegressor" => Own, Fixed(F32), Other, None;
+    "Sample" => Own, Fixed(I64), Reduction, None;
     "Scan" => Own, Input(0), Other, None;
     "Scatter" => OfFirst, Input(0), Movement, None;
     "ScatterElements" => OfFirst, Input(0), Movement, None;

@@ -4,6 +4,10 @@
 //! A state is an output that is an input of the next request, and one node reads it and makes it
 //! anew. That node says so in its own metadata, so it stays said wherever the node goes, no cut of
 //! the graph parts the two, and other tools read past it.
+//!
+//! An output that is fed back is told of the same way: it is an input of the next request where
+//! that does not bring it, such as the token that a decoder goes on with. Another node reads it,
+//! wherever that is.
 
 use std::collections::BTreeSet;
 
@@ -13,6 +17,9 @@ use crate::{GraphProto, ModelProto, NodeProto, StringStringEntryProto};
 
 /// The key of the entry; its value are the places of the input and the output in their lists.
 const KEY: &str = "ai.souk.state";
+
+/// The key of the other entry; its value are the place of the output and the name of the input.
+const FED_KEY: &str = "ai.souk.fed";
 
 /// An input, and the output that is its next value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +59,25 @@ pub enum StateError {
 #[must_use]
 pub fn entry(input: usize, output: usize) -> StringStringEntryProto {
     StringStringEntryProto::new(KEY, format!("{input}:{output}"))
+}
+
+/// The entry of a node's metadata by which its output is fed to an input of the model.
+#[must_use]
+pub fn fed_entry(output: usize, input: &str) -> StringStringEntryProto {
+    StringStringEntryProto::new(FED_KEY, format!("{output}:{input}"))
+}
+
+/// What a node's outputs are fed to: each's place, and the name of the input. What is said wrongly
+/// feeds nothing.
+pub fn fed_of_node(node: &NodeProto) -> impl Iterator<Item = (usize, &str)> {
+    let entries = node.metadata_props.iter();
+    let own = entries.filter(|entry| entry.key() == FED_KEY);
+    own.filter_map(|entry| {
+        let (output, input) = entry.value().split_once(':')?;
+        let output = output.parse().ok()?;
+        node.output.get(output)?;
+        Some((output, input))
+    })
 }
 
 /// The states a model has, in the order of its nodes; none where no node says so.

@@ -6,8 +6,9 @@
 //! node's `seed`, or where it has none its name: two nodes draw apart, and a run draws as the one
 //! before.
 
-use souk_memory::DType;
+use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
+use souk_onnx::sampling::{SampleError, Sampling};
 use souk_onnx::subgraph::node_name;
 
 use super::call::{Call, KernelError, Results};
@@ -46,6 +47,20 @@ impl Draws {
         let radius = (-2.0 * (1.0 - near).ln()).sqrt();
         radius * (turn * std::f64::consts::TAU).cos()
     }
+}
+
+/// The token of each row of logits, each row a position further.
+pub(super) fn sample(call: &Call<'_>) -> Results {
+    let refused = |error: SampleError| KernelError::Sample(error.to_string());
+    let (sampling, position) = Sampling::of_numbers(&call.floats(1)?).map_err(refused)?;
+    let logits = call.input(0)?;
+    let (vocabulary, rows) = logits.dims().split_last().ok_or(KernelError::Range(0))?;
+    let floats: Vec<f32> = call.floats(0)?.into_iter().map(|it| it as f32).collect();
+    let tokens = floats.chunks_exact((*vocabulary).max(1)).zip(position..);
+    let drawn = |(row, at)| sampling.draw_at(row, at).map(i64::from);
+    let tokens = tokens.map(drawn).collect::<Result<Vec<i64>, _>>();
+    let tokens = tokens.map_err(refused)?;
+    Ok(vec![Tensor::from_vec(rows, tokens)?])
 }
 
 /// Stafford's thirteenth mix of 64 bits, which SplitMix64 ends with.

@@ -39,6 +39,9 @@ pub enum KernelError {
     /// A division of integers by zero.
     #[error("an integer is divided by zero")]
     DivisionByZero,
+    /// Tokens that are not drawn.
+    #[error("{0}")]
+    Sample(String),
     /// A result larger than any device would hold.
     #[error("its result would have {0} elements")]
     TooLarge(u128),

@@ -1,6 +1,7 @@
 //! Which kernel runs which operator, in which element types.
 
 use souk_memory::DType;
+use souk_onnx::sampling;
 use souk_onnx::subgraph::UnsupportedReason;
 use souk_onnx::{CLASSICAL_DOMAIN, NodeProto};
 
@@ -67,6 +68,11 @@ pub(super) fn entry(node: &NodeProto) -> Option<Entry> {
     match node.operator_domain() {
         "" => standard(node.op_type()),
         CLASSICAL_DOMAIN => classical(node.op_type()),
+        _ if sampling::is_sample(node) => Some(Entry {
+            run: draws::sample,
+            classes: NUMBER,
+            check: every,
+        }),
         _ => None,
     }
 }

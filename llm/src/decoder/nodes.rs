@@ -273,7 +273,7 @@ fn wrong_type(name: &str, tensor: &Tensor) -> WeightError {
     }
 }
 
-fn integer(key: &str, value: i64) -> AttributeProto {
+pub(super) fn integer(key: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: Some(key.to_owned()),
         r#type: Some(AttributeType::Int as i32),

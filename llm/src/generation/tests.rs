@@ -2,6 +2,7 @@
 
 mod grammars;
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -9,12 +10,13 @@ use souk_vocabulary::processor::session::SequenceStep;
 use souk_vocabulary::processor::{Engine, Outcome};
 
 use super::*;
+use crate::decoder::{ROWS, TOKENS, WRITE};
 
 /// Where tokens were written, and which.
-type Step = (i64, Vec<i64>);
+type Written = (i64, Vec<i64>);
 
 /// A session that says the token after the last one, and notes what it was given.
-struct Successor<'a>(&'a Mutex<Vec<Step>>);
+struct Successor<'a>(&'a Mutex<Vec<Written>>);
 
 impl Successor<'_> {
     fn said(&mut self, inputs: &BTreeMap<String, Tensor>) -> Outcome {
@@ -25,16 +27,25 @@ impl Successor<'_> {
             let next = (tokens[row as usize] + 1) % 10;
             (0..10).map(move |token| f32::from(u8::from(token == next)))
         });
-        let logits = Tensor::from_vec([1, rows.len(), 10], logits.collect()).unwrap();
+        let logits: Vec<f32> = logits.collect();
         self.0.lock().unwrap().push((integers(WRITE)[0], tokens));
-        of_logits(logits)
+        of_logits(inputs, &logits, 10)
     }
 }
 
-/// What a step came to that gives logits and nothing else.
-fn of_logits(logits: Tensor) -> Outcome {
+/// What a step came to whose rows have these logits, as a decoder gives it.
+fn of_logits(inputs: &BTreeMap<String, Tensor>, logits: &[f32], vocabulary: usize) -> Outcome {
+    let step = Step::of_inputs(inputs);
+    let (sampling, position) = Sampling::of_numbers(&step.sampling).unwrap();
+    let rows = logits.chunks_exact(vocabulary).zip(position..);
+    let drawn = rows.map(|(row, at)| i64::from(sampling.draw_at(row, at).unwrap()));
+    let drawn = Tensor::from_vec([1, step.rows.len()], drawn.collect()).unwrap();
+    let told = step.told.iter();
+    let told = told.flat_map(|row| &logits[row * vocabulary..][..vocabulary]);
+    let told: Vec<f32> = told.copied().collect();
+    let told = Tensor::from_vec([1, step.told.len(), vocabulary], told).unwrap();
     Outcome {
-        outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
+        outputs: BTreeMap::from([(DRAWN.to_owned(), drawn), (LOGITS.to_owned(), told)]),
         busy: Duration::ZERO,
         energy: None,
         operators: 0,

@@ -115,6 +115,12 @@ pub fn cpu() -> Cpu {
     Cpu::new(catalogue::all()[0].clone(), NonZeroUsize::new(2).unwrap())
 }
 
+/// The decoder that draws its tokens.
+pub fn drawing(mut decoder: Decoder) -> Decoder {
+    decoder.subgraph.model = souk_llm::decoder::drawing(decoder.subgraph.model).unwrap();
+    decoder
+}
+
 /// A sequence in a session of a program.
 pub fn sequence<'a>(program: &'a dyn Program, decoder: &Decoder, room: usize) -> Sequence<'a> {
     let states = decoder.states.iter().map(|port| State {

@@ -41,7 +41,7 @@ impl Case {
     }
 
     pub fn decoder(&self) -> Decoder {
-        self.model().decoder(ROOM).unwrap()
+        common::drawing(self.model().decoder(ROOM).unwrap())
     }
 
     fn program(&self) -> (Box<dyn Program>, Decoder) {
@@ -107,13 +107,55 @@ fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<
         likeliest: None,
         is_wanted: &|| true,
     };
+    text(sequence, &request)
+}
+
+fn text(sequence: &mut Sequence<'_>, request: &Request<'_>) -> (Vec<u32>, Ending) {
     let mut text = Vec::new();
     let take = |token: DrawnToken| {
         text.push(token.id);
         ControlFlow::Continue(())
     };
-    let generated = generate(sequence, &request, take).unwrap();
+    let generated = generate(sequence, request, take).unwrap();
     (text, generated.ending)
+}
+
+/// With probabilities wanted tokens are drawn here, without where the logits are.
+#[test]
+fn a_text_is_the_same_whoever_draws_its_tokens() {
+    let case = Case::read("llama");
+    let (program, decoder) = case.program();
+    let mut sequence = common::sequence(&*program, &decoder, ROOM);
+    let sampling = Sampling {
+        temperature: 1.3,
+        top_k: 20,
+        top_p: 0.9,
+        min_p: 0.02,
+        bias: [(3, 1.0)].into(),
+        seed: 0xfeed_0123_4567_89ab,
+        ..Sampling::default()
+    };
+    let request = Request {
+        prompt: &case.prompt,
+        sampling: &sampling,
+        ends: &[],
+        grammar: None,
+        tokens_max: 12,
+        drafts_max: 0,
+        likeliest: None,
+        is_wanted: &|| true,
+    };
+    let texts = [(None, 0), (None, 4), (Some(0), 0), (Some(0), 4)].map(|(likeliest, most)| {
+        sequence.truncate(0);
+        let request = Request {
+            likeliest,
+            drafts_max: most,
+            ..request.clone()
+        };
+        text(&mut sequence, &request)
+    });
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+    assert_ne!(texts[0].0, case.generated[..12.min(case.generated.len())]);
 }
 
 /// They alone refuse a step that does not fit in these words: others leave it to the operator.
@@ -329,7 +371,7 @@ fn a_written_model_is_the_same_model() {
     let model = LanguageModel::open(&written).unwrap();
     assert_eq!(model.positions(), ROOM);
     let again = model.decoder(ROOM).unwrap();
-    let first = case.decoder();
+    let first = case.model().decoder(ROOM).unwrap();
     assert_eq!(again.states, first.states);
     assert_eq!(again.subgraph.weights, first.subgraph.weights);
     assert_eq!(again.subgraph.model, first.subgraph.model);

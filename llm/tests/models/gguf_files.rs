@@ -226,6 +226,7 @@ fn logits(file: &Bytes, prompt: &[u32]) -> Vec<f32> {
     let path = folder.path().join("model.gguf");
     std::fs::write(&path, file).unwrap();
     let decoder = LanguageModel::open(&path).unwrap().decoder(ROOM).unwrap();
+    let decoder = common::drawing(decoder);
     let program = common::cpu().compile(&decoder.subgraph).unwrap();
     common::sequence(&*program, &decoder, ROOM)
         .push(prompt)

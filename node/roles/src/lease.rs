@@ -1,4 +1,4 @@
-//! What is said about one lease: the words of `/souk/lease/9`.
+//! What is said about one lease: the words of `/souk/lease/10`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the work:
 //! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves
@@ -26,7 +26,7 @@ pub const OPENING_BYTES_MAX: usize = 4 << 20;
 
 /// The longest word after that: a receipt with as many tensors as it may name, or the inputs of one
 /// request.
-pub const WORD_BYTES_MAX: usize = 256 << 10;
+pub const WORD_BYTES_MAX: usize = 512 << 10;
 
 /// What one lease may be made of, all its parts together: inputs, outputs, their takers, other
 /// providers. Each costs a peer two bytes at least, and memory here some hundred.
@@ -37,7 +37,7 @@ pub const TEXT_BYTES_MAX: usize = 256;
 
 /// Tensors that a session makes in one lease: what its provider says at the end names them all,
 /// and nothing that it was given.
-pub const SESSION_TENSORS_MAX: usize = 4096;
+pub const SESSION_TENSORS_MAX: usize = 8192;
 
 /// Runs of less device time than this say more about clocks than about the device.
 pub const TELLING_RUN: Micros = Micros::millis(20);
@@ -117,6 +117,17 @@ pub struct Input {
     pub name: String,
     /// Where it comes from.
     pub source: Source,
+    /// In a session, what it is in a request that does not bring it. Of what the buyer holds alone.
+    pub fed: Option<Feedback>,
+}
+
+/// A value that a request leaves to the next one of its sequence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feedback {
+    /// Its name in the graph that makes it.
+    pub name: String,
+    /// The lease that makes it and its provider; none where that is the lease that reads it.
+    pub maker: Option<(LeaseId, AccountKey)>,
 }
 
 /// Where an input comes from.
@@ -142,6 +153,8 @@ pub struct Output {
     pub name: String,
     /// The leases that wait for it, and their providers.
     pub consumers: Vec<(LeaseId, AccountKey)>,
+    /// Whether the buyer wants it: where it is short it goes along with the word that it is made.
+    pub is_wanted: bool,
 }
 
 /// One request: what the buyer gives to the parts of the lease.
@@ -152,7 +165,8 @@ pub struct Request {
     /// The sequence that it is a step of, from 0. One sequence's requests are run one after the
     /// other.
     pub sequence: u32,
-    /// The inputs that the buyer holds, by name.
+    /// The inputs that the buyer holds, by name. What is fed may be left out by all but the first
+    /// request of a sequence in a lease.
     pub inputs: Vec<(String, ContentId)>,
 }
 
@@ -367,26 +381,42 @@ impl Start {
         let of = |part: &Part| 1 + part.inputs.len() + part.outputs.len() + takers(part);
         let things = self.peers.len() + self.parts.iter().map(of).sum::<usize>();
         let is_small = things <= THINGS_MAX && self.sequences <= WINDOW_MAX;
-        !self.parts.is_empty() && is_small && self.gives(&self.first)
+        !self.parts.is_empty() && is_small && self.gives_all(&self.first)
     }
 
-    /// The names of what the buyer holds for each request, in the order of parts and inputs.
-    pub fn given(&self) -> impl Iterator<Item = &str> {
+    /// What the buyer holds for each request, in the order of parts and inputs.
+    fn given(&self) -> impl Iterator<Item = &Input> {
         let inputs = self.parts.iter().flat_map(|part| &part.inputs);
-        let given = inputs.filter(|input| input.source == Source::Buyer);
-        given.map(|input| input.name.as_str())
+        inputs.filter(|input| input.source == Source::Buyer)
     }
 
-    /// Whether a request names what the buyer is to give, and nothing else, for a sequence that
-    /// there is.
+    /// Whether a request that follows another of its sequence names what the buyer is to give, and
+    /// nothing else, for a sequence that there is.
     #[must_use]
     pub fn gives(&self, request: &Request) -> bool {
+        self.left_out(request).is_some()
+    }
+
+    /// Whether it leaves nothing out either: the first of a sequence must not.
+    #[must_use]
+    pub fn gives_all(&self, request: &Request) -> bool {
+        self.left_out(request) == Some(0)
+    }
+
+    /// How many inputs a request leaves out to be fed; none where it lacks what is not fed, names
+    /// what is not asked for, or is of no sequence.
+    fn left_out(&self, request: &Request) -> Option<usize> {
         if request.inputs.len() > THINGS_MAX || request.sequence >= self.sequences.max(1) {
-            return false;
+            return None;
         }
-        let asked: BTreeSet<&str> = self.given().collect();
+        let asked: BTreeSet<&str> = self.given().map(|input| input.name.as_str()).collect();
         let given = request.inputs.iter().map(|(name, _)| name.as_str());
-        given.collect::<BTreeSet<&str>>() == asked && request.inputs.len() == asked.len()
+        let given: BTreeSet<&str> = given.collect();
+        let mut left = self.given().filter(|it| !given.contains(it.name.as_str()));
+        let is_right = given.len() == request.inputs.len()
+            && given.is_subset(&asked)
+            && left.all(|input| input.fed.is_some());
+        is_right.then(|| asked.len() - given.len())
     }
 }
 
@@ -449,6 +479,7 @@ mod tests {
         let input = |number: usize| Input {
             name: format!("x{number}"),
             source: Source::Buyer,
+            fed: None,
         };
         let part = Part {
             name: String::new(),
@@ -458,6 +489,7 @@ mod tests {
             outputs: vec![Output {
                 name: "y".into(),
                 consumers: vec![(LeaseId(2), AccountKey([7; 32]))],
+                is_wanted: false,
             }],
             flops: 1 << 40,
             expected: Micros::millis(3),
@@ -521,6 +553,26 @@ mod tests {
             ..start.first.clone()
         };
         assert!(!start.gives(&second), "it is no session of two sequences");
+    }
+
+    #[test]
+    fn a_request_that_follows_another_may_leave_out_what_is_fed() {
+        let mut start = start(2);
+        start.sequences = 1;
+        start.parts[0].inputs[1].fed = Some(Feedback {
+            name: "y".into(),
+            maker: None,
+        });
+        let mut less = start.first.clone();
+        let last = less.inputs.pop().unwrap();
+        assert!(start.gives(&less) && !start.gives_all(&less));
+        assert!(start.gives(&start.first) && start.gives_all(&start.first));
+        less.inputs.clear();
+        assert!(!start.gives(&less), "the first input is not fed");
+        less.inputs = vec![last.clone(), last];
+        assert!(!start.gives(&less), "twice is not both");
+        start.first.inputs.pop();
+        assert!(!start.is_bounded(), "nothing comes before the first");
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod config;
 mod core;
 pub mod event;
 pub mod facts;
+mod feeds;
 mod lease;
 mod readers;
 mod requests;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use souk_memory::{ContentId, Tensor};
 use souk_roles::clock::Micros;
 use souk_roles::job::plan::{
-    LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest, Work,
+    LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart,
+    PlanRequest, Work,
 };
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, Weight};
@@ -67,6 +68,7 @@ impl Planner {
         let mut plan = plan_of(&quote);
         if self.limits.sequences > 0 {
             keep_states(&mut plan, &quote);
+            feed(&mut plan, &quote);
         }
         self.turn = Some(quote.turn.clone());
         self.next = Some(quote);
@@ -210,6 +212,30 @@ fn keep_states(plan: &mut Plan, quote: &Quote) {
     }
 }
 
+/// Says which inputs a request may leave out, and which part's output they are then.
+fn feed(plan: &mut Plan, quote: &Quote) {
+    if !quote.seconds.is_empty() {
+        // What is run twice is compared before anything goes on with it.
+        return;
+    }
+    let graph = &quote.graph;
+    for (output, input) in graph.fed() {
+        let name = &graph.value(output).name;
+        let makes = |part: &PlanPart| part.outputs.iter().any(|it| it.name == *name);
+        let Some(part) = plan.parts.iter().position(makes) else {
+            continue;
+        };
+        let inputs = plan.parts.iter_mut().flat_map(|part| &mut part.inputs);
+        let is_it = |it: &&mut PlanInput| it.name == graph.value(input).name && it.maker.is_none();
+        for input in inputs.filter(is_it) {
+            input.fed = Some(PlanFeedback {
+                part: u32::try_from(part).expect("parts are few"),
+                name: name.clone(),
+            });
+        }
+    }
+}
+
 fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
     let planned = &quote.plan.parts[part.part];
     let place = firsts.iter().position(|offer| *offer == planned.offer);
@@ -222,6 +248,7 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
     let input = |boundary: &Boundary| PlanInput {
         name: boundary.name.clone(),
         maker: boundary.from.map(number),
+        fed: None,
     };
     let output = |boundary: &Boundary| PlanOutput {
         name: boundary.name.clone(),

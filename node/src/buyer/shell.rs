@@ -84,7 +84,8 @@ pub(super) struct Shell {
     asked: u32,
     under_way: u32,
     is_drained: bool,
-    answers: mpsc::Sender<super::Answer>,
+    /// Answers in the order in which they are given; a task hands them on as the caller takes them.
+    answers: mpsc::UnboundedSender<super::Answer>,
     progress: mpsc::Sender<JobEvent>,
     cancel: Arc<Notify>,
     /// Whether what the core buys first is bought already.
@@ -125,6 +126,15 @@ impl Shell {
         let clock = CoreClock::new(buyer.broker().log_clock());
         let (core, effects) = begin(clock.now());
         let (told, inbox) = mpsc::channel(INBOX);
+        let (answers, mut given) = mpsc::unbounded_channel();
+        let caller = submission.answers;
+        tokio::spawn(async move {
+            while let Some(answer) = given.recv().await {
+                if caller.send(answer).await.is_err() {
+                    return;
+                }
+            }
+        });
         let mut shell = Shell {
             buyer: buyer.clone(),
             core,
@@ -142,7 +152,7 @@ impl Shell {
             asked: 0,
             under_way: 0,
             is_drained: false,
-            answers: submission.answers,
+            answers,
             progress: submission.progress,
             cancel: submission.cancel,
             is_bought: submission.is_bought,

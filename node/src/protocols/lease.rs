@@ -1,5 +1,5 @@
-//! What is said about one lease: how the words of `/souk/lease/9` travel, and what only people read
-//! of them. The words themselves are [`souk_roles::lease`].
+//! What is said about one lease: how the words of `/souk/lease/10` travel, and what only people
+//! read of them. The words themselves are [`souk_roles::lease`].
 //!
 //! Each is a frame of its own on the stream, with short contents that it names. The buyer opens one
 //! to the provider of each lease and keeps it for the length of the work; a provider makes its
@@ -29,7 +29,7 @@ pub use souk_roles::lease::{
 };
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/9");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/10");
 
 /// How long a provider may take to answer an offer, and of that on a stream that was kept: its
 /// connection may be one that nobody hears of any more.
@@ -128,6 +128,7 @@ mod tests {
         let input = |_| Input {
             name: name(),
             source: Source::Own,
+            fed: None,
         };
         let consumers = vec![(LeaseId(1), AccountKey([7; 32]))];
         let part = Part {
@@ -138,6 +139,7 @@ mod tests {
             outputs: vec![Output {
                 name: name(),
                 consumers,
+                is_wanted: false,
             }],
             flops: 1 << 40,
             expected: Micros::millis(3),

@@ -69,7 +69,7 @@ pub(super) struct Shell {
     transfers: Arc<Semaphore>,
     /// What came along with words.
     along: CameAlong<StreamId>,
-    /// Outputs that no other provider waits for and that were not told yet: they go along.
+    /// Outputs that buyers want and that were not told yet: they go along.
     for_buyers: BTreeSet<ContentId>,
     journal: JournalWriter,
     /// The figures that the core was last told, and the speed that they are of.

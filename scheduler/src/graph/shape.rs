@@ -26,6 +26,7 @@ mod work;
 
 use souk_memory::DType;
 use souk_onnx::custom::Custom;
+use souk_onnx::sampling;
 use souk_onnx::{CLASSICAL_DOMAIN, DataType, NodeProto, raw_bytes};
 use thiserror::Error;
 
@@ -204,6 +205,8 @@ pub(crate) fn infer(
         classical::infer(&operation)
     } else if Custom::of(node).is_some() {
         custom::infer(&operation)
+    } else if sampling::is_sample(node) {
+        vec![sampled(&operation)]
     } else {
         Vec::new()
     };
@@ -215,6 +218,18 @@ pub(crate) fn infer(
         contents::attach(&operation, fact);
     }
     Ok(facts)
+}
+
+/// A token for each row of logits.
+fn sampled(operation: &Operation<'_>) -> Fact {
+    let rows = operation.dims(0).and_then(|dims| {
+        let (_, rows) = dims.split_last()?;
+        Some(rows.to_vec())
+    });
+    Fact {
+        dims: rows,
+        ..Fact::tensor(Some(DataType::Int64), Vec::new())
+    }
 }
 
 /// Refuses extents whose product cannot be addressed, so that no later product wraps.

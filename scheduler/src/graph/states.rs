@@ -1,4 +1,5 @@
-//! Values that are states: kept from request to request by whoever runs their node.
+//! Values that are states, kept from request to request by whoever runs their node, and those that
+//! are fed back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,21 @@ impl Graph {
             })
         });
         ports.collect()
+    }
+
+    /// Outputs that are fed back, and the inputs that each is in the next request.
+    #[must_use]
+    pub fn fed(&self) -> Vec<(ValueId, ValueId)> {
+        let fed = self.nodes.iter().flat_map(|node| {
+            let fed = states::fed_of_node(&node.proto);
+            fed.filter_map(|(output, input)| {
+                let output = node.outputs.get(output).copied().flatten()?;
+                let named = |id: &&ValueId| self.value(**id).name == input;
+                let input = self.inputs().iter().find(named)?;
+                Some((output, *input))
+            })
+        });
+        fed.collect()
     }
 
     /// The same graph, whose parts state those sizes as open in which another import of its model

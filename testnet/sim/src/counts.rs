@@ -94,6 +94,8 @@ pub struct Counts {
     pub answers: u64,
     /// Of them wrong, by liars whom nobody compared.
     pub answers_wrong: u64,
+    /// Of them to requests that left out what they were fed by the ones before.
+    pub answers_fed: u64,
     /// Pairs of results compared.
     pub compared: u64,
     /// Times a buyer told a provider that it does not pay.

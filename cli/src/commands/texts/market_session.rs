@@ -9,20 +9,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_llm::decoder::LOGITS;
+use souk_llm::generation::Step;
 use souk_node::buyer::job::{Job, Limits, RequestInputs};
 use souk_node::buyer::{
-    Answer, Buyer, JobEvent, JobResult, Quote, Requests, Submission, UnfinishedJob,
+    Answer, Buyer, JobEvent, JobResult, Quote, Requests, Submission, UnfinishedJob, WINDOW_MAX,
 };
 use souk_node::market::{Credits, Receipt};
-use souk_node::memory::Tensor;
 use souk_vocabulary::processor::{Engine, Outcome, RunError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::session_sequence::{Reach, SessionSequence, StepOutputs};
 use super::steps::Steps;
-use super::told_tokens::{Addition, ToldTokens};
 use crate::args::{LeaseArgs, Output};
 use crate::commands::job;
 use crate::failure::{Failure, Kind};
@@ -34,6 +33,9 @@ const SESSIONS_MAX: u32 = 8;
 
 /// How long another session waits for the devices that the one before it gives back.
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(20);
+
+/// Steps of a sequence that are under way at most: those that nobody asks for in the end are paid.
+const REACH_MAX: u32 = 16;
 
 /// Events that may wait to be looked at.
 const PROGRESS_MAX: usize = 256;
@@ -47,16 +49,23 @@ pub struct MarketSession(mpsc::Sender<SessionOrder>);
 
 /// What a session is asked for.
 enum SessionOrder {
-    Step(u32, Addition, oneshot::Sender<Result<Tensor, RunError>>),
+    Step(u32, Step, StepAnswer),
     Finish(oneshot::Sender<(Vec<Receipt>, Option<Failure>)>),
 }
+
+/// Who waits for what a step gives.
+type StepAnswer = oneshot::Sender<Result<StepOutputs, RunError>>;
 
 /// The sessions of a text, or of several.
 struct MarketSessionTask {
     buyer: Buyer,
     job: Job,
     output: Output,
-    sequences: BTreeMap<u32, MarketSequence>,
+    sequences: BTreeMap<u32, SessionSequence<StepAnswer>>,
+    /// Positions that each has.
+    room: usize,
+    /// How many steps of each are under way.
+    reach: Reach,
     open: Option<Open>,
     /// Sessions that were bought since the last token.
     bought: u32,
@@ -66,15 +75,6 @@ struct MarketSessionTask {
     is_stopped: bool,
     /// What was said of the last failure.
     failed: Option<Failure>,
-}
-
-/// A sequence of the sessions.
-#[derive(Default)]
-struct MarketSequence {
-    told: ToldTokens,
-    /// What is added, and who waits for its logits.
-    asked: Option<(Addition, oneshot::Sender<Result<Tensor, RunError>>)>,
-    is_under_way: bool,
 }
 
 /// A job under way.
@@ -91,7 +91,7 @@ impl MarketSession {
     /// Joins the market. The first session is bought with the first step.
     pub async fn join(
         (folder, output): (&Path, Output),
-        mut job: Job,
+        (mut job, room): (Job, usize),
         args: &LeaseArgs,
         stop: Arc<Notify>,
     ) -> Result<Self, Failure> {
@@ -101,6 +101,8 @@ impl MarketSession {
             job,
             output,
             sequences: BTreeMap::new(),
+            room,
+            reach: Reach::new(1),
             open: None,
             bought: 0,
             receipts: Vec::new(),
@@ -118,14 +120,13 @@ impl MarketSession {
         let (orders, handle) = (self.0.clone(), handle.clone());
         Steps(Box::new(move |inputs| {
             let (answer, told) = oneshot::channel();
-            let order = SessionOrder::Step(sequence, Addition::of(inputs), answer);
+            let order = SessionOrder::Step(sequence, Step::of_inputs(inputs), answer);
             let asking = async {
                 orders.send(order).await.map_err(|_| gone())?;
                 told.await.map_err(|_| gone())?
             };
-            let logits = handle.block_on(asking)?;
             Ok(Outcome {
-                outputs: BTreeMap::from([(LOGITS.to_owned(), logits)]),
+                outputs: handle.block_on(asking)?,
                 busy: Duration::ZERO,
                 energy: None,
                 operators: 0,
@@ -141,6 +142,14 @@ impl MarketSession {
         // A task that is gone has neither.
         let _ = self.0.send(SessionOrder::Finish(answer)).await;
         told.await.unwrap_or_default()
+    }
+}
+
+/// Answers who waited for a step, where it is done.
+fn answer_to(done: Option<(StepAnswer, StepOutputs)>) {
+    if let Some((waiting, outputs)) = done {
+        // Who gave up waiting wants no answer.
+        let _ = waiting.send(Ok(outputs));
     }
 }
 
@@ -166,10 +175,10 @@ impl MarketSessionTask {
     async fn run(mut self, mut orders: mpsc::Receiver<SessionOrder>) {
         loop {
             match self.next(&mut orders).await {
-                SessionEvent::Order(Some(SessionOrder::Step(sequence, adds, answer))) => {
-                    let sequence = self.sequences.entry(sequence).or_default();
-                    sequence.told.go_back(adds.after);
-                    sequence.asked = Some((adds, answer));
+                SessionEvent::Order(Some(SessionOrder::Step(sequence, step, answer))) => {
+                    let sequence = self.sequences.entry(sequence);
+                    let sequence = sequence.or_insert_with(|| SessionSequence::new(self.room));
+                    answer_to(sequence.ask(step, answer, &mut self.reach));
                 }
                 SessionEvent::Order(Some(SessionOrder::Finish(answer))) => {
                     // Who does not wait for it wants no receipts.
@@ -196,7 +205,7 @@ impl MarketSessionTask {
     }
 
     async fn next(&mut self, orders: &mut mpsc::Receiver<SessionOrder>) -> SessionEvent {
-        let is_waiting = self.sequences.values().any(|it| it.asked.is_some());
+        let is_waiting = self.sequences.values().any(SessionSequence::is_waiting);
         let answered = async {
             match &mut self.open {
                 Some(open) if is_waiting => open.answers.recv().await,
@@ -210,10 +219,10 @@ impl MarketSessionTask {
         }
     }
 
-    /// Has those steps under way that wait; buys a session for them where there is none.
+    /// Has those steps under way that wait, and those ahead of them; buys a session for them where
+    /// there is none.
     async fn give(&mut self) -> Result<(), Failure> {
-        let is_idle = |it: &MarketSequence| it.asked.is_some() && !it.is_under_way;
-        if !self.sequences.values().any(is_idle) {
+        if !self.sequences.values().any(SessionSequence::is_waiting) {
             return Ok(());
         }
         if self.open.is_none() {
@@ -223,17 +232,18 @@ impl MarketSessionTask {
             return Ok(());
         };
         for (number, sequence) in &mut self.sequences {
-            let (Some((adds, _)), false) = (&sequence.asked, sequence.is_under_way) else {
-                continue;
-            };
-            let inputs = RequestInputs {
-                sequence: *number,
-                tensors: sequence.told.next(adds),
-            };
-            // There is a place for each sequence; where the job is over its answers end.
-            if open.give.try_send(inputs).is_ok() {
+            while let Some(tensors) = sequence.next(&self.reach) {
+                let inputs = RequestInputs {
+                    sequence: *number,
+                    tensors,
+                };
+                // Where too many are under way the next answer makes room; where the job is over
+                // its answers end.
+                if open.give.try_send(inputs).is_err() {
+                    break;
+                }
                 open.given.push(*number);
-                sequence.is_under_way = true;
+                sequence.on_given(&self.reach);
             }
         }
         Ok(())
@@ -242,29 +252,22 @@ impl MarketSessionTask {
     fn on_answer(&mut self, answer: Answer) {
         let number = answer.number as usize;
         let sequence = self.open.as_ref().and_then(|open| open.given.get(number));
-        let logits = answer.keep().remove(LOGITS);
+        let outputs = answer.keep();
         let sequence = sequence.and_then(|sequence| self.sequences.get_mut(sequence));
         let Some(sequence) = sequence else {
             return;
         };
-        sequence.is_under_way = false;
-        let Some((adds, waiting)) = sequence.asked.take() else {
-            return;
-        };
-        if !sequence.told.on_done(&adds) {
-            sequence.asked = Some((adds, waiting));
-            return;
+        let done = sequence.on_done(outputs, &mut self.reach);
+        if done.is_some() {
+            self.bought = 0;
         }
-        self.bought = 0;
-        let logits = logits.ok_or_else(|| failed_step("it gave no logits".to_owned()));
-        // Who gave up waiting wants no answer.
-        let _ = waiting.send(logits);
+        answer_to(done);
     }
 
     /// Tells all who wait of a failure, and keeps it for whoever finishes the session.
     fn fail(&mut self, failure: Failure) {
         let waiting = self.sequences.values_mut();
-        for (_, waiting) in waiting.filter_map(|it| it.asked.take()) {
+        for waiting in waiting.filter_map(SessionSequence::give_up) {
             let _ = waiting.send(Err(failed_step(failure.cause.clone())));
         }
         self.failed = Some(failure);
@@ -295,15 +298,18 @@ impl MarketSessionTask {
             show::tell(&format!("  the text is seen by {}", seers(&quote)));
         }
         let sequences = self.job.limits.sequences.max(1);
-        let (give, inputs) = mpsc::channel(sequences as usize);
-        let (answered, answers) = mpsc::channel(sequences as usize);
+        let reach = (WINDOW_MAX / sequences).clamp(1, REACH_MAX);
+        self.reach = Reach::new(reach as usize);
+        let window = (sequences * reach).min(WINDOW_MAX);
+        let (give, inputs) = mpsc::channel(window as usize);
+        let (answered, answers) = mpsc::channel(window as usize);
         let (progress, mut told) = mpsc::channel::<JobEvent>(PROGRESS_MAX);
         tokio::spawn(async move { while told.recv().await.is_some() {} });
         let cancel = Arc::<Notify>::default();
         let submission = Submission {
             requests: Requests {
                 count: self.job.limits.requests,
-                window: sequences,
+                window,
                 inputs,
             },
             answers: answered,
@@ -357,8 +363,7 @@ impl MarketSessionTask {
 
     async fn close(&mut self) -> Option<Result<JobResult, Box<UnfinishedJob>>> {
         for sequence in self.sequences.values_mut() {
-            sequence.told.begin_anew();
-            sequence.is_under_way = false;
+            sequence.begin_anew();
         }
         let Open {
             give,
@@ -367,7 +372,11 @@ impl MarketSessionTask {
             ..
         } = self.open.take()?;
         drop(give);
-        let draining = async { while answers.recv().await.is_some() {} };
+        let draining = async {
+            while let Some(answer) = answers.recv().await {
+                answer.keep();
+            }
+        };
         let (ended, ()) = tokio::join!(ended, draining);
         let ended = ended.expect("a job's task does not panic");
         let done = match &ended {

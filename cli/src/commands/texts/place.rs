@@ -4,10 +4,11 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use souk_cpu::Cpu;
 use souk_host::{discover, system};
 use souk_llm::decoder::Decoder;
-use souk_llm::generation::{self, Sequence};
+use souk_llm::generation::{Sequence, Step};
 use souk_llm::model::LanguageModel;
 use souk_node::buyer::job::{Job, Limits};
 use souk_node::market::Receipt;
@@ -72,7 +73,8 @@ impl Place {
     ) -> Result<Self, Failure> {
         if args.here {
             let mut decoder = model.decoder(room).map_err(refused)?;
-            let subgraph = std::mem::take(&mut decoder.subgraph);
+            let mut subgraph = std::mem::take(&mut decoder.subgraph);
+            subgraph.model = drawing(subgraph.model)?;
             let program = Arc::from(compiled(subgraph, args.threads)?);
             let sequences = size.sequences.min(fitting(&decoder, room));
             let decoder = Box::new(decoder);
@@ -88,7 +90,7 @@ impl Place {
         let weights = crate::folder::scratch("souk-text-")?;
         model.write(weights.path(), room).map_err(refused)?;
         let job = job_of(weights.path(), room, size)?;
-        let session = MarketSession::join((folder, output), job, &args.lease, stop).await?;
+        let session = MarketSession::join((folder, output), (job, room), &args.lease, stop).await?;
         let backing = Backing::Market {
             session,
             _weights: weights,
@@ -180,12 +182,12 @@ fn fitting(decoder: &Decoder, room: usize) -> u32 {
 fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure> {
     let decoder = LanguageModel::open(folder).and_then(|model| model.decoder(room));
     let decoder = decoder.map_err(refused)?;
-    let mut inputs = generation::inputs(&[0], 0, &[0]);
+    let mut inputs = Step::last(&[0], 0).inputs();
     let empty = decoder.empty_cache(room);
     let states = decoder.states.iter();
     inputs.extend(states.map(|port| (port.input.clone(), empty.clone())));
     let mut job = Job {
-        model: crate::files::read(&folder.join(MODEL_FILE))?,
+        model: drawing(crate::files::read(&folder.join(MODEL_FILE))?)?,
         folder: Some(folder.to_owned()),
         inputs,
         limits: Limits::default(),
@@ -193,6 +195,12 @@ fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure>
     job.limits.requests = u32::try_from(size.tokens).unwrap_or(u32::MAX);
     job.limits.sequences = size.sequences;
     Ok(job)
+}
+
+/// The model that draws its tokens.
+fn drawing(model: Bytes) -> Result<Bytes, Failure> {
+    let drawing = souk_llm::decoder::drawing(model);
+    drawing.map_err(|error| Failure::new(Kind::Input, error, ""))
 }
 
 fn compiled(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>, Failure> {

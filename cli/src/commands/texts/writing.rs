@@ -293,9 +293,10 @@ fn from_generation(error: GenerationError) -> Failure {
         GenerationError::Empty => (Kind::Input, "write a prompt"),
         GenerationError::Room { .. } => (Kind::Input, "give --context more positions"),
         GenerationError::Match(_) => (Kind::Input, "give another schema, or another model"),
-        GenerationError::Run(_) | GenerationError::Logits(_) | GenerationError::NoNumber(_) => {
-            (Kind::Unexpected, "")
-        }
+        GenerationError::Run(_)
+        | GenerationError::Logits(_)
+        | GenerationError::Drawn(..)
+        | GenerationError::NoNumber(_) => (Kind::Unexpected, ""),
     };
     Failure::new(kind, error, hint)
 }

@@ -35,8 +35,28 @@ pub(super) struct DecoderPlan {
     pub tables: Vec<Table>,
     pub states: Vec<State>,
     pub inputs: Inputs,
-    /// The output that is no state, and its value.
-    pub result: (String, RowsId),
+    /// The value that outputs are of.
+    pub result: RowsId,
+    /// The outputs that are no states.
+    pub outputs: Vec<DecoderOutput>,
+}
+
+/// An output that is no state.
+#[derive(Clone, Debug)]
+pub(super) struct DecoderOutput {
+    pub name: String,
+    pub kind: OutputKind,
+}
+
+/// What an output is of the result's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutputKind {
+    /// All of them.
+    Rows,
+    /// Those of them that are told.
+    Told,
+    /// The token that is drawn from each.
+    Drawn,
 }
 
 /// A step.
@@ -151,6 +171,10 @@ pub(super) struct Inputs {
     pub write: Option<String>,
     pub length: Option<String>,
     pub rows: Option<String>,
+    /// Which of the result's rows are told.
+    pub told: Option<String>,
+    /// How tokens are drawn from them.
+    pub sampling: Option<String>,
     /// Rows that another part of the decoder made, and their width.
     pub entered: Option<(String, usize)>,
 }
@@ -165,7 +189,7 @@ impl DecoderPlan {
         for node in graph.nodes() {
             reader.node(node)?;
         }
-        let result = reader.result()?;
+        let (result, outputs) = reader.result()?;
         let Reader {
             steps,
             widths,
@@ -175,7 +199,7 @@ impl DecoderPlan {
             inputs,
             ..
         } = reader;
-        let (places, slots) = slots::assigned(&steps, &widths, result.1);
+        let (places, slots) = slots::assigned(&steps, &widths, result);
         let stages = slots::stages(&steps, &places);
         Some(Self {
             steps,
@@ -187,6 +211,7 @@ impl DecoderPlan {
             states,
             inputs,
             result,
+            outputs,
         })
     }
 
@@ -214,6 +239,8 @@ enum Meaning {
     Turned(usize),
     /// A state, before or after it was written.
     State(usize),
+    /// Some of a value's rows, or what is drawn from them: an output and nothing else.
+    Last(RowsId, OutputKind),
 }
 
 /// By which axes the graph has rows.

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use souk_memory::{DType, Tensor};
+use souk_onnx::sampling::{self, Sampling};
 use souk_vocabulary::processor::RunError;
 use souk_vocabulary::processor::session::{SequenceStep, State};
 
 use super::DecoderModel;
 use super::attention::{RowBlock, SpanResults};
 use super::cache::RowPlace;
-use super::plan::{self, RowCount};
+use super::plan::{self, DecoderOutput, OutputKind, RowCount};
 use super::run::{Run, StepInputs};
 use crate::tiled::aligned::AlignedFloats;
 use crate::tiled::worker_pool;
@@ -30,6 +31,47 @@ pub(in super::super) struct DecoderSession<'a> {
 
 /// What a sequence's step gave, and how many rows it had.
 pub(in super::super) type StepResult = (BTreeMap<String, Tensor>, usize);
+
+/// What of a step's rows is wanted.
+struct RowsWish {
+    rows: usize,
+    /// Those that are told.
+    told: Vec<usize>,
+    /// How tokens are drawn, and the position of the first.
+    sampling: (Sampling, u64),
+}
+
+impl RowsWish {
+    /// An output of these rows.
+    fn output(
+        &self,
+        output: &DecoderOutput,
+        rows: &[f32],
+        width: usize,
+    ) -> Result<Tensor, RunError> {
+        let made = match output.kind {
+            OutputKind::Rows => Tensor::from_vec([1, self.rows, width], rows.to_vec()),
+            OutputKind::Told => {
+                let told = self.told.iter();
+                let floats = told.flat_map(|row| &rows[row * width..][..width]).copied();
+                Tensor::from_vec([1, self.told.len(), width], floats.collect::<Vec<f32>>())
+            }
+            OutputKind::Drawn => {
+                let (sampling, position) = &self.sampling;
+                let drawn = |(row, at)| sampling.draw_at(row, at).map(i64::from);
+                let tokens = rows.chunks_exact(width).zip(*position..).map(drawn);
+                let tokens = tokens.collect::<Result<Vec<i64>, _>>();
+                let tokens = tokens
+                    .map_err(|it| refused(sampling::OPERATOR, &output.name, it.to_string()))?;
+                Tensor::from_vec([1, self.rows], tokens)
+            }
+        };
+        made.map_err(|cause| RunError::Engine {
+            engine: "decoder",
+            reason: cause.to_string(),
+        })
+    }
+}
 
 /// A refusal of what a step was given, in the words of the operator that would refuse it.
 fn refused(operator: &str, node: &str, reason: String) -> RunError {
@@ -94,38 +136,38 @@ impl<'a> DecoderSession<'a> {
     pub fn outputs(&mut self, steps: &[SequenceStep]) -> Vec<Result<StepResult, RunError>> {
         let mut batch = StepInputs::default();
         let mut at_work = Vec::new();
+        let plan = &self.model.plan;
+        let rows_of = plan.row_count(plan.result);
         let given = steps.iter().map(|step| {
             let one = self.given(&step.inputs)?;
-            let rows = [RowCount::Tokens, RowCount::Selected].map(|rows| one.count(rows));
+            let rows = one.count(rows_of);
+            let told = integers(&step.inputs, &plan.inputs.told)?;
+            let wish = RowsWish {
+                rows,
+                told: within(&told, rows, "Gather", "a row")?,
+                sampling: drawing(&step.inputs, &plan.inputs.sampling)?,
+            };
+            let tokens = one.count(RowCount::Tokens);
             batch.add(one, at_work.len());
             at_work.push(step.sequence);
-            Ok(rows)
+            Ok((tokens, wish))
         });
-        let given: Vec<Result<[usize; 2], RunError>> = given.collect();
-        let (name, width, is_selected) = self.result();
+        let given: Vec<Result<(usize, RowsWish), RunError>> = given.collect();
+        let width = plan.places[plan.result].width;
         let made = self.run(&batch, &at_work);
         let mut from = 0;
-        let outcome = |given: Result<[usize; 2], RunError>| {
-            let [tokens, selected] = given?;
-            let rows = if is_selected { selected } else { tokens };
-            let floats = made[from * width..][..rows * width].to_vec();
-            from += rows;
-            let output = Tensor::from_vec([1, rows, width], floats);
-            let output = output.map_err(|cause| RunError::Engine {
-                engine: "decoder",
-                reason: cause.to_string(),
-            })?;
-            Ok((BTreeMap::from([(name.to_owned(), output)]), tokens))
+        let outcome = |given: Result<(usize, RowsWish), RunError>| {
+            let (tokens, wish) = given?;
+            let rows = &made[from * width..][..wish.rows * width];
+            from += wish.rows;
+            let outputs = plan.outputs.iter().map(|output| {
+                let tensor = wish.output(output, rows, width)?;
+                Ok((output.name.clone(), tensor))
+            });
+            let outputs = outputs.collect::<Result<_, RunError>>()?;
+            Ok((outputs, tokens))
         };
         given.into_iter().map(outcome).collect()
-    }
-
-    /// The name of the output that is no state, its width, and whether it has selected rows alone.
-    fn result(&self) -> (&'a str, usize, bool) {
-        let plan = &self.model.plan;
-        let (name, value) = &plan.result;
-        let is_selected = plan.row_count(*value) == RowCount::Selected;
-        (name, plan.places[*value].width, is_selected)
     }
 
     /// Runs a step of some sequences; gives the result's rows, one behind the other.
@@ -156,7 +198,7 @@ impl<'a> DecoderSession<'a> {
         worker_pool::run(&self.model.threads, &run.tasks(), |stage, task| {
             run.task(stage, task)
         });
-        &self.buffers[self.model.plan.places[self.model.plan.result.1].slot]
+        &self.buffers[self.model.plan.places[self.model.plan.result].slot]
     }
 
     /// The caches of a sequence that was not stepped.
@@ -289,6 +331,8 @@ impl<'a> DecoderSession<'a> {
             &names.write,
             &names.length,
             &names.rows,
+            &names.told,
+            &names.sampling,
         ];
         let entered = names.entered.iter().map(|(name, _)| name);
         let known: Vec<&String> = named.into_iter().flatten().chain(entered).collect();
@@ -348,6 +392,29 @@ fn integers(
         expected: DType::I64,
         found: tensor.dtype(),
     })
+}
+
+/// How tokens are drawn, and the position of the first; as it may be where nothing is drawn.
+fn drawing(
+    inputs: &BTreeMap<String, Tensor>,
+    name: &Option<String>,
+) -> Result<(Sampling, u64), RunError> {
+    let Some(name) = name else {
+        return Ok((Sampling::default(), 0));
+    };
+    let dtype = DType::F64;
+    let missing = || RunError::InputMissing {
+        name: name.clone(),
+        dtype,
+    };
+    let tensor = inputs.get(name).ok_or_else(missing)?;
+    let numbers: Vec<f64> = tensor.to_vec().map_err(|_| RunError::InputDType {
+        name: name.clone(),
+        expected: dtype,
+        found: tensor.dtype(),
+    })?;
+    let read = Sampling::of_numbers(&numbers);
+    read.map_err(|error| refused(sampling::OPERATOR, name, error.to_string()))
 }
 
 fn single(inputs: &BTreeMap<String, Tensor>, name: &Option<String>) -> Result<usize, RunError> {

@@ -271,6 +271,8 @@ impl<'a> Shapes<'a> {
                 let axis = self.node.int("axis").unwrap_or(-1);
                 times(&[self.count(0), logarithm(along(self.dims(0), axis))])
             }
+            // The likeliest are drawn from in their order.
+            "Sample" => times(&[self.count(0), logarithm(self.last(0, 0))]),
             "Unique" => {
                 let sorted = match self.node.int("axis") {
                     Some(axis) => along(self.dims(0), axis),

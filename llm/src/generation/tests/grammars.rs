@@ -89,8 +89,7 @@ impl Noise {
             let before = tokens[row as usize];
             (0..self.tokens as u32).map(move |token| self.logit(before, token))
         });
-        let dims = [1, rows.len(), self.tokens];
-        of_logits(Tensor::from_vec(dims, logits.collect()).unwrap())
+        of_logits(inputs, &logits.collect::<Vec<f32>>(), self.tokens)
     }
 }
 

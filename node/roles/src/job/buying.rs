@@ -373,6 +373,9 @@ impl JobCore {
         };
         let sequences = self.spec.sequences;
         let attempt = self.attempt(n);
+        if let Some(reason) = attempt.lack(&first) {
+            return self.end(End::Failed(reason));
+        }
         for place in attempt.places() {
             let told = start::Briefing {
                 plan: &attempt.plan,
@@ -453,6 +456,7 @@ impl Attempt {
             plan,
             legs: terms.into_iter().map(LegState::new).collect(),
             sent: Vec::new(),
+            sequences: BTreeMap::new(),
             progress: BTreeMap::new(),
             given: BTreeSet::new(),
             requests_max: 1,

@@ -9,7 +9,7 @@ use super::event::{Answer, FetchFault, Leg};
 use super::facts::attempt_id;
 use super::reason::{Loss, Reason};
 use super::state::{RelayedOffer, Wait};
-use crate::lease;
+use crate::lease::{self, Input, Offer, Source};
 
 impl JobCore {
     /// A tensor was not taken from its maker: the buyer fetches it and hands it on.
@@ -40,6 +40,10 @@ impl JobCore {
             attempt: leg.attempt,
             place,
         };
+        if !self.is_awaited(consumer, offer) {
+            return;
+        }
+        let attempt = self.attempt(leg.attempt);
         let holders = vec![attempt.leg(leg.place).terms.provider];
         let (name, id) = (offer.name.clone(), offer.tensor);
         let untaken = RelayedOffer {
@@ -52,6 +56,31 @@ impl JobCore {
             untaken,
         };
         self.fetch(leg.attempt, (name, id), holders, wait);
+    }
+
+    /// Whether a consumer may wait for what is offered still: for its request, or where it is fed
+    /// for the one after it in its sequence, if that leaves it out or is still to come.
+    fn is_awaited(&self, consumer: Leg, offer: &Offer) -> bool {
+        let attempt = self.attempts.get(&consumer.attempt);
+        let attempt = attempt.expect("what is awaited of an attempt is stopped with it");
+        let state = attempt.leg(consumer.place);
+        let start = state.start.as_ref().expect("it was told");
+        let is_open = |request: u32| (state.parts_made(request) as usize) < start.parts.len();
+        let after = attempt.after(offer.request);
+        let is_left_out = |input: &Input| match after {
+            None => !attempt.no_more,
+            Some(after) => {
+                let asked = self.requests.get(&after);
+                let mut given = asked.into_iter().flat_map(|asked| &asked.inputs);
+                is_open(after) && !given.any(|(name, _)| *name == input.name)
+            }
+        };
+        let waits = |input: &Input| match (&input.source, &input.fed) {
+            (Source::Lease { .. }, _) => input.name == offer.name && is_open(offer.request),
+            (_, Some(fed)) => fed.name == offer.name && is_left_out(input),
+            _ => false,
+        };
+        start.parts.iter().flat_map(|part| &part.inputs).any(waits)
     }
 
     pub(super) fn on_untaken_fetched(
@@ -97,7 +126,8 @@ impl JobCore {
         untaken: RelayedOffer,
         answer: Answer,
     ) {
-        let is_waiting = self.talking(consumer).is_some_and(|it| it.limit.is_none());
+        let is_waiting = self.talking(consumer).is_some_and(|it| it.limit.is_none())
+            && self.is_awaited(consumer, &untaken.offer);
         if let (Answer::HandedOn(Err(_)), true) = (answer, is_waiting) {
             let (name, maker) = (untaken.offer.name, self.provider(maker));
             self.lose_for(

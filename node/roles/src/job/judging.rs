@@ -152,6 +152,10 @@ impl JobCore {
         let (&number, asked) = open.next()?;
         let is_alone = open.next().is_none() && (self.no_more || self.spec.requests == 1);
         let is_broken = attempt.progress.get(&number) == Some(&Progress::Broken);
+        if attempt.is_resumed && self.spec.sequences > 0 {
+            // What it brought does not say which step of the session it was.
+            return None;
+        }
         if attempt.is_resumed {
             let mut inputs = asked.inputs.iter();
             let is_same = inputs.all(|(_, id)| attempt.given.contains(id));

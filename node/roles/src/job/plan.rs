@@ -2,7 +2,7 @@
 //!
 //! A plan is made outside, over a graph and the book; of both a core knows ids and numbers alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Credits, Listing, Price};
@@ -106,6 +106,18 @@ pub struct PlanInput {
     pub name: String,
     /// The part that makes it; none where the buyer has it.
     pub maker: Option<u32>,
+    /// In a session, what it is in a request that leaves it out. Of what the buyer has alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fed: Option<PlanFeedback>,
+}
+
+/// A value that a request leaves to the next one of its sequence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanFeedback {
+    /// The part that makes it, whichever.
+    pub part: u32,
+    /// Its name there.
+    pub name: String,
 }
 
 /// What a part gives.
@@ -167,6 +179,10 @@ pub enum PlanFault {
     /// Two parts make one value.
     #[error("part {0} of the plan makes what another makes")]
     Maker(u32),
+    /// A part is fed what the buyer has not, what no part makes, what another is fed otherwise, or
+    /// in a plan where parts are run again: what they were fed would have to be borne out first.
+    #[error("part {0} of the plan is fed what it cannot be")]
+    Feedback(u32),
 }
 
 impl Plan {
@@ -195,7 +211,42 @@ impl Plan {
                 return Err(PlanFault::Maker(part_number));
             }
         }
+        self.check_feedback()
+    }
+
+    fn check_feedback(&self) -> Result<(), PlanFault> {
+        let is_once = self.firsts() as usize == self.legs.len();
+        let mut values = BTreeMap::new();
+        for (number, part) in (0..).zip(&self.parts) {
+            for input in &part.inputs {
+                let is_given = input.maker.is_none();
+                let is_one =
+                    !is_given || *values.entry(&input.name).or_insert(&input.fed) == &input.fed;
+                let is_made = input
+                    .fed
+                    .as_ref()
+                    .is_none_or(|fed| is_given && is_once && self.makes(fed.part, &fed.name));
+                if !(is_one && is_made) {
+                    return Err(PlanFault::Feedback(number));
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// Whether a part gives a value by that name.
+    fn makes(&self, part: u32, name: &str) -> bool {
+        let outputs = self.parts.get(part as usize).map(|part| &part.outputs);
+        outputs.is_some_and(|outputs| outputs.iter().any(|output| output.name == name))
+    }
+
+    /// What parts are fed: the number of each and what that is.
+    pub fn feedback(&self) -> impl Iterator<Item = (u32, &PlanFeedback)> {
+        let parts = (0..).zip(&self.parts);
+        parts.flat_map(|(number, part)| {
+            let fed = part.inputs.iter().filter_map(|input| input.fed.as_ref());
+            fed.map(move |fed| (number, fed))
+        })
     }
 
     fn check_legs(&self) -> Result<(), PlanFault> {
@@ -219,10 +270,6 @@ impl Plan {
 
     fn check_part(&self, number: u32, part: &PlanPart) -> Result<(), PlanFault> {
         let fault = PlanFault::Part(number);
-        let makes = |maker: u32, name: &str| -> bool {
-            let outputs = self.parts.get(maker as usize).map(|part| &part.outputs);
-            outputs.is_some_and(|outputs| outputs.iter().any(|output| output.name == name))
-        };
         let reads = |reader: u32, name: &str| -> bool {
             let inputs = self.parts.get(reader as usize).map(|part| &part.inputs);
             inputs.is_some_and(|inputs| {
@@ -232,7 +279,7 @@ impl Plan {
         };
         let from_before = |input: &PlanInput| match input.maker {
             None => true,
-            Some(maker) => maker < number && makes(maker, &input.name),
+            Some(maker) => maker < number && self.makes(maker, &input.name),
         };
         let to_after = |output: &PlanOutput| {
             let mut readers = output.readers.iter();
@@ -330,6 +377,7 @@ mod tests {
             inputs: vec![PlanInput {
                 name: reads.0.to_owned(),
                 maker: reads.1,
+                fed: None,
             }],
             outputs: vec![PlanOutput {
                 name: makes.0.to_owned(),
@@ -404,5 +452,40 @@ mod tests {
         assert_eq!(unread, PlanFault::Part(0));
         let nothing = refused(&|plan| plan.parts[1].outputs.clear());
         assert_eq!(nothing, PlanFault::Part(1), "a part gives something");
+    }
+
+    #[test]
+    fn what_the_buyer_has_may_be_fed_by_a_part_of_a_plan_that_is_run_once() {
+        let fed = |part: u32, name: &str| {
+            let name = name.to_owned();
+            Some(PlanFeedback { part, name })
+        };
+        let once = || {
+            let mut plan = plan();
+            plan.legs.truncate(2);
+            plan
+        };
+        let checked = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = once();
+            change(&mut plan);
+            plan.check()
+        };
+        for (part, name) in [(0, "v"), (1, "y")] {
+            let sound = checked(&|plan| plan.parts[0].inputs[0].fed = fed(part, name));
+            assert_eq!(sound, Ok(()));
+        }
+        let other = checked(&|plan| plan.parts[0].inputs[0].fed = fed(0, "y"));
+        assert_eq!(other, Err(PlanFault::Feedback(0)), "another part makes it");
+        let made = checked(&|plan| plan.parts[1].inputs[0].fed = fed(1, "y"));
+        assert_eq!(made, Err(PlanFault::Feedback(1)), "a part makes it anyway");
+        let unlike = checked(&|plan| {
+            plan.parts[0].inputs[0].fed = fed(1, "y");
+            let input = plan.parts[0].inputs[0].clone();
+            plan.parts[1].inputs.push(PlanInput { fed: None, ..input });
+        });
+        assert_eq!(unlike, Err(PlanFault::Feedback(1)), "one input is two");
+        let mut twice = plan();
+        twice.parts[0].inputs[0].fed = fed(1, "y");
+        assert_eq!(twice.check(), Err(PlanFault::Feedback(0)));
     }
 }

@@ -172,6 +172,7 @@ mod tests {
             outputs: vec![Output {
                 name: "y".to_owned(),
                 consumers: Vec::new(),
+                is_wanted: true,
             }],
             flops,
             expected: Micros::millis(2 * number),

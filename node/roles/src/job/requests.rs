@@ -210,18 +210,17 @@ impl JobCore {
         }
     }
 
-    /// The next request whose answer is given to the caller: the first that is not, once it is
-    /// here. In a session they do not wait for each other.
+    /// The next request whose answer is given to the caller: the first of its sequence that is not,
+    /// once it is here. Sequences do not wait for each other.
     fn next_here(&mut self, n: u32) -> Option<u32> {
-        let is_session = self.spec.sequences > 0;
         let attempt = self.attempt(n);
-        let mut sent = attempt.sent.iter().copied();
         let is_here = |it: &u32| attempt.progress[it] == Progress::Here;
         let is_given = |it: &u32| matches!(attempt.progress[it], Progress::Given | Progress::Taken);
-        match is_session {
-            true => sent.find(is_here),
-            false => sent.find(|it| !is_given(it)).filter(is_here),
-        }
+        let firsts = attempt.sequences.values().filter_map(|sent| {
+            let first = sent.iter().rev().take_while(|it| !is_given(it)).last()?;
+            is_here(first).then_some(*first)
+        });
+        firsts.min()
     }
 
     /// The sequence that a request is a step of.

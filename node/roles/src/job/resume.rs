@@ -130,11 +130,7 @@ impl JobCore {
                 false => drop(asked.insert(lease)),
             }
         }
-        attempt.sent.push(past.first.number);
-        attempt.given = past.first.inputs.iter().map(|(_, id)| *id).collect();
-        attempt
-            .progress
-            .insert(past.first.number, super::state::Progress::Open);
+        attempt.add(&past.first);
         if !is_sound || asked.is_empty() {
             return BTreeSet::new();
         }

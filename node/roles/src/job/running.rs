@@ -6,6 +6,8 @@ use souk_market::{AccountKey, Millis};
 
 use super::action::{Action, JobEvent};
 use super::event::Leg;
+use super::facts::End;
+use super::plan::{NoPlan, NoPlanKind};
 use super::reason::{Loss, Reason};
 use super::state::{Attempt, LegState, Progress, Stage, Timer};
 use super::{JobCore, start};
@@ -203,11 +205,10 @@ impl JobCore {
             });
         }
         for request in &unsent {
-            attempt.sent.push(request.number);
-            attempt
-                .given
-                .extend(request.inputs.iter().map(|(_, id)| *id));
-            attempt.progress.insert(request.number, Progress::Open);
+            if let Some(reason) = attempt.lack(request) {
+                return self.end(End::Failed(reason));
+            }
+            attempt.add(request);
         }
         let is_full = attempt.sent.len() >= attempt.requests_max;
         let last = attempt.sent.last().copied();
@@ -393,9 +394,7 @@ impl Attempt {
     /// The first request is in what the legs are told.
     pub(super) fn send(&mut self, first: &Request, last: bool) {
         assert!(self.sent.is_empty(), "there is one first request");
-        self.sent.push(first.number);
-        self.progress.insert(first.number, Progress::Open);
-        self.given.extend(first.inputs.iter().map(|(_, id)| *id));
+        self.add(first);
         let tensors = self.places().map(|place| self.tensors_each(place)).max();
         let start = self.leg(0).start.as_ref().expect("it is made by now");
         let most = start.tensors_max() / tensors.unwrap_or(1).max(1);
@@ -404,6 +403,38 @@ impl Attempt {
         for leg in &mut self.legs {
             leg.knows_last = last;
         }
+    }
+
+    /// A request is sent.
+    pub(super) fn add(&mut self, request: &Request) {
+        self.sent.push(request.number);
+        let sequence = self.sequences.entry(request.sequence).or_default();
+        sequence.push(request.number);
+        self.progress.insert(request.number, Progress::Open);
+        self.given.extend(request.inputs.iter().map(|(_, id)| *id));
+    }
+
+    /// Why a request cannot be sent: it lacks an input, and none before it in its sequence feeds
+    /// that.
+    pub(super) fn lack(&self, request: &Request) -> Option<Reason> {
+        let given = request.inputs.iter().map(|(name, _)| name.as_str());
+        let given: BTreeSet<&str> = given.collect();
+        let is_fed = self.sequences.contains_key(&request.sequence);
+        let inputs = self.plan.parts.iter().flat_map(|part| &part.inputs);
+        let mut needed = inputs.filter(|it| it.maker.is_none() && !(is_fed && it.fed.is_some()));
+        let lacking = needed.find(|input| !given.contains(input.name.as_str()))?;
+        let (number, name) = (request.number, &lacking.name);
+        let text = format!("request {number} brings no {name}, and none before it feeds it");
+        let kind = NoPlanKind::Other;
+        Some(Reason::NoPlan(NoPlan { kind, text }))
+    }
+
+    /// The request after one in its sequence, if it was sent.
+    pub(super) fn after(&self, request: u32) -> Option<u32> {
+        self.sequences.values().find_map(|sent| {
+            let place = sent.binary_search(&request).ok()?;
+            sent.get(place + 1).copied()
+        })
     }
 
     /// The most tensors that one request adds to the inputs or to the outputs of a receipt.

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use souk_market::{AccountKey, JobId, LeaseId};
 
 use super::facts::Terms;
-use super::plan::{Plan, PlanInput, PlanOutput, PlanPart};
-use crate::lease::{Contact, Input, Output, Part, Request, Source, Start};
+use super::plan::{Plan, PlanFeedback, PlanInput, PlanOutput, PlanPart};
+use crate::lease::{Contact, Feedback, Input, Output, Part, Request, Source, Start};
 
 /// What all are told by.
 pub(super) struct Briefing<'a> {
@@ -25,8 +25,9 @@ impl Briefing<'_> {
     /// What the provider at `place` is told.
     pub(super) fn start(&self, place: u32, first: &Request) -> Start {
         let terms = self.terms[place as usize];
+        let fed: Vec<(u32, &PlanFeedback)> = self.plan.feedback().collect();
         let parts = self.plan.parts_at(place);
-        let parts = parts.map(|(number, part)| self.part(place, number, part));
+        let parts = parts.map(|(number, part)| self.part(place, (number, part), &fed));
         let others = self.contacts.iter();
         let others = others.filter(|contact| contact.account != terms.provider);
         Start {
@@ -41,7 +42,18 @@ impl Briefing<'_> {
         }
     }
 
-    fn part(&self, place: u32, number: u32, part: &PlanPart) -> Part {
+    fn part(
+        &self,
+        place: u32,
+        (number, part): (u32, &PlanPart),
+        fed: &[(u32, &PlanFeedback)],
+    ) -> Part {
+        let fed_by = |output: &PlanOutput| {
+            let of_it = fed
+                .iter()
+                .filter(|(_, it)| (it.part, &it.name) == (number, &output.name));
+            of_it.map(|(reader, _)| *reader).collect::<Vec<u32>>()
+        };
         let is_twin = usize::from(self.plan.first_of(place) != place);
         let is_as_planned = {
             let listing = &self.plan.legs[place as usize].listing;
@@ -55,7 +67,7 @@ impl Briefing<'_> {
             outputs: part
                 .outputs
                 .iter()
-                .map(|it| self.output(place, it))
+                .map(|it| self.output(place, it, &fed_by(it)))
                 .collect(),
             // Of another ask than was planned with the speed is not judged.
             flops: if is_as_planned {
@@ -70,26 +82,33 @@ impl Briefing<'_> {
     /// Where an input comes from. A second run reads what the first runs made, so that what is
     /// compared was made from the same.
     fn input(&self, place: u32, input: &PlanInput) -> Input {
-        let maker = input.maker.map(|maker| self.plan.parts[maker as usize].leg);
-        let source = match maker {
+        let source = match input.maker.map(|maker| self.maker(place, maker)) {
             None => Source::Buyer,
-            Some(maker) if maker == place => Source::Own,
-            Some(maker) => {
-                let (lease, provider) = self.party(maker);
-                Source::Lease { lease, provider }
-            }
+            Some(None) => Source::Own,
+            Some(Some((lease, provider))) => Source::Lease { lease, provider },
         };
+        let fed = input.fed.as_ref().map(|fed| Feedback {
+            name: fed.name.clone(),
+            maker: self.maker(place, fed.part),
+        });
         Input {
             name: input.name.clone(),
             source,
+            fed,
         }
     }
 
-    fn output(&self, place: u32, output: &PlanOutput) -> Output {
+    /// The lease and the provider that make a part for this place; none where it is its own.
+    fn maker(&self, place: u32, part: u32) -> Option<(LeaseId, AccountKey)> {
+        let maker = self.plan.parts[part as usize].leg;
+        (maker != place).then(|| self.party(maker))
+    }
+
+    fn output(&self, place: u32, output: &PlanOutput, fed: &[u32]) -> Output {
         let mut others = BTreeSet::new();
         if self.plan.first_of(place) == place {
             // A part of one's own is no reader, but its second run is.
-            for reader in &output.readers {
+            for reader in output.readers.iter().chain(fed) {
                 let first = self.plan.parts[*reader as usize].leg;
                 others.extend(
                     [Some(first), self.plan.second_of(first)]
@@ -103,6 +122,7 @@ impl Briefing<'_> {
         Output {
             name: output.name.clone(),
             consumers: consumers.collect(),
+            is_wanted: output.is_wanted,
         }
     }
 

@@ -410,6 +410,8 @@ pub(super) struct Attempt {
     /// The numbers of the requests that were sent, in order.
     pub sent: Vec<u32>,
     pub progress: BTreeMap<u32, Progress>,
+    /// The same of each sequence.
+    pub sequences: BTreeMap<u32, Vec<u32>>,
     /// The tensors that the buyer gave.
     pub given: BTreeSet<ContentId>,
     /// The most requests that the receipts can name, and their time allows.

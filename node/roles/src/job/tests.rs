@@ -529,6 +529,84 @@ fn a_gang_of_which_no_answer_came_is_taken_where_it_was_bought() {
     }
 }
 
+/// A session of a ring: what a request leaves out is what the one before it made.
+fn session(styles: &[Style], requests: u32, sequences: u32) -> World {
+    World::session(7, styles.to_vec(), requests, sequences)
+}
+
+#[test]
+fn requests_of_a_session_leave_out_what_is_fed_and_are_answered_in_the_order_of_their_sequences() {
+    for (sequences, legs, parts) in [(1, 1, 1), (1, 2, 3), (2, 2, 2), (3, 3, 5)] {
+        let mut world = session(&[Style::Honest; 4], 24, sequences);
+        (world.legs, world.parts) = (legs, parts);
+        assert_done(&mut world, 24);
+        let left_out = (0..24).filter(|number| !world.brings(*number)).count();
+        assert!(left_out > 10, "{left_out}");
+        assert_eq!(paid(&world), legs as usize, "under one gang");
+    }
+}
+
+#[test]
+fn requests_are_sent_ahead_though_what_they_read_is_not_made() {
+    let mut world = session(&[Style::Honest; 2], 24, 1);
+    let mut ahead = 0;
+    while world.outcome.is_none() {
+        world.step();
+        ahead = ahead.max(world.ahead());
+    }
+    assert_eq!(ahead, 4, "a window of one sequence");
+}
+
+#[test]
+fn the_first_request_of_a_sequence_that_brings_nothing_ends_the_job_and_blames_nobody() {
+    for number in [0, 1] {
+        let mut world = session(&[Style::Honest; 3], 12, 2);
+        world.forgets = Some(number);
+        let outcome = world.run();
+        let End::Failed(reason) = &outcome.how else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(reason.culprit(), None, "{reason}");
+        assert!(outcome.before.is_empty());
+        world.assert_rest();
+    }
+}
+
+#[test]
+fn a_fed_value_that_is_not_taken_is_handed_on_while_somebody_waits_for_it() {
+    // Nothing follows the only request of each sequence, which is known when that is made.
+    let mut styles = [Style::Honest; 3];
+    styles[0] = Style::Untaking;
+    let mut world = session(&styles, 3, 3);
+    world.parts = 2;
+    while !world.has_said_last {
+        world.feed();
+    }
+    assert_done(&mut world, 3);
+    assert!(world.outcome.as_ref().unwrap().before.is_empty());
+    // What may follow would wait for it for ever.
+    let mut world = session(&styles, 12, 1);
+    world.parts = 2;
+    let outcome = world.run();
+    let End::Failed(reason) = &outcome.how else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(reason.code(), "untaken");
+    world.assert_rest();
+}
+
+#[test]
+fn a_session_whose_buyer_is_killed_gives_no_answer_of_another_request() {
+    for step in (1..300).step_by(3) {
+        let mut world = session(&[Style::Honest; 4], 8, 1);
+        world.crash_at = Some(step);
+        let outcome = world.run();
+        let is_right = world.answers.iter().all(|(_, is_right)| *is_right);
+        assert!(is_right, "killed at {step}: {:?}", outcome.how);
+        world.assert_rest();
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_digest() {
     let digest = || {

@@ -72,9 +72,14 @@ pub enum Action {
         /// What is awaited.
         contents: Vec<ContentId>,
     },
+    /// Pin what a run made and is to be read later. Not answered.
+    Hold {
+        /// What.
+        contents: Vec<ContentId>,
+    },
     /// Unpin what was pinned when it was asked for. Not answered.
     Release {
-        /// Each as often as it was asked for.
+        /// Each as often as it was asked for, to come or to be held.
         contents: Vec<ContentId>,
     },
     /// Learn where peers are, what a lease will want, and what its graphs compute; from here on to

@@ -16,6 +16,7 @@ use super::claim::{Claim, ClaimStage, not_written};
 use super::config::Config;
 use super::event::{Answer, Event, MarketView, StreamId};
 use super::facts::{Fact, Past, Work};
+use super::feeds::fed_wrongly;
 use super::lease::{End, LeaseCore, WorkStage, is_own};
 use super::requests::without_source;
 use super::shared::{

@@ -262,7 +262,7 @@ impl LeaseCore {
         let tensors = self.tensors_each();
         let wrong = if !self.requests.has_room(request) {
             Some("the buyer sent requests beyond its window".to_owned())
-        } else if !self.start.gives(request) {
+        } else if !self.gives(request) {
             Some("a request is not as the first, or of no sequence there is".to_owned())
         } else if !self
             .bill
@@ -283,6 +283,14 @@ impl LeaseCore {
             self.bring_inputs(shared, request.number);
         }
         self.pump(shared)
+    }
+
+    /// Whether a request brings what it must: what is fed, where nothing came before it.
+    fn gives(&self, request: &Request) -> bool {
+        match self.requests.is_fed(request) {
+            true => self.start.gives(request),
+            false => self.start.gives_all(request),
+        }
     }
 
     /// Tensors that a receipt names for each request, in or out.
@@ -354,10 +362,11 @@ impl LeaseCore {
         peer: AccountKey,
         offer: &Offer,
     ) -> OfferAnswer {
-        let (taken, is_open) = self.requests.on_offer(peer, offer);
-        if is_open && self.stage > WorkStage::Recording {
-            let from = (offer.tensor, peer);
-            self.bring_input(shared, offer.request, &offer.name, from);
+        let (taken, takers) = self.requests.on_offer(peer, offer);
+        if self.stage > WorkStage::Recording {
+            for (request, input) in takers {
+                self.bring_input(shared, request, &input, (offer.tensor, peer));
+            }
         }
         self.check();
         taken

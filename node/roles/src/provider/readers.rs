@@ -90,6 +90,7 @@ mod tests {
                 outputs: vec![Output {
                     name: "y".into(),
                     consumers: vec![(LeaseId(2), NEXT)],
+                    is_wanted: false,
                 }],
                 flops: 0,
                 expected: Micros(0),

@@ -1,7 +1,8 @@
 //! The requests of a lease that are under way, and what each has of what it needs.
 //!
 //! A provider further up may be ahead of the buyer's word: what it offers for a request that is not
-//! open here yet is kept, for as many requests as may be under way and no more.
+//! open here yet is kept, for as many requests as may be under way and no more. So is what one
+//! request leaves to the next of its sequence ([`super::feeds`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +10,7 @@ use serde::Serialize;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 
+use super::feeds::Feeds;
 use crate::lease::{Failure, Offer, OfferAnswer, Part, Request, Source, Start, WINDOW_MAX};
 
 /// Who makes a tensor.
@@ -23,11 +25,10 @@ struct Maker {
 pub(super) struct Requests {
     buyer: AccountKey,
     makers: BTreeMap<String, Maker>,
+    feeds: Feeds,
     pub(super) open: BTreeMap<u32, OpenRequest>,
-    /// What was offered, and by whom, of requests from `first` on: each once.
+    /// What was offered, and by whom, of requests that are open, may be, or feed one: each once.
     offered: BTreeMap<(u32, String), (ContentId, AccountKey)>,
-    /// The first request that is not done.
-    first: u32,
     /// The next request's number, at least.
     next: u32,
     /// Requests that may be under way, early offers included.
@@ -74,9 +75,9 @@ impl Requests {
         Requests {
             buyer,
             makers,
+            feeds: Feeds::new(start),
             open: BTreeMap::new(),
             offered: BTreeMap::new(),
-            first: start.first.number,
             next: start.first.number,
             window,
             count: 0,
@@ -86,6 +87,11 @@ impl Requests {
     /// Whether one more request may be opened.
     pub(super) fn has_room(&self, request: &Request) -> bool {
         request.number >= self.next && self.open.len() < self.window
+    }
+
+    /// Whether a request may leave out what is fed: another of its sequence came before it.
+    pub(super) fn is_fed(&self, request: &Request) -> bool {
+        self.feeds.has_begun(request.sequence)
     }
 
     /// Opens a request.
@@ -100,68 +106,146 @@ impl Requests {
             ..OpenRequest::default()
         };
         self.open.insert(request.number, open);
+        self.feeds.open(request);
+        if let Some(before) = self.feeds.before(request.number) {
+            self.feed(before);
+        }
         self.forget_done();
     }
 
-    /// What was offered for a request: names, contents and who has them.
+    /// A part of a request made this. What the request after it is fed is there; the contents are
+    /// to be held until that is over.
+    pub(super) fn on_made(&mut self, number: u32, made: &[(String, ContentId)]) -> Vec<ContentId> {
+        let held = self.feeds.hold(number, made);
+        self.feed(number);
+        held
+    }
+
+    /// Gives the request after this one what is held of it.
+    fn feed(&mut self, number: u32) {
+        let after = self.feeds.after(number);
+        let open = after.and_then(|after| self.open.get_mut(&after));
+        let Some(open) = open else { return };
+        for (input, id) in self.feeds.held(number) {
+            if !open.given.contains_key(&input) {
+                open.values.insert(input, id);
+            }
+        }
+    }
+
+    /// What was offered for a request: inputs, contents and who has them.
     pub(super) fn offered(&self, request: u32) -> Vec<(String, ContentId, AccountKey)> {
-        let offered = self.offered.iter();
-        let of_it = offered.filter(|((number, _), _)| *number == request);
+        let value = |request: u32, name: &str| self.offered.get(&(request, name.to_owned()));
+        let makers = self.makers.keys();
+        let of_it = makers.filter_map(|name| Some((name.as_str(), value(request, name)?)));
+        let fed = self.feeds.before(request).into_iter().flat_map(|before| {
+            let left_out = self.left_out(request);
+            left_out.filter_map(move |(input, name)| Some((input, value(before, name)?)))
+        });
         of_it
-            .map(|((_, name), (id, peer))| (name.clone(), *id, *peer))
+            .chain(fed)
+            .map(|(input, (id, peer))| (input.to_owned(), *id, *peer))
             .collect()
     }
 
+    /// The inputs that an open request leaves out and other leases feed, and what of theirs.
+    fn left_out(&self, request: u32) -> impl Iterator<Item = (&str, &str)> {
+        let given = &self.open[&request].given;
+        let fed = self.feeds.made_elsewhere();
+        fed.filter(move |(input, ..)| !given.contains_key(*input))
+            .map(|(input, name, _)| (input, name))
+    }
+
     /// Takes what is expected of that peer, once. The buyer may hand on what did not come, or what
-    /// did and was not known to have. Whether it is to be fetched now is said too.
-    pub(super) fn on_offer(&mut self, peer: AccountKey, offer: &Offer) -> (OfferAnswer, bool) {
+    /// did and was not known to have. What open requests it is to be fetched for now is said too,
+    /// and as which input.
+    pub(super) fn on_offer(
+        &mut self,
+        peer: AccountKey,
+        offer: &Offer,
+    ) -> (OfferAnswer, Vec<(u32, String)>) {
         let from_buyer = peer == self.buyer;
+        let is_maker = |(lease, provider): (LeaseId, AccountKey)| {
+            lease == offer.from && (from_buyer || provider == peer)
+        };
+        let mut fed = self.feeds.made_elsewhere();
+        let is_fed = fed.any(|(_, name, maker)| name == offer.name && is_maker(maker));
         let maker = self.makers.get(&offer.name);
-        let is_expected = maker.is_some_and(|maker| {
-            maker.lease == offer.from && (from_buyer || maker.provider == peer)
-        });
-        if !is_expected || offer.request < self.first || !self.has_place(offer.request) {
-            return (OfferAnswer::No, false);
+        if !is_fed && !maker.is_some_and(|it| is_maker((it.lease, it.provider))) {
+            return (OfferAnswer::No, Vec::new());
+        }
+        if !self.has_place(offer) {
+            // What is over waits for nothing more, and what follows it has brought what it would
+            // be fed: neither the buyer nor the maker may know.
+            let is_late = (from_buyer || is_fed) && offer.request < self.next;
+            return (answer(is_late), Vec::new());
         }
         let slot = (offer.request, offer.name.clone());
         if let Some(known) = self.offered.get(&slot) {
             // The maker says it again where the stream broke before it heard the answer.
             let is_again = from_buyer || *known == (offer.tensor, peer);
-            let answer = match is_again {
-                true => OfferAnswer::Yes,
-                false => OfferAnswer::No,
-            };
-            return (answer, false);
+            return (answer(is_again), Vec::new());
         }
         self.offered.insert(slot, (offer.tensor, peer));
-        (OfferAnswer::Yes, self.open.contains_key(&offer.request))
+        (OfferAnswer::Yes, self.takers(offer))
     }
 
-    /// Whether a request is open, or may still be and is near.
-    fn has_place(&self, request: u32) -> bool {
-        if self.open.contains_key(&request) {
+    /// What open requests wait for an offer, and as which input.
+    fn takers(&self, offer: &Offer) -> Vec<(u32, String)> {
+        let own = self.is_awaited(offer.request, &offer.name);
+        let own = own.then(|| (offer.request, offer.name.clone()));
+        let after = self.feeds.after(offer.request).into_iter();
+        let fed = after.flat_map(|after| {
+            let inputs = self.left_out(after);
+            let inputs = inputs.filter(|(_, name)| *name == offer.name);
+            inputs.map(move |(input, _)| (after, input.to_owned()))
+        });
+        own.into_iter().chain(fed).collect()
+    }
+
+    /// Whether a request is open and reads this of another lease.
+    fn is_awaited(&self, request: u32, name: &str) -> bool {
+        self.makers.contains_key(name) && self.open.contains_key(&request)
+    }
+
+    /// Whether the request of an offer waits for it or feeds another by it, or may still be open
+    /// and is near.
+    fn has_place(&self, offer: &Offer) -> bool {
+        let Offer { request, name, .. } = offer;
+        if self.is_awaited(*request, name) || self.feeds.is_kept(*request, name) {
             return true;
         }
-        if request < self.next {
+        if *request < self.next {
             return false;
         }
         let early = self.offered.keys().map(|(number, _)| *number);
         let mut early: BTreeSet<u32> = early.filter(|number| *number >= self.next).collect();
-        early.insert(request);
+        early.insert(*request);
         self.open.len() + early.len() <= self.window
     }
 
-    /// A request is over, done or not.
+    /// A request is over, done or not. What was held for it is pinned as its own.
     pub(super) fn remove(&mut self, number: u32) -> Option<OpenRequest> {
-        let removed = self.open.remove(&number);
+        let mut removed = self.open.remove(&number)?;
+        removed.pins.extend(self.feeds.close(number));
         self.forget_done();
-        removed
+        Some(removed)
+    }
+
+    /// What is held for requests that do not come any more.
+    pub(super) fn take_held(&mut self) -> Vec<ContentId> {
+        self.feeds.take_held()
     }
 
     fn forget_done(&mut self) {
-        self.first = self.open.keys().next().copied().unwrap_or(self.next);
-        let first = self.first;
-        self.offered.retain(|(number, _), _| *number >= first);
+        let mut offered = std::mem::take(&mut self.offered);
+        offered.retain(|(number, name), _| self.is_kept(*number, name));
+        self.offered = offered;
+    }
+
+    /// Whether an offer may still be of use.
+    fn is_kept(&self, request: u32, name: &str) -> bool {
+        request >= self.next || self.is_awaited(request, name) || self.feeds.is_kept(request, name)
     }
 
     /// Bytes of what came for all that are open.
@@ -173,6 +257,16 @@ impl Requests {
     /// Who makes an input of another lease.
     pub(super) fn is_made_elsewhere(&self, name: &str) -> bool {
         self.makers.contains_key(name)
+    }
+
+    /// Asserts what holds between two steps.
+    pub(super) fn audit(&self) {
+        self.feeds.audit();
+        let mut offered = self.offered.keys();
+        assert!(
+            offered.all(|(number, name)| self.is_kept(*number, name)),
+            "what is of no use is forgotten"
+        );
     }
 }
 
@@ -197,6 +291,13 @@ impl OpenRequest {
             (name.clone(), *id)
         });
         held.collect()
+    }
+}
+
+fn answer(is_yes: bool) -> OfferAnswer {
+    match is_yes {
+        true => OfferAnswer::Yes,
+        false => OfferAnswer::No,
     }
 }
 

@@ -1,5 +1,6 @@
 //! A provider's core against a real exchange, a disk and a device that are played.
 
+mod feeding;
 mod money;
 mod random;
 mod scripts;

@@ -181,12 +181,12 @@ impl Shell {
             return self.answer(ticket, Answer::NotTaken);
         };
         let (answer, kept) = super::super::Answer::new(number, outputs);
-        let answers = self.answers.clone();
+        // One that does not arrive is not kept.
+        let _ = self.answers.send(answer);
         self.spawn(ticket, async move {
-            let is_taken = answers.send(answer).await.is_ok() && kept.await.is_ok();
-            EffectOutcome::Is(match is_taken {
-                true => Answer::Taken,
-                false => Answer::NotTaken,
+            EffectOutcome::Is(match kept.await {
+                Ok(()) => Answer::Taken,
+                Err(_) => Answer::NotTaken,
             })
         });
     }

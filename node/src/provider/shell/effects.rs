@@ -54,6 +54,10 @@ impl Shell {
             Action::Hurry { contents } => {
                 contents.iter().for_each(|id| provider.tensors.hurry(id));
             }
+            Action::Hold { contents } => {
+                let store = provider.tensors.store();
+                contents.iter().for_each(|id| store.pin(*id));
+            }
             Action::Release { contents } => {
                 let store = provider.tensors.store();
                 contents.iter().for_each(|id| store.unpin(id));

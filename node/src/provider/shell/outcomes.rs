@@ -190,7 +190,7 @@ impl Shell {
                 let readers = job.readers.of_output(name);
                 access.grant(job.readers.scope, readers, &[*id]);
             }
-            for output in ran.work.outputs.iter().filter(|it| it.consumers.is_empty()) {
+            for output in ran.work.outputs.iter().filter(|it| it.is_wanted) {
                 let made = ran.outputs.iter().filter(|(name, _)| *name == output.name);
                 self.for_buyers.extend(made.map(|(_, id)| *id));
             }

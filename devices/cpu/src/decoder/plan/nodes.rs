@@ -7,13 +7,17 @@ use std::collections::BTreeMap;
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
 use souk_onnx::graph::{Graph, values_read};
+use souk_onnx::sampling;
 use souk_onnx::states::StatePort;
 use souk_onnx::subgraph::Port;
 
 use super::super::cache::CacheOrder;
 use super::super::matrix::{BLOCK, MatrixSource};
 use super::super::products::bytes_width;
-use super::{Action, DecoderStep, Inputs, Meaning, Names, RowCount, RowsId, State, Table, View};
+use super::{
+    Action, DecoderOutput, DecoderStep, Inputs, Meaning, Names, OutputKind, RowCount, RowsId,
+    State, Table, View,
+};
 
 /// What `RMSNormalization` adds where it does not say.
 const EPSILON_DEFAULT: f32 = 1e-5;
@@ -106,28 +110,29 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    /// The one output that is no state.
-    pub fn result(&self) -> Option<(String, RowsId)> {
+    /// The outputs that are no states, and the one value that they are of.
+    pub fn result(&self) -> Option<(RowsId, Vec<DecoderOutput>)> {
         let is_state = |name: &str| self.states.iter().any(|it| it.port.output == name);
-        let mut others = self
-            .graph
-            .outputs
-            .iter()
-            .filter(|port| !is_state(&port.name));
-        let (Some(port), None) = (others.next(), others.next()) else {
-            return None;
-        };
-        match self.named(&port.name)? {
-            Meaning::Rows(value, View::Flat) => Some((port.name.clone(), value)),
-            _ => None,
-        }
+        let others = self.graph.outputs.iter();
+        let mut result = None;
+        let outputs = others.filter(|port| !is_state(&port.name)).map(|port| {
+            let (value, kind) = match self.named(&port.name)? {
+                Meaning::Rows(value, View::Flat) => (value, OutputKind::Rows),
+                Meaning::Last(value, kind) => (value, kind),
+                _ => return None,
+            };
+            agree(&mut result, value)?;
+            let name = port.name.clone();
+            Some(DecoderOutput { name, kind })
+        });
+        let outputs = outputs.collect::<Option<Vec<DecoderOutput>>>()?;
+        Some((result?, outputs))
     }
 
     pub fn node(&mut self, node: &NodeProto) -> Option<()> {
-        if !node.operator_domain().is_empty() {
-            return None;
-        }
         let made = match node.op_type() {
+            _ if sampling::is_sample(node) => self.sample(node),
+            _ if !node.operator_domain().is_empty() => None,
             "Cast" => self.cast(node),
             "DequantizeLinear" => self.blocks(node),
             "Transpose" => self.transpose(node),
@@ -262,16 +267,29 @@ impl<'a> Reader<'a> {
             }
             Meaning::Rows(value, View::Flat) if axis == 1 => {
                 let rows = self.input(node, 1, 1)?;
-                agree(&mut self.inputs.rows, rows)?;
-                if self.counts[value] != RowCount::Tokens {
-                    return None;
+                if self.counts[value] == RowCount::Selected {
+                    agree(&mut self.inputs.told, rows)?;
+                    return Some(Meaning::Last(value, OutputKind::Told));
                 }
+                agree(&mut self.inputs.rows, rows)?;
                 let width = self.widths[value];
                 let value = self.step(Action::Select, vec![value], width, RowCount::Selected);
                 Some(Meaning::Rows(value, View::Flat))
             }
             _ => None,
         }
+    }
+
+    /// Tokens drawn from rows.
+    fn sample(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat(node, 0)?;
+        let name = node.input_name(1)?;
+        let port = self.graph.inputs.iter().find(|input| input.name == name)?;
+        if port.dtype != DType::F64 || port.dims.as_ref()?.len() != 1 {
+            return None;
+        }
+        agree(&mut self.inputs.sampling, name.to_owned())?;
+        Some(Meaning::Last(value, OutputKind::Drawn))
     }
 
     /// The name of an input of whole numbers with so many axes, the first of which is one where

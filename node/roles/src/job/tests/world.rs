@@ -13,11 +13,13 @@ use souk_memory::ContentId;
 
 use crate::clock::{Micros, Now};
 use crate::effect::{Effect, Ticket};
-use crate::job::plan::{NoPlan, NoPlanKind, PlanInput, PlanLeg, PlanOutput, PlanPart};
+use crate::job::plan::{
+    NoPlan, NoPlanKind, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart,
+};
 use crate::job::*;
 use crate::lease::{
     BuyerWord, Contact, Failure, Offer, Opening, ProviderWord, Request, Source, Start,
-    UntakenOffer, WorkResult,
+    UntakenOffer, WorkResult, transcript,
 };
 
 /// How a provider behaves.
@@ -118,7 +120,9 @@ pub struct World {
     here: BTreeSet<ContentId>,
     plans: BTreeMap<ContentId, Vec<u32>>,
     followed: Vec<LeaseId>,
-    has_said_last: bool,
+    pub has_said_last: bool,
+    /// From this request on those that should bring their input do not.
+    pub forgets: Option<u32>,
     steps: u32,
     recorded: u32,
     /// A gang of which no answer came, and when it is bought.
@@ -190,6 +194,21 @@ pub fn limits() -> Limits {
 impl World {
     /// A world of providers with these styles, and a job of so many requests.
     pub fn new(seed: u64, styles: Vec<Style>, requests: u32, limits: Limits) -> World {
+        World::of(seed, styles, (requests, 0), limits)
+    }
+
+    /// The same with a session of so many sequences. The last part feeds the first, and most
+    /// requests that may leave that out do.
+    pub fn session(seed: u64, styles: Vec<Style>, requests: u32, sequences: u32) -> World {
+        World::of(seed, styles, (requests, sequences), limits())
+    }
+
+    fn of(
+        seed: u64,
+        styles: Vec<Style>,
+        (requests, sequences): (u32, u32),
+        limits: Limits,
+    ) -> World {
         let mut genesis = Genesis::new("world".try_into().unwrap(), account(0));
         genesis.rules.note_deadline = Millis(10_000);
         genesis.rules.settle_grace = Millis(20_000);
@@ -204,7 +223,7 @@ impl World {
         }
         let market = Exchange::new(genesis);
         let spec = JobSpec {
-            sequences: 0,
+            sequences,
             job: JobId([seed as u8; 32]),
             account: account(BUYER),
             market: market.market(),
@@ -259,6 +278,7 @@ impl World {
             plans: BTreeMap::new(),
             followed: Vec::new(),
             has_said_last: false,
+            forgets: None,
             steps: 0,
             has_failed_disk: false,
             commands_lost: 0,
@@ -334,15 +354,36 @@ impl World {
         self.values.insert(id, value);
         self.here.insert(id);
         self.spec.given.insert(id);
-        Request::new(number, vec![("x".to_owned(), id)])
+        let is_forgotten = self.forgets.is_some_and(|from| number >= from);
+        let inputs = match self.brings(number) && !is_forgotten {
+            true => vec![("x".to_owned(), id)],
+            false => Vec::new(),
+        };
+        let mut request = Request::new(number, inputs);
+        request.sequence = self.sequence(number);
+        request
+    }
+
+    fn sequence(&self, number: u32) -> u32 {
+        number.checked_rem(self.spec.sequences).unwrap_or(0)
+    }
+
+    /// Whether a request brings its input, or is fed by the one before it in its sequence.
+    pub fn brings(&self, number: u32) -> bool {
+        let sequences = self.spec.sequences;
+        sequences == 0 || number < sequences || mix(3, u64::from(number)).is_multiple_of(4)
     }
 
     /// What the model makes of a request.
     fn right_answer(&self, number: u32) -> u64 {
+        let read = match self.brings(number) {
+            true => mix(42, u64::from(number)),
+            false => self.right_answer(number - self.spec.sequences),
+        };
         let mut made: Vec<u64> = Vec::new();
         for part in 0..self.parts {
             let inputs = reads(part).into_iter().map(|maker| match maker {
-                None => mix(42, u64::from(number)),
+                None => read,
                 Some(maker) => made[maker as usize],
             });
             made.push(model(part, &inputs.collect::<Vec<_>>()));
@@ -429,7 +470,7 @@ impl World {
         }
     }
 
-    fn feed(&mut self) {
+    pub fn feed(&mut self) {
         if self.is_holding {
             return;
         }
@@ -703,7 +744,9 @@ impl World {
         }
         let y = outputs.iter().find(|(name, _)| name == "y").unwrap().1;
         let is_right = self.values[&y] == self.right_answer(request);
-        let last = self.answers.last().map(|(number, _)| *number);
+        let sequence = self.sequence(request);
+        let mut numbers = self.answers.iter().rev().map(|(number, _)| *number);
+        let last = numbers.find(|number| self.sequence(*number) == sequence);
         assert!(
             last.is_none_or(|last| last < request),
             "answers come in order, once"
@@ -758,6 +801,10 @@ impl World {
             let inputs = reads(*part).into_iter().map(|maker| PlanInput {
                 name: maker.map_or("x".to_owned(), |maker| name_of(maker, self.parts)),
                 maker: maker.and_then(place_in_plan),
+                fed: (maker.is_none() && self.spec.sequences > 0).then(|| PlanFeedback {
+                    part: parts.len() as u32 - 1,
+                    name: "y".to_owned(),
+                }),
             });
             let inputs: Vec<PlanInput> = inputs.collect();
             assert!(
@@ -996,10 +1043,15 @@ impl World {
             .min(work.limit.unwrap_or(u32::MAX) as usize);
         let mut is_done = work.no_more;
         let mut next = None;
+        let mut before = BTreeSet::new();
         for request in &work.requests {
             let made = work.made.get(&request.number).map_or(0, Vec::len);
             if made < most {
                 is_done = false;
+                let is_first = before.insert(request.sequence);
+                if work.start.sequences > 0 && !is_first {
+                    continue;
+                }
                 if let Some(inputs) = self.inputs(work, request, made) {
                     next = Some((request.number, made, inputs));
                     break;
@@ -1022,24 +1074,36 @@ impl World {
 
     fn inputs(&self, work: &Session, request: &Request, part: usize) -> Option<Vec<ContentId>> {
         let inputs = work.start.parts[part].inputs.iter();
-        let of = |made: &Session, name: &String| {
-            let made = made.made.get(&request.number)?.iter().flatten();
+        let of = |made: &Session, request: u32, name: &String| {
+            let made = made.made.get(&request)?.iter().flatten();
             made.clone()
                 .find(|(made, _)| made == name)
                 .map(|(_, id)| *id)
         };
+        let of_lease = |lease: LeaseId, request: u32, name: &String| {
+            let takes = self.styles[work.provider] != Style::Untaking;
+            let maker = self.works.get(&lease).filter(|_| takes)?;
+            of(maker, request, name).filter(|id| maker.offered.contains(id))
+        };
+        let mut before = work.requests.iter().rev();
+        let before = before
+            .find(|it| it.number < request.number && it.sequence == request.sequence)
+            .map(|before| before.number);
         let value = |input: &crate::lease::Input| match input.source {
             Source::Buyer => {
                 let mut inputs = request.inputs.iter();
-                inputs
-                    .find(|(name, _)| *name == input.name)
-                    .map(|(_, id)| *id)
+                let given = inputs.find(|(name, _)| *name == input.name);
+                given.map(|(_, id)| *id).or_else(|| {
+                    let fed = input.fed.as_ref().expect("what is not fed is given");
+                    let before = before.expect("the first request brings all");
+                    match fed.maker {
+                        None => of(work, before, &fed.name),
+                        Some((lease, _)) => of_lease(lease, before, &fed.name),
+                    }
+                })
             }
-            Source::Own => of(work, &input.name),
-            Source::Lease { lease, .. } => {
-                let maker = self.works.get(&lease)?;
-                of(maker, &input.name).filter(|id| maker.offered.contains(id))
-            }
+            Source::Own => of(work, request.number, &input.name),
+            Source::Lease { lease, .. } => of_lease(lease, request.number, &input.name),
         };
         inputs.map(value).collect()
     }
@@ -1116,7 +1180,14 @@ impl World {
             _ => DeviceMicros(u64::from(work.runs).max(1) * 500),
         };
         let parts = work.made.values().map(Vec::len).max().unwrap_or(1);
-        let made = work.made.values().flatten().flatten();
+        let made = work.made.values().flatten().flatten().map(|(_, id)| id);
+        let (inputs, outputs) = match work.start.sequences {
+            0 => (
+                work.inputs.iter().map(theirs).collect(),
+                made.map(theirs).collect(),
+            ),
+            _ => (Vec::new(), transcript(made).iter().map(theirs).collect()),
+        };
         let body = ReceiptBody {
             market: self.market.market(),
             lease,
@@ -1124,8 +1195,8 @@ impl World {
             buyer: found.buyer,
             provider: found.provider,
             graph: theirs(&work.start.graph_of(parts)),
-            inputs: work.inputs.iter().map(theirs).collect(),
-            outputs: made.map(|(_, id)| theirs(id)).collect(),
+            inputs,
+            outputs,
             class: found.class,
             model: found.model.clone(),
             emulated: found.class.emulated,
@@ -1151,6 +1222,17 @@ impl World {
         work.finished = Some(finished.clone());
         work.said
             .push_back(ProviderWord::Finished(Box::new(finished)));
+    }
+
+    /// How many requests some provider has that it has not done.
+    pub fn ahead(&self) -> usize {
+        let open = |work: &Session| {
+            let parts = work.start.parts.len();
+            let made = |number: &u32| work.made.get(number).map_or(0, Vec::len);
+            let open = work.requests.iter().map(|request| request.number);
+            open.filter(|number| made(number) < parts).count()
+        };
+        self.works.values().map(open).max().unwrap_or(0)
     }
 
     /// What holds once the job is over.

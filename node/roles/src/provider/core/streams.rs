@@ -65,7 +65,8 @@ impl ProviderCore {
             let why = "the work has no parts, too many, or other inputs than it names";
             Some(Failure::Limit(why.to_owned()))
         } else {
-            without_source(&start).map(|name| Failure::Input(format!("{name} has no source")))
+            let wrong = without_source(&start).or_else(|| fed_wrongly(&start));
+            wrong.map(|name| Failure::Input(format!("{name} has no source")))
         };
         if let Some(failure) = refused {
             return self.refuse(stream, lease, failure);

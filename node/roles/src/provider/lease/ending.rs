@@ -142,7 +142,8 @@ impl LeaseCore {
         for number in open {
             self.drop_request(shared, number);
         }
-        let contents = std::mem::take(&mut self.pins);
+        let mut contents = std::mem::take(&mut self.pins);
+        contents.extend(self.requests.take_held());
         if !contents.is_empty() {
             shared.act(Action::Release { contents });
         }
@@ -164,6 +165,7 @@ impl LeaseCore {
     /// All of that, and what takes longer to see.
     pub(in crate::provider) fn audit(&self, shared: &SharedState) {
         self.check();
+        self.requests.audit();
         let efforts = shared.efforts(self.id());
         let running = efforts.filter(|effort| matches!(effort, Effort::Run(..)));
         let unended = self.runs.iter().filter(|run| run.ended.is_none());

@@ -318,7 +318,33 @@ impl LeaseCore {
             outputs: made.outputs.clone(),
         };
         shared.send(self.stream, word);
-        for (output, (name, tensor)) in part.outputs.iter().zip(&made.outputs) {
+        self.offer(shared, (number, index), &made.outputs);
+        let contents = self.requests.on_made(number, &made.outputs);
+        if !contents.is_empty() {
+            shared.act(Action::Hold { contents });
+        }
+        let open = self.requests.open.get_mut(&number);
+        let open = open.expect("a request stays open while it is run");
+        (open.at_work, open.part) = (false, index + 1);
+        open.values.extend(made.outputs);
+        if open.part as usize == self.start.parts.len() {
+            self.drop_request(shared, number);
+        }
+        if is_first {
+            self.set_timers(shared);
+        }
+        None
+    }
+
+    /// Tells whoever waits for what a part of a request gave.
+    fn offer(
+        &self,
+        shared: &mut SharedState,
+        (number, index): (u32, u32),
+        made: &[(String, ContentId)],
+    ) {
+        let outputs = self.start.parts[index as usize].outputs.iter();
+        for (output, (name, tensor)) in outputs.zip(made) {
             for (to, consumer) in &output.consumers {
                 let offer = Offer {
                     from: self.lease.id,
@@ -335,17 +361,6 @@ impl LeaseCore {
                 shared.ask(Wait::Work(self.lease.id, effort), action);
             }
         }
-        let open = self.requests.open.get_mut(&number);
-        let open = open.expect("a request stays open while it is run");
-        (open.at_work, open.part) = (false, index + 1);
-        open.values.extend(made.outputs);
-        if open.part as usize == self.start.parts.len() {
-            self.drop_request(shared, number);
-        }
-        if is_first {
-            self.set_timers(shared);
-        }
-        None
     }
 
     /// Bytes that the lease may still make.

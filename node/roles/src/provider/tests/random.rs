@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use souk_market::{Command, Lease, Term};
 
 use super::world::*;
-use crate::lease::{BuyerWord, Failure, Opening};
+use crate::lease::{BuyerWord, Failure, Opening, Request};
 use crate::provider::{Action, Event, StreamId};
 
 /// Something that happens.
@@ -16,7 +16,7 @@ enum Happening {
     },
     Start {
         lease: usize,
-        two: bool,
+        kind: Kind,
         last: bool,
         priority: u8,
     },
@@ -68,13 +68,32 @@ enum Happening {
     Hurry,
 }
 
+/// What a lease is started for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    OnePart,
+    TwoParts,
+    FedHere,
+    FedFromElsewhere,
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    use Kind::*;
+    prop_oneof![
+        Just(OnePart),
+        Just(TwoParts),
+        Just(FedHere),
+        Just(FedFromElsewhere)
+    ]
+}
+
 fn happening() -> impl Strategy<Value = Happening> {
     use Happening::*;
     let any_lease = 0..8_usize;
     prop_oneof![
         4 => (any::<bool>(), 200..60_000_u64).prop_map(|(spot, millis)| Buy { spot, millis }),
-        6 => (any_lease.clone(), any::<bool>(), any::<bool>(), 0..3_u8)
-            .prop_map(|(lease, two, last, priority)| Start { lease, two, last, priority }),
+        6 => (any_lease.clone(), kind(), any::<bool>(), 0..3_u8)
+            .prop_map(|(lease, kind, last, priority)| Start { lease, kind, last, priority }),
         12 => (0..16_usize, 0..8_u8, 0..6_u32)
             .prop_map(|(stream, word, number)| Say { stream, word, number }),
         2 => (0..16_usize).prop_map(|stream| Hang { stream }),
@@ -103,6 +122,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 struct Buyer {
     leases: Vec<Lease>,
     streams: Vec<StreamId>,
+    /// Those of sessions, whose requests may leave out what is fed.
+    sessions: Vec<StreamId>,
 }
 
 fn happens(world: &mut World, buyer: &mut Buyer, happening: Happening) {
@@ -117,20 +138,24 @@ fn happens(world: &mut World, buyer: &mut Buyer, happening: Happening) {
         }
         Happening::Start {
             lease: place,
-            two,
+            kind,
             last,
             priority,
         } => {
             let Some(lease) = lease(buyer, place) else {
                 return;
             };
-            let mut work = match two {
-                true => start_of_two(&lease, last),
-                false => start(&lease, last),
+            let mut work = match kind {
+                Kind::OnePart => start(&lease, last),
+                Kind::TwoParts => start_of_two(&lease, last),
+                Kind::FedHere => start_of_fed(&lease, None),
+                Kind::FedFromElsewhere => start_of_fed(&lease, Some(maker())),
             };
             work.priority = priority;
+            let is_session = work.sequences > 0;
             let stream = world.open(Opening::Start(Box::new(work)));
             buyer.streams.push(stream);
+            buyer.sessions.extend(is_session.then_some(stream));
         }
         Happening::Say {
             stream,
@@ -224,6 +249,7 @@ fn say(world: &mut World, buyer: &Buyer, (stream, word, number): (usize, u8, u32
     let has_finished = world.words(stream).iter().any(|word| word == "finished");
     let word = match word {
         0 | 1 => BuyerWord::Go,
+        2 | 3 if buyer.sessions.contains(&stream) => BuyerWord::Next(step(number, word == 2)),
         2 | 3 => BuyerWord::Next(request(number)),
         4 => BuyerWord::NoMore,
         5 => BuyerWord::Limit {
@@ -236,6 +262,16 @@ fn say(world: &mut World, buyer: &Buyer, (stream, word, number): (usize, u8, u32
         },
     };
     world.say(stream, word);
+}
+
+/// A request of a session, which leaves out what is fed if it may.
+fn step(number: u32, leaves_out: bool) -> Request {
+    let mut request = request(number);
+    request.sequence = u32::from(number == 3);
+    if leaves_out {
+        request.inputs.clear();
+    }
+    request
 }
 
 /// Whatever happened, all is well from now on, and after a while nothing is open.

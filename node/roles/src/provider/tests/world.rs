@@ -13,8 +13,8 @@ use souk_memory::ContentId;
 use crate::clock::{Micros, Now};
 use crate::effect::{Effect, Ticket};
 use crate::lease::{
-    BuyerWord, Failure, Input, Offer, OfferAnswer, Opening, Output, Part, ProviderWord, Request,
-    Source, Start, WorkResult,
+    BuyerWord, Failure, Feedback, Input, Offer, OfferAnswer, Opening, Output, Part, ProviderWord,
+    Request, Source, Start, WorkResult,
 };
 use crate::provider::{
     Action, Answer, Arrival, Config, Event, Fact, MarketView, NotDone, Past, ProviderCore, Report,
@@ -50,6 +50,8 @@ pub struct World {
     /// Places that are open, and runs at work in each.
     pub places: BTreeMap<LeaseId, BTreeSet<Ticket>>,
     pub slots: u32,
+    /// How many sequences leases have that are sessions: so many of their runs go on at once.
+    sequences: BTreeMap<LeaseId, u32>,
     ran: BTreeSet<(LeaseId, u32, u32)>,
     began: BTreeSet<LeaseId>,
     pub is_over: bool,
@@ -137,6 +139,7 @@ impl World {
             pins: BTreeMap::new(),
             places: BTreeMap::new(),
             slots: 1,
+            sequences: BTreeMap::new(),
             ran: BTreeSet::new(),
             began: BTreeSet::new(),
             is_over: false,
@@ -271,9 +274,10 @@ impl World {
             } => {
                 assert!(is_down(self, &|fact| is_began(fact, *lease)), "Began first");
                 assert!(self.ran.insert((*lease, *request, *part)), "it runs once");
+                let slots = self.slots.max(self.sequences[lease]);
                 let runs = self.places.get_mut(lease).expect("it has a place");
                 runs.insert(effect.ticket);
-                assert!(runs.len() <= self.slots as usize, "runs have slots");
+                assert!(runs.len() <= slots as usize, "runs have slots");
             }
             Action::Send {
                 word: ProviderWord::Accepted,
@@ -314,11 +318,19 @@ impl World {
                     *self.pins.entry(*content).or_default() -= 1;
                 }
             }
+            Action::Hold { contents } => {
+                for content in contents {
+                    *self.pins.entry(*content).or_default() += 1;
+                }
+            }
             Action::EndSandbox { lease } => drop(self.places.remove(lease)),
             Action::Tell(report) => self.reports.push(report.clone()),
             Action::Stop(ticket) => self.stop(*ticket),
             Action::Over => self.is_over = true,
-            Action::Hurry { .. } | Action::Learn { .. } => {}
+            Action::Learn { start, .. } => {
+                self.sequences.insert(start.lease, start.sequences);
+            }
+            Action::Hurry { .. } => {}
             Action::Bring { contents, .. } => {
                 for content in contents {
                     *self.pins.entry(content.id).or_default() += 1;
@@ -605,6 +617,7 @@ pub fn part(reads: &[(&str, Source)], gives: &str) -> Part {
     let input = |(name, source): &(&str, Source)| Input {
         name: (*name).to_owned(),
         source: *source,
+        fed: None,
     };
     Part {
         name: format!("the part of {gives}"),
@@ -614,6 +627,7 @@ pub fn part(reads: &[(&str, Source)], gives: &str) -> Part {
         outputs: vec![Output {
             name: gives.to_owned(),
             consumers: Vec::new(),
+            is_wanted: true,
         }],
         flops: 1_000_000,
         expected: Micros::millis(30),
@@ -642,9 +656,10 @@ pub fn start(lease: &Lease, last: bool) -> Start {
 
 /// A start of two parts, of which the second wants `z` of another lease too.
 pub fn start_of_two(lease: &Lease, last: bool) -> Start {
+    let (lease_of_other, provider) = maker();
     let other = Source::Lease {
-        lease: LeaseId(77),
-        provider: account(&key(3)),
+        lease: lease_of_other,
+        provider,
     };
     Start {
         sequences: 0,
@@ -656,10 +671,27 @@ pub fn start_of_two(lease: &Lease, last: bool) -> Start {
     }
 }
 
+/// Who makes what this provider's leases are fed or read, if they do not.
+pub fn maker() -> (LeaseId, AccountKey) {
+    (LeaseId(77), account(&key(3)))
+}
+
+/// The start of a session of two sequences, where `x` is fed: by `y` of its own, or by `z` of
+/// another lease.
+pub fn start_of_fed(lease: &Lease, maker: Option<(LeaseId, AccountKey)>) -> Start {
+    let mut start = Start {
+        sequences: 2,
+        ..start(lease, false)
+    };
+    let name = if maker.is_some() { "z" } else { "y" }.to_owned();
+    start.parts[0].inputs[0].fed = Some(Feedback { name, maker });
+    start
+}
+
 /// An offer of what the second part of such a start wants.
 pub fn offer(lease: &Lease, request: u32) -> Offer {
     Offer {
-        from: LeaseId(77),
+        from: maker().0,
         to: lease.id,
         request,
         name: "z".to_owned(),

@@ -16,9 +16,9 @@ use souk_roles::market::words::Request;
 use super::EffectResult;
 use super::journal::Journal;
 use super::links::Purpose;
-use super::planner::{GIVEN, Shape};
+use super::planner::Shape;
 use super::tricks::Trick;
-use super::work::{Job, demands, limits};
+use super::work::{Job, demands, limits, session};
 use crate::disk::SimDisk;
 use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
@@ -116,7 +116,7 @@ impl World {
         let mut id = account.0.to_vec();
         id.extend(random.draw().to_le_bytes());
         let job = JobId(*ContentId::of(&id).as_bytes());
-        let shape = Shape::new(job, random);
+        let mut shape = Shape::new(job, random);
         let count = match random.below(3) {
             0 => 1,
             _ => random.between(2, 12),
@@ -127,10 +127,7 @@ impl World {
             given.push((self.jobs.contents.make(value, 0), value));
         }
         let mut limits = limits(random);
-        let sequences = match random.chance(250) {
-            true => random.between(1, 3) as u32,
-            false => 0,
-        };
+        let (sequences, left_out) = session(&mut shape, count as u32, random);
         if sequences > 0 {
             limits.copies = 1;
         }
@@ -163,6 +160,7 @@ impl World {
             spec: spec.clone(),
             shape,
             given,
+            left_out,
             next: 0,
             under_way: 0,
             told_no_more: false,
@@ -262,14 +260,16 @@ impl World {
             if job.under_way >= job.spec.window as usize {
                 return;
             }
-            let number = job.next;
-            let inputs = vec![(GIVEN.to_owned(), job.given[number].0)];
+            let number = job.next as u32;
+            let inputs = job.inputs(number);
             job.next += 1;
-            if buyer.safe.answered.contains_key(&request_id(&inputs)) {
+            // What a step of a session brings does not say which it is; none goes on with one.
+            let is_session = job.spec.sequences > 0;
+            if !is_session && buyer.safe.answered.contains_key(&request_id(&inputs)) {
                 continue;
             }
             job.under_way += 1;
-            let mut request = JobRequest::new(number as u32, inputs);
+            let mut request = JobRequest::new(number, inputs);
             request.sequence = request.number.checked_rem(job.spec.sequences).unwrap_or(0);
             self.tell_buyer(actor, Event::NewRequest(request));
         }
@@ -519,6 +519,7 @@ impl World {
             return;
         };
         let Some(job) = &mut buyer.job else { return };
+        self.counts.answers_fed += u64::from(job.left_out.contains(&request));
         job.answers.insert(request, outputs);
         job.under_way = job.under_way.saturating_sub(1);
         self.counts.answers += 1;

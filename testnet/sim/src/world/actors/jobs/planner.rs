@@ -7,7 +7,8 @@ use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::job::Answer;
 use souk_roles::job::plan::{
-    NoPlan, NoPlanKind, Plan, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest, Work,
+    NoPlan, NoPlanKind, Plan, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest,
+    Work,
 };
 
 use super::contents::{computed, number};
@@ -25,6 +26,9 @@ pub const STATE: &str = "state";
 #[derive(Clone)]
 pub struct Shape {
     parts: Vec<ShapePart>,
+    /// In some sessions the part whose value takes the place of what the buyer gives, in a request
+    /// that leaves that out: what it made of the request before.
+    feeds: Option<usize>,
 }
 
 #[derive(Clone)]
@@ -61,7 +65,28 @@ impl Shape {
             }
         };
         let parts = (0..count).map(|n| part(n, random)).collect();
-        Self { parts }
+        let feeds = None;
+        Self { parts, feeds }
+    }
+
+    /// It is a session's: most often a part feeds the first, mostly the last one.
+    pub fn feed(&mut self, random: &mut Random) {
+        let count = self.parts.len();
+        let part = match random.chance(700) {
+            true => count - 1,
+            false => random.place(count),
+        };
+        self.feeds = random.chance(800).then_some(part);
+    }
+
+    /// Whether a request may leave out what the buyer gives.
+    pub fn is_fed(&self) -> bool {
+        self.feeds.is_some()
+    }
+
+    /// What a request that leaves it out reads in its place, by what the one before it came to.
+    pub fn fed(&self, before: &BTreeMap<String, u64>) -> Option<u64> {
+        before.get(&name(self.feeds?)).copied()
     }
 
     fn is_read(&self, n: usize) -> bool {
@@ -174,11 +199,17 @@ impl Shape {
         let input = |read: &usize| PlanInput {
             name: name(*read),
             maker: place(*read),
+            fed: None,
         };
         let mut inputs: Vec<PlanInput> = part.reads.iter().map(input).collect();
         if part.reads.is_empty() {
+            let feedback = |of: usize| {
+                let (part, name) = (place(of)?, name(of));
+                Some(PlanFeedback { part, name })
+            };
+            let fed = self.feeds.and_then(feedback);
             let (name, maker) = (GIVEN.to_owned(), None);
-            inputs.push(PlanInput { name, maker });
+            inputs.push(PlanInput { name, maker, fed });
         }
         let readers = parts
             .iter()

@@ -8,7 +8,7 @@ use souk_roles::clock::Micros;
 use souk_roles::job::{JobSpec, Limits};
 use souk_roles::market::demands::Demands;
 
-use super::planner::Shape;
+use super::planner::{GIVEN, Shape};
 use super::worker::MODEL;
 use crate::random::Random;
 
@@ -18,6 +18,8 @@ pub struct Job {
     pub shape: Shape,
     /// What is given for each request, by its number: the content and its value.
     pub given: Vec<(ContentId, u64)>,
+    /// The requests that leave it out, and are fed by those before them in their sequences.
+    pub left_out: BTreeSet<u32>,
     /// The next request to be given in this life.
     pub next: usize,
     pub under_way: usize,
@@ -40,9 +42,25 @@ impl Job {
 
     /// What the model gives for a request.
     pub fn truth(&self, request: u32) -> Option<BTreeMap<String, u64>> {
-        let (_, value) = self.given.get(request as usize)?;
+        let (_, given) = self.given.get(request as usize)?;
+        let value = match self.left_out.contains(&request) {
+            true => {
+                let before = request.checked_sub(self.spec.sequences)?;
+                self.shape.fed(&self.truth(before)?)?
+            }
+            false => *given,
+        };
         let steps = request.checked_div(self.spec.sequences);
-        Some(self.shape.values(*value, steps.map(u64::from)))
+        Some(self.shape.values(value, steps.map(u64::from)))
+    }
+
+    /// What a request brings.
+    pub fn inputs(&self, request: u32) -> Vec<(String, ContentId)> {
+        let (given, _) = self.given[request as usize];
+        match self.left_out.contains(&request) {
+            true => Vec::new(),
+            false => vec![(GIVEN.to_owned(), given)],
+        }
     }
 
     /// How many answers are where they stay.
@@ -54,6 +72,20 @@ impl Job {
     pub fn requests(&self) -> usize {
         self.given.len()
     }
+}
+
+/// For how many sequences a job is a session, if it is one, and which of its requests leave out
+/// what they are fed.
+pub fn session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u32, BTreeSet<u32>) {
+    if !random.chance(250) {
+        return (0, BTreeSet::new());
+    }
+    let sequences = random.between(1, 3) as u32;
+    shape.feed(random);
+    // Some bring all, some what they must, others now this and now that.
+    let share = [0, 500, 900, 1_000][random.place(4)];
+    let later = (sequences..requests).filter(|_| random.chance(share) && shape.is_fed());
+    (sequences, later.collect())
 }
 
 /// What a buyer will bear.

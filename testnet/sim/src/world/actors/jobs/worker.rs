@@ -312,6 +312,7 @@ impl World {
             }
             Action::Over => self.on_worker_over(actor),
             Action::Hurry { .. }
+            | Action::Hold { .. }
             | Action::Release { .. }
             | Action::Learn { .. }
             | Action::Tell(_) => {}

@@ -3,10 +3,30 @@
 //! Penalties, temperature and filters are applied in the order, and mean, what Hugging Face's tools
 //! apply and mean. The draw is counted: it depends on the seed and the position alone, so whoever
 //! goes on with a text after a failure draws what would have been drawn.
+//!
+//! It is an operator too, `Sample` of the domain `ai.souk`, so that whoever computes logits can
+//! draw from them and logits need not travel. Its inputs are logits, `[.., rows, vocabulary]`, and
+//! the numbers of a way of sampling ([`Sampling::numbers`]); its output is the token of each row,
+//! `[.., rows]`, each row a position further.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
+
+use crate::NodeProto;
+use crate::custom::DOMAIN;
+
+/// The operator.
+pub const OPERATOR: &str = "Sample";
+
+/// Numbers of a way of sampling before those of its bias.
+const NUMBERS: usize = 7;
+
+/// Whether a node draws tokens.
+#[must_use]
+pub fn is_sample(node: &NodeProto) -> bool {
+    (node.operator_domain(), node.op_type()) == (DOMAIN, OPERATOR)
+}
 
 /// How tokens are drawn. The default takes the likeliest.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +77,20 @@ impl Default for Sampling {
             seed: 0,
         }
     }
+}
+
+/// Why tokens are not drawn from logits.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum SampleError {
+    /// The numbers are of no way of sampling.
+    #[error("a way of sampling is 7 numbers, and two for each bias; these are {0}")]
+    Numbers(usize),
+    /// One of them is out of its range.
+    #[error(transparent)]
+    Range(#[from] SamplingError),
+    /// There is nothing to draw from.
+    #[error("the logits are of no token, or one of them is no number")]
+    Logits,
 }
 
 /// What was seen before the token to be drawn.
@@ -126,6 +160,75 @@ impl Sampling {
         }
     }
 
+    /// Whether a draw depends on which tokens were seen, and not on how many alone.
+    #[must_use]
+    pub fn looks_back(&self) -> bool {
+        self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
+    }
+
+    /// The way as numbers, for a first token at a position. Penalties are none of them: who draws
+    /// by numbers knows no history.
+    #[must_use]
+    pub fn numbers(&self, position: u64) -> Vec<f64> {
+        let half = |word: u64| f64::from(word as u32);
+        let mut numbers = vec![
+            self.temperature,
+            self.top_k as f64,
+            self.top_p,
+            self.min_p,
+            half(self.seed),
+            half(self.seed >> 32),
+            position as f64,
+        ];
+        let bias = self.bias.iter();
+        numbers.extend(bias.flat_map(|(token, bias)| [f64::from(*token), *bias]));
+        numbers
+    }
+
+    /// The way that numbers are of, and the position of its first token.
+    ///
+    /// # Errors
+    /// [`SampleError`]: they are of none.
+    pub fn of_numbers(numbers: &[f64]) -> Result<(Self, u64), SampleError> {
+        let wrong = SampleError::Numbers(numbers.len());
+        let (&[temperature, top_k, top_p, min_p, low, high, position], bias) = numbers
+            .split_first_chunk::<NUMBERS>()
+            .ok_or_else(|| wrong.clone())?;
+        let (bias, rest) = bias.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(wrong);
+        }
+        let half = |half: f64| u64::from(half as u32);
+        let sampling = Self {
+            temperature,
+            top_k: top_k as usize,
+            top_p,
+            min_p,
+            bias: bias
+                .iter()
+                .map(|&[token, bias]| (token as u32, bias))
+                .collect(),
+            seed: half(low) | half(high) << 32,
+            ..Self::default()
+        };
+        Ok((sampling.checked()?, position as u64))
+    }
+
+    /// The next token at a position, whatever was seen.
+    ///
+    /// # Errors
+    /// [`SampleError::Logits`].
+    pub fn draw_at(&self, logits: &[f32], position: u64) -> Result<u32, SampleError> {
+        if logits.is_empty() || logits.iter().any(|logit| logit.is_nan()) {
+            return Err(SampleError::Logits);
+        }
+        let history = History {
+            prompt: &[],
+            generated: &[],
+        };
+        Ok(self.drawn(self.scores(logits, history), position))
+    }
+
     /// The next token.
     ///
     /// # Panics
@@ -133,7 +236,7 @@ impl Sampling {
     #[must_use]
     pub fn draw(&self, logits: &[f32], history: History<'_>) -> u32 {
         assert!(!logits.is_empty(), "a vocabulary has tokens");
-        self.drawn(self.scores(logits, history), history)
+        self.drawn(self.scores(logits, history), history.position())
     }
 
     /// The next token among those that are allowed; none where no logit of theirs is a number.
@@ -146,15 +249,15 @@ impl Sampling {
     ) -> Option<u32> {
         let mut scores = self.scores(logits, history);
         scores.retain(|(token, score)| *score > f64::NEG_INFINITY && is_allowed(*token));
-        (!scores.is_empty()).then(|| self.drawn(scores, history))
+        (!scores.is_empty()).then(|| self.drawn(scores, history.position()))
     }
 
-    fn drawn(&self, scores: Vec<(u32, f64)>, history: History<'_>) -> u32 {
+    fn drawn(&self, scores: Vec<(u32, f64)>, position: u64) -> u32 {
         if self.temperature == 0.0 {
             return likeliest(&scores);
         }
         let shares = self.shares(scores);
-        let point = uniform(self.seed, history.position());
+        let point = uniform(self.seed, position);
         let mut below = 0.0;
         for &(token, share) in &shares {
             below += share;
@@ -455,7 +558,44 @@ mod tests {
         assert_eq!(bias, "logit bias");
     }
 
+    #[test]
+    fn numbers_that_are_of_no_way_are_refused() {
+        let refused = |numbers: &[f64]| Sampling::of_numbers(numbers).unwrap_err();
+        assert_eq!(refused(&[]), SampleError::Numbers(0));
+        let mut numbers = Sampling::default().numbers(3);
+        numbers.push(1.0);
+        assert_eq!(refused(&numbers), SampleError::Numbers(8));
+        numbers.push(f64::NAN);
+        assert!(matches!(refused(&numbers), SampleError::Range(_)));
+        let greedy = Sampling::default();
+        assert_eq!(greedy.draw_at(&[], 0), Err(SampleError::Logits));
+        assert_eq!(
+            greedy.draw_at(&[0.0, f32::NAN], 0),
+            Err(SampleError::Logits)
+        );
+    }
+
     proptest! {
+        /// By its numbers the same is drawn, without history.
+        #[test]
+        fn a_way_and_its_numbers_draw_the_same(
+            logits in prop::collection::vec(-9.0f32..9.0, 1..40), seed in any::<u64>(),
+            temperature in 0.0..2.0, (top_k, top_p, min_p) in (0usize..9, 0.1..=1.0, 0.0..0.5),
+            before in prop::collection::vec(any::<u32>(), 0..9), bias in -4.0..4.0,
+        ) {
+            let temperature = if temperature < 0.5 { 0.0 } else { temperature };
+            let bias = BTreeMap::from([(1, bias)]);
+            let sampling =
+                Sampling { temperature, top_k, top_p, min_p, seed, bias, ..Sampling::default() };
+            prop_assert!(!sampling.looks_back());
+            let history = History { prompt: &before, generated: &[] };
+            let numbers = sampling.numbers(before.len() as u64);
+            let (read, position) = Sampling::of_numbers(&numbers).unwrap();
+            prop_assert_eq!(&read, &sampling);
+            let drawn = read.draw_at(&logits, position);
+            prop_assert_eq!(drawn, Ok(sampling.draw(&logits, history)));
+        }
+
         /// Among all tokens the same is drawn as before there were others; among some, one of them.
         #[test]
         fn what_is_drawn_is_allowed_and_of_all_the_same(

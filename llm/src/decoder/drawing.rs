@@ -1,0 +1,87 @@
+//! A decoder that draws the tokens after its rows itself.
+//!
+//! Logits are hundreds of times what a token is, so they are told where they are asked for alone.
+//! The token is fed to the next request, which may leave its own out.
+
+use bytes::Bytes;
+use souk_memory::DType;
+use souk_onnx::custom::DOMAIN;
+use souk_onnx::{
+    DecodeError, Dimension, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto, decode,
+    encode, sampling, states,
+};
+
+use super::{LOGITS, TOKENS};
+
+/// Which of the logits are told: `[told]`.
+pub const TOLD: &str = "told_rows";
+/// How the token after each of the rows is drawn: `[numbers]`, as
+/// [`Sampling::numbers`](crate::sampling::Sampling::numbers) has them.
+pub const SAMPLING: &str = "sampling";
+/// What is drawn: `[1, rows]`.
+pub const DRAWN: &str = "drawn";
+
+/// The logits of all rows.
+const LOGITS_ALL: &str = "logits.all";
+
+/// The model of a decoder, of which tokens are drawn and logits told: its outputs that are no
+/// states are then [`DRAWN`] and those of [`LOGITS`] that are asked for.
+///
+/// # Errors
+/// [`DecodeError`]: it is no model.
+pub fn drawing(model: Bytes) -> Result<Bytes, DecodeError> {
+    let mut model = decode(model)?;
+    model.opset_import.push(OperatorSetIdProto {
+        domain: Some(DOMAIN.to_owned()),
+        version: Some(1),
+    });
+    draw(model.graph.get_or_insert_default());
+    Ok(encode(&model))
+}
+
+fn draw(graph: &mut GraphProto) {
+    let outputs = graph.node.iter_mut().flat_map(|node| &mut node.output);
+    for name in outputs.filter(|name| *name == LOGITS) {
+        LOGITS_ALL.clone_into(name);
+    }
+    let told = NodeProto {
+        attribute: vec![super::nodes::integer("axis", 1)],
+        ..named(NodeProto::of("Gather", &[LOGITS_ALL, TOLD], LOGITS))
+    };
+    let drawn = NodeProto {
+        domain: Some(DOMAIN.to_owned()),
+        metadata_props: vec![states::fed_entry(0, TOKENS)],
+        ..named(NodeProto::of(
+            sampling::OPERATOR,
+            &[LOGITS_ALL, SAMPLING],
+            DRAWN,
+        ))
+    };
+    graph.node.extend([told, drawn]);
+    let symbol = |name: &str| vec![Dimension::symbol(name)];
+    let port = |name: &str, dtype: DType, dims| {
+        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims))
+    };
+    graph.input.extend([
+        port(TOLD, DType::I64, symbol("told")),
+        port(SAMPLING, DType::F64, symbol("numbers")),
+    ]);
+    for logits in graph.output.iter_mut().filter(|port| port.name() == LOGITS) {
+        let shape = logits.tensor_type().and_then(|it| it.shape.clone());
+        let mut dims = shape.map_or_else(Vec::new, |shape| shape.dim);
+        if let Some(rows) = dims.get_mut(1) {
+            *rows = Dimension::symbol("told");
+        }
+        *logits = port(LOGITS, DType::F32, dims);
+    }
+    let rows = vec![Dimension::fixed(1), Dimension::symbol("rows")];
+    graph.output.insert(0, port(DRAWN, DType::I64, rows));
+}
+
+/// A node called as its output.
+fn named(node: NodeProto) -> NodeProto {
+    NodeProto {
+        name: node.output.first().cloned(),
+        ..node
+    }
+}

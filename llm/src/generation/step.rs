@@ -1,0 +1,142 @@
+//! A step as a decoder is asked for it.
+
+use std::collections::BTreeMap;
+
+use souk_memory::Tensor;
+
+use crate::decoder::{LENGTH, POSITIONS, ROWS, SAMPLING, TOKENS, TOLD, WRITE};
+use crate::sampling::Sampling;
+
+/// Tokens that are added to a sequence, and what is wanted after them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Where they begin; what came after that no longer counts.
+    pub after: usize,
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// After which of them a token is drawn.
+    pub rows: Vec<usize>,
+    /// After which of those rows logits are told.
+    pub told: Vec<usize>,
+    /// How tokens are drawn, as [`Sampling::numbers`].
+    pub sampling: Vec<f64>,
+}
+
+impl Step {
+    fn new(tokens: &[u32], after: usize, rows: Vec<usize>) -> Self {
+        let position = after + rows.first().map_or(0, |row| row + 1);
+        Self {
+            after,
+            tokens: tokens.to_vec(),
+            rows,
+            told: Vec::new(),
+            sampling: Sampling::default().numbers(position as u64),
+        }
+    }
+
+    /// The likeliest token after the last one.
+    #[must_use]
+    pub fn last(tokens: &[u32], after: usize) -> Self {
+        Self::new(tokens, after, vec![tokens.len().saturating_sub(1)])
+    }
+
+    /// The likeliest token after each.
+    #[must_use]
+    pub fn all(tokens: &[u32], after: usize) -> Self {
+        Self::new(tokens, after, (0..tokens.len()).collect())
+    }
+
+    /// The same, with the logits of all rows.
+    #[must_use]
+    pub fn told(self) -> Self {
+        let told = (0..self.rows.len()).collect();
+        Self { told, ..self }
+    }
+
+    /// The same, drawn as `sampling` says; its penalties are left out.
+    #[must_use]
+    pub fn drawn(self, sampling: &Sampling) -> Self {
+        let position = self.after + self.rows.first().map_or(0, |row| row + 1);
+        let sampling = sampling.numbers(position as u64);
+        Self { sampling, ..self }
+    }
+
+    /// The step that goes on with the token that this one draws, if it draws one after its last:
+    /// which one is not known yet.
+    #[must_use]
+    pub fn after_it(&self) -> Option<Self> {
+        let count = self.tokens.len().max(1);
+        let (sampling, position) = Sampling::of_numbers(&self.sampling).ok()?;
+        (self.rows == [count - 1] && self.told.is_empty()).then(|| Self {
+            after: self.after + count,
+            tokens: Vec::new(),
+            rows: vec![0],
+            told: Vec::new(),
+            sampling: sampling.numbers(position + 1),
+        })
+    }
+
+    /// Whether its tokens are known.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// What a decoder is given for it. A token that is not known is 0.
+    #[must_use]
+    pub fn inputs(&self) -> BTreeMap<String, Tensor> {
+        let integers = |dims: &[usize], values: Vec<i64>| {
+            Tensor::from_vec(dims, values).expect("as many as the sizes say")
+        };
+        let places = |rows: &[usize]| {
+            let places = rows.iter().map(|&row| row as i64).collect();
+            integers(&[rows.len()], places)
+        };
+        let unknown = [0];
+        let tokens = match self.is_known() {
+            true => &self.tokens[..],
+            false => &unknown,
+        };
+        let (each, next) = (tokens.len(), self.after + tokens.len());
+        let ids = tokens.iter().map(|&token| i64::from(token)).collect();
+        let positions = (self.after..next).map(|at| at as i64).collect();
+        let numbers = Tensor::from_vec([self.sampling.len()], self.sampling.clone());
+        let inputs = [
+            (TOKENS, integers(&[1, each], ids)),
+            (POSITIONS, integers(&[1, each], positions)),
+            (WRITE, places(&[self.after])),
+            (LENGTH, places(&[next])),
+            (ROWS, places(&self.rows)),
+            (TOLD, places(&self.told)),
+            (SAMPLING, numbers.expect("as many as there are")),
+        ];
+        inputs
+            .map(|(name, tensor)| (name.to_owned(), tensor))
+            .into()
+    }
+
+    /// The step that a decoder is given so.
+    #[must_use]
+    pub fn of_inputs(inputs: &BTreeMap<String, Tensor>) -> Self {
+        let integers = |name: &str| {
+            let values = inputs.get(name).and_then(|it| it.to_vec::<i64>().ok());
+            let values = values.unwrap_or_default().into_iter();
+            values.filter_map(|it| usize::try_from(it).ok())
+        };
+        let tokens = integers(TOKENS).filter_map(|it| u32::try_from(it).ok());
+        let sampling = inputs.get(SAMPLING).and_then(|it| it.to_vec().ok());
+        Self {
+            after: integers(WRITE).next().unwrap_or_default(),
+            tokens: tokens.collect(),
+            rows: integers(ROWS).collect(),
+            told: integers(TOLD).collect(),
+            sampling: sampling.unwrap_or_default(),
+        }
+    }
+}
+
+/// What a decoder is given to add tokens after so many, for the logits after these of them.
+#[must_use]
+pub fn inputs(tokens: &[u32], after: usize, rows: &[usize]) -> BTreeMap<String, Tensor> {
+    Step::new(tokens, after, rows.to_vec()).told().inputs()
+}

@@ -1,0 +1,172 @@
+//! What the requests of a session leave to those after them: one may leave an input out, which then
+//! is what the request before it in its sequence made.
+//!
+//! A value is kept for the last request of each sequence, which another may follow, and for each
+//! that comes right before an open one: so many as there are sequences and requests in a window.
+
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
+
+use serde::Serialize;
+use souk_market::{AccountKey, LeaseId};
+use souk_memory::ContentId;
+
+use crate::lease::{Feedback, Request, Source, Start};
+
+/// The feeding from request to request of one lease.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Feeds {
+    /// What inputs are fed, by their names.
+    inputs: BTreeMap<String, Feedback>,
+    /// The last request of each sequence.
+    last: BTreeMap<u32, u32>,
+    /// The open requests, by those before them in their sequences.
+    after: BTreeMap<u32, u32>,
+    /// What was made here of a request and is held for the one after it, by name.
+    held: BTreeMap<(u32, String), ContentId>,
+}
+
+impl Feeds {
+    pub(super) fn new(start: &Start) -> Feeds {
+        let inputs = start.parts.iter().flat_map(|part| &part.inputs);
+        let fed = inputs.filter_map(|input| Some((input.name.clone(), input.fed.clone()?)));
+        Feeds {
+            inputs: fed.collect(),
+            last: BTreeMap::new(),
+            after: BTreeMap::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a sequence has had a request.
+    pub(super) fn has_begun(&self, sequence: u32) -> bool {
+        self.last.contains_key(&sequence)
+    }
+
+    /// A request is open, the next of its sequence.
+    pub(super) fn open(&mut self, request: &Request) {
+        let before = self.last.insert(request.sequence, request.number);
+        self.after.extend(before.map(|it| (it, request.number)));
+    }
+
+    /// A request is over: what was held for it, and is for no other.
+    pub(super) fn close(&mut self, number: u32) -> Vec<ContentId> {
+        self.after.retain(|_, after| *after != number);
+        let held = std::mem::take(&mut self.held).into_iter();
+        let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            held.partition(|((request, _), _)| self.is_feeding(*request));
+        self.held = kept;
+        gone.into_values().collect()
+    }
+
+    /// All that is held, of a lease that is over.
+    pub(super) fn take_held(&mut self) -> Vec<ContentId> {
+        std::mem::take(&mut self.held).into_values().collect()
+    }
+
+    /// Whether another request may still be fed by this one.
+    fn is_feeding(&self, request: u32) -> bool {
+        self.after.contains_key(&request) || self.last.values().any(|last| *last == request)
+    }
+
+    /// The open request that this one feeds.
+    pub(super) fn after(&self, request: u32) -> Option<u32> {
+        self.after.get(&request).copied()
+    }
+
+    /// The request that an open one is fed by.
+    pub(super) fn before(&self, request: u32) -> Option<u32> {
+        let mut open = self.after.iter();
+        open.find(|(_, after)| **after == request)
+            .map(|(before, _)| *before)
+    }
+
+    /// Whether a value of a request that another lease makes may still feed one.
+    pub(super) fn is_kept(&self, request: u32, name: &str) -> bool {
+        self.is_feeding(request) && self.made_elsewhere().any(|(_, fed, _)| fed == name)
+    }
+
+    /// What other leases feed: the input, the value's name, and who makes it.
+    pub(super) fn made_elsewhere(
+        &self,
+    ) -> impl Iterator<Item = (&str, &str, (LeaseId, AccountKey))> {
+        let inputs = self.inputs.iter();
+        inputs.filter_map(|(input, fed)| Some((input.as_str(), fed.name.as_str(), fed.maker?)))
+    }
+
+    /// What this lease feeds: the input and the value's name.
+    fn made_here(&self) -> impl Iterator<Item = (&str, &str)> {
+        let here = self.inputs.iter().filter(|(_, fed)| fed.maker.is_none());
+        here.map(|(input, fed)| (input.as_str(), fed.name.as_str()))
+    }
+
+    /// A part of a request made this: what of it is held from now on for the request after it.
+    pub(super) fn hold(&mut self, request: u32, made: &[(String, ContentId)]) -> Vec<ContentId> {
+        if !self.is_feeding(request) {
+            return Vec::new();
+        }
+        let is_fed = |name: &str| self.made_here().any(|(_, fed)| fed == name);
+        let mut fed: Vec<_> = made.iter().filter(|(name, _)| is_fed(name)).collect();
+        // A start may name one output twice.
+        fed.retain(|(name, id)| {
+            let slot = self.held.entry((request, name.clone()));
+            let is_new = matches!(slot, Entry::Vacant(_));
+            slot.or_insert(*id);
+            is_new
+        });
+        fed.into_iter().map(|(_, id)| *id).collect()
+    }
+
+    /// The inputs that a request feeds by what is held of it.
+    pub(super) fn held(&self, request: u32) -> Vec<(String, ContentId)> {
+        let value = |name: &str| self.held.get(&(request, name.to_owned())).copied();
+        let inputs = self.made_here();
+        inputs
+            .filter_map(|(input, name)| Some((input.to_owned(), value(name)?)))
+            .collect()
+    }
+
+    /// Asserts what holds between two steps.
+    pub(super) fn audit(&self) {
+        let mut held = self.held.keys();
+        assert!(
+            held.all(|(request, _)| self.is_feeding(*request)),
+            "what feeds nobody is let go"
+        );
+    }
+}
+
+/// The first input that is fed otherwise than it may be: in a session what the buyer holds may be
+/// fed, and that alone, by one value, which some part here makes or one other lease.
+pub(super) fn fed_wrongly(start: &Start) -> Option<&str> {
+    let outputs = start.parts.iter().flat_map(|part| &part.outputs);
+    let own: BTreeSet<&str> = outputs.map(|output| output.name.as_str()).collect();
+    let inputs = || start.parts.iter().flat_map(|part| &part.inputs);
+    let mut makers = BTreeMap::new();
+    for input in inputs() {
+        if let Source::Lease { lease, provider } = input.source {
+            makers.entry(&input.name).or_insert((lease, provider));
+        }
+    }
+    let mut values = BTreeMap::new();
+    for input in inputs() {
+        let is_held = input.source == Source::Buyer;
+        let is_one = !is_held || *values.entry(&input.name).or_insert(&input.fed) == &input.fed;
+        let is_made = match &input.fed {
+            None => true,
+            Some(Feedback { name, maker: None }) => is_held && own.contains(name.as_str()),
+            Some(Feedback {
+                name,
+                maker: Some(maker),
+            }) => {
+                let is_other = maker.0 != start.lease && !own.contains(name.as_str());
+                is_held && is_other && *makers.entry(name).or_insert(*maker) == *maker
+            }
+        };
+        let is_of_session = input.fed.is_none() || start.sequences > 0;
+        if !(is_one && is_made && is_of_session) {
+            return Some(&input.name);
+        }
+    }
+    None
+}
