@@ -22,6 +22,9 @@ pub const OPERATOR: &str = "Sample";
 /// Numbers of a way of sampling before those of its bias.
 const NUMBERS: usize = 7;
 
+/// The largest whole number that all those below are told apart from.
+const WHOLE_MAX: f64 = (1_u64 << 53) as f64;
+
 /// Whether a node draws tokens.
 #[must_use]
 pub fn is_sample(node: &NodeProto) -> bool {
@@ -198,20 +201,22 @@ impl Sampling {
         if !rest.is_empty() {
             return Err(wrong);
         }
-        let half = |half: f64| u64::from(half as u32);
+        let bias = bias.iter().map(|&[token, bias]| {
+            let token = whole("a token", token, f64::from(u32::MAX))?;
+            Ok((token as u32, bias))
+        });
+        let half = |half: f64| whole("half of the seed", half, f64::from(u32::MAX));
         let sampling = Self {
             temperature,
-            top_k: top_k as usize,
+            top_k: whole("top-k", top_k, WHOLE_MAX)? as usize,
             top_p,
             min_p,
-            bias: bias
-                .iter()
-                .map(|&[token, bias]| (token as u32, bias))
-                .collect(),
-            seed: half(low) | half(high) << 32,
+            bias: bias.collect::<Result<_, SamplingError>>()?,
+            seed: half(low)? | half(high)? << 32,
             ..Self::default()
         };
-        Ok((sampling.checked()?, position as u64))
+        let position = whole("the position", position, WHOLE_MAX)?;
+        Ok((sampling.checked()?, position))
     }
 
     /// The next token at a position, whatever was seen.
@@ -394,6 +399,14 @@ impl LogProbabilities {
     }
 }
 
+/// A number that is whole and no more than `most`.
+fn whole(name: &'static str, value: f64, most: f64) -> Result<u64, SamplingError> {
+    let range = "a whole number";
+    let is_whole = (0.0..=most).contains(&value) && value.fract() == 0.0;
+    let refused = SamplingError { name, value, range };
+    is_whole.then_some(value as u64).ok_or(refused)
+}
+
 /// The first of the largest.
 fn likeliest(scores: &[(u32, f64)]) -> u32 {
     let mut best = scores[0];
@@ -567,6 +580,17 @@ mod tests {
         assert_eq!(refused(&numbers), SampleError::Numbers(8));
         numbers.push(f64::NAN);
         assert!(matches!(refused(&numbers), SampleError::Range(_)));
+        for (at, value) in [
+            (1, -1.0),
+            (4, 0.5),
+            (5, 5e9),
+            (6, f64::INFINITY),
+            (6, 1e300),
+        ] {
+            let mut numbers = Sampling::default().numbers(3);
+            numbers[at] = value;
+            assert!(matches!(refused(&numbers), SampleError::Range(_)), "{at}");
+        }
         let greedy = Sampling::default();
         assert_eq!(greedy.draw_at(&[], 0), Err(SampleError::Logits));
         assert_eq!(
