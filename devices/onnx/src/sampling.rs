@@ -312,7 +312,10 @@ impl Sampling {
         }
         if self.min_p > 0.0 {
             let least = self.min_p * shares[0].1;
-            shares.retain(|(_, share)| *share >= least);
+            // The likeliest stays, be it no number: logits may be infinite.
+            let kept = shares.iter().take_while(|(_, share)| *share >= least);
+            let kept = kept.count().max(1);
+            shares.truncate(kept);
             normalise(&mut shares);
         }
         shares
@@ -592,6 +595,10 @@ mod tests {
             assert!(matches!(refused(&numbers), SampleError::Range(_)), "{at}");
         }
         let greedy = Sampling::default();
+        let narrow = with(|it| it.min_p = 0.5);
+        for odd in [f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(narrow.draw_at(&[odd; 3], 0).is_ok_and(|token| token < 3));
+        }
         assert_eq!(greedy.draw_at(&[], 0), Err(SampleError::Logits));
         assert_eq!(
             greedy.draw_at(&[0.0, f32::NAN], 0),

@@ -168,8 +168,11 @@ impl<A> SessionSequence<A> {
         if is_stale {
             return None;
         }
-        if let Some(next) = self.given.front_mut() {
-            next.step.tokens = vec![drawn(&outputs)?];
+        match (self.given.front_mut(), drawn(&outputs)) {
+            (Some(next), Some(token)) => next.step.tokens = vec![token],
+            // Who asked hears what is wrong with it; nothing can go on with it.
+            (_, None) => self.given.iter_mut().for_each(|it| it.is_stale = true),
+            (None, Some(_)) => {}
         }
         let Some((asked, waiting)) = self.asked.take() else {
             self.early.push_back((step, outputs));
@@ -261,6 +264,21 @@ mod tests {
         }
         let (waiting, outputs) = sequence.on_done(drew(3), &mut reach(2)).unwrap();
         assert_eq!((waiting, drawn(&outputs)), (2, Some(3)));
+    }
+
+    #[test]
+    fn a_step_that_drew_no_token_is_answered_and_nothing_goes_on_with_it() {
+        let mut sequence = SessionSequence::new(64);
+        ask(&mut sequence, Step::last(&[4, 5], 0), 1);
+        give(&mut sequence, 3);
+        let (waiting, _) = sequence.on_done(drew(-1), &mut reach(3)).unwrap();
+        assert_eq!(waiting, 1);
+        ask(&mut sequence, Step::last(&[6], 2), 2);
+        assert_eq!(give(&mut sequence, 1), [(2, true)]);
+        for stale in [7, 8] {
+            assert!(sequence.on_done(drew(stale), &mut reach(3)).is_none());
+        }
+        assert!(sequence.on_done(drew(9), &mut reach(3)).is_some());
     }
 
     #[test]
