@@ -112,6 +112,11 @@ pub struct PlaceArgs {
     /// a round to the providers, each costs its logits on the way back. The text is the same.
     #[arg(long, default_value_t = 0, value_name = "TOKENS")]
     pub draft: usize,
+    /// Have so many sessions make each token, none with a provider of another's, and compare; where
+    /// two differ, a third decides. Each costs a third of the budget at most.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "here",
+        value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub verify: u8,
     /// Threads of this machine; as many as there are cores unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub threads: Option<u32>,

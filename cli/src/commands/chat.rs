@@ -19,7 +19,8 @@ use super::generate::say;
 use super::texts::{self, Place, SessionSize, Voice, Wish, WrittenText};
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
-use crate::{show, stop};
+use crate::show;
+use crate::stop::{self, StopSign};
 
 /// Lines that may wait: who types is slower, and a pipe waits.
 const LINES_MAX: usize = 16;
@@ -34,7 +35,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     // A model that was taught no conversation is refused before anything is typed.
     let first = [&messages[..], &[texts::message("user", "")]].concat();
     voice.conversation(&first)?;
-    let stop = Arc::<Notify>::default();
+    let stop = StopSign::new();
     let (market, model) = ((folder, output), (model, voice.room));
     let size = SessionSize {
         tokens: args.session.session,
@@ -162,7 +163,7 @@ struct Interrupts {
     told: Arc<Notify>,
 }
 
-fn interrupts(stop: Arc<Notify>) -> Interrupts {
+fn interrupts(stop: StopSign) -> Interrupts {
     let (answering, told) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
     let mut requests = stop::Requests::new();
     let is_typed = std::io::stdin().is_terminal();
@@ -172,7 +173,7 @@ fn interrupts(stop: Arc<Notify>) -> Interrupts {
             requests.next().await;
             if !is_answering.swap(false, Ordering::SeqCst) {
                 // Whichever waits hears of it: a step that does not come, or the prompt.
-                stop.notify_waiters();
+                stop.give();
                 at_prompt.notify_waiters();
             } else if !is_typed {
                 // Nobody is there to go on.

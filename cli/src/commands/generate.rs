@@ -2,19 +2,18 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 use souk_llm::grammar::Grammar;
 use souk_llm::model::LanguageModel;
 use souk_node::market::Receipt;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
 use super::texts::{self, Place, SessionSize, TextForm, Voice, Wish, WrittenText, refused};
 use crate::args::{GenerateArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::{show, stop};
+use crate::show;
+use crate::stop::{self, StopSign};
 
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {
@@ -32,7 +31,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         likeliest: None,
         is_wanted: &|| true,
     };
-    let stop = Arc::<Notify>::default();
+    let stop = StopSign::new();
     let size = SessionSize {
         tokens: prompt.len() + args.tokens,
         sequences: 1,
@@ -45,7 +44,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         let mut asked = stop::Requests::new();
         tokio::spawn(async move {
             asked.next().await;
-            stop.notify_one();
+            stop.give();
         });
     }
     let written = tokio::task::block_in_place(|| -> Result<WrittenText, Failure> {

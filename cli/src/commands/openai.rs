@@ -23,13 +23,13 @@ use axum::{Json, Router};
 use serde_json::{Map, Value, json};
 use souk_gateway::{Body, Door, DoorError, DoorKey, JSON_BYTES_MAX, Problem, from_here};
 use souk_testnet::process::READY;
-use tokio::sync::Notify;
 
 use super::serve::from_tokens;
 use super::texts::{self, Place, SessionSize, Voice};
 use crate::args::{OpenaiArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::{show, stop};
+use crate::show;
+use crate::stop::{self, StopSign};
 use answer::Shape;
 use calling::Calling;
 use desk::{Desk, TextOrder};
@@ -57,7 +57,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let (model, voice) = texts::open(&args.model, args.place.context)?;
     let name = voice.card.name.clone();
     let door = Door::at(args.listen).await.map_err(from_door)?;
-    let stop = Arc::<Notify>::default();
+    let stop = StopSign::new();
     let (market, model) = ((folder, output), (model, voice.room));
     let size = SessionSize {
         tokens: args.session.session,
@@ -99,7 +99,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let done = tokio::select! {
         done = &mut working => done,
         () = requests.next() => {
-            stop.notify_one();
+            stop.give();
             working.await
         }
     };

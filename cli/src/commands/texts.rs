@@ -3,7 +3,9 @@
 
 mod forms;
 mod market_session;
+mod panel;
 mod place;
+mod session_sellers;
 mod session_sequence;
 mod steps;
 mod told_tokens;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use souk_node::memory::{Tensor, safetensors};
 
-use crate::common::{Market, SOUK, kill};
+use crate::common::{Market, Ran, SOUK, kill};
 
 /// Tokens of a text.
 const TOKENS: &str = "24";
@@ -95,6 +95,10 @@ pub fn model(market: &Market) -> String {
 }
 
 fn generated(market: &Market, model: &str, more: &[&str]) -> Value {
+    run(market, model, more).done()
+}
+
+fn run(market: &Market, model: &str, more: &[&str]) -> Ran {
     let prompt = [PROMPT; TIMES].join(" ");
     let asked = [
         "generate",
@@ -107,7 +111,19 @@ fn generated(market: &Market, model: &str, more: &[&str]) -> Value {
         "--seed",
         "4",
     ];
-    market.souk(&[&asked[..], more].concat()).done()
+    market.souk(&[&asked[..], more].concat())
+}
+
+/// Those who are paid.
+fn sellers(text: &Value) -> BTreeSet<String> {
+    let receipts = text["receipts"].as_array().expect("a list").iter();
+    let sellers = receipts.map(|it| {
+        it["body"]["provider"]
+            .as_str()
+            .expect("an account")
+            .to_owned()
+    });
+    sellers.collect()
 }
 
 fn sum(receipts: &Value) -> u64 {
@@ -131,8 +147,7 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
         assert_eq!(sold["text"], here["text"]);
         let receipts = sold["receipts"].as_array().unwrap();
         // On a busy machine a text may go on in another session, of others.
-        let sellers = receipts.iter().map(|it| it["body"]["provider"].to_string());
-        let sellers: BTreeSet<String> = sellers.collect();
+        let sellers = sellers(&sold);
         assert!(sellers.len() >= providers.parse().unwrap(), "{sellers:?}");
         for receipt in receipts {
             let body = &receipt["body"];
@@ -152,6 +167,38 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
     let drafted = market.souk(&[&asked[..], &more].concat()).done();
     assert_eq!(drafted["tokens"], plain["tokens"]);
     assert!(drafted["accepted"].as_u64().unwrap() > 0, "{drafted}");
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_text_that_two_make_is_the_right_one_though_one_of_them_lies() {
+    let market = Market::up();
+    let model = model(&market);
+    let here = generated(&market, &model, &["--here"]);
+    let verified = ["--verify", "2", "--budget", "90"];
+    let honest = generated(&market, &model, &verified);
+    assert_eq!(honest["tokens"], here["tokens"]);
+    let two = sellers(&honest);
+    assert!(two.len() >= 2, "nobody is compared with himself: {honest}");
+    let all = ["provider-1", "provider-2", "provider-3", "provider-4"];
+    let liar = all
+        .into_iter()
+        .find(|name| two.contains(&market.account_of(name)));
+    let liar = liar.expect("it is one of the testnet's");
+    market.set_in_provider(liar, &[("fault", "lie".into()), ("fault_after", 5.into())]);
+    let judged = run(&market, &model, &verified);
+    let told = judged.stderr.clone();
+    let judged = judged.done();
+    assert_eq!(judged["tokens"], here["tokens"], "{told}");
+    assert_eq!(judged["text"], here["text"]);
+    let asked = sellers(&judged).contains(&market.account_of(liar));
+    let line = told.lines().find(|line| line.contains("is outvoted"));
+    assert_eq!(asked, line.is_some(), "{told}");
+    assert!(
+        line.is_none_or(|line| line.starts_with(&format!("{liar} "))),
+        "{told}"
+    );
+    assert!(asked, "the same two are chosen as before: {told}");
     market.assert_escrow_returns();
 }
 

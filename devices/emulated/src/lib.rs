@@ -50,6 +50,7 @@ use souk_host::busy::Busy;
 use souk_memory::Tensor;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
+use souk_onnx::sampling::is_sample;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::{Work, computes};
 use souk_vocabulary::processor::session::{Session, State as SessionState};
@@ -198,10 +199,12 @@ impl EmulatedDevice {
         self
     }
 
-    /// Refuses arithmetic in a type that the described device does not compute in.
+    /// Refuses arithmetic in a type that the described device does not compute in. Tokens are drawn
+    /// by the host, in whatever it has.
     fn refuse_unknown_types(&self, subgraph: &Subgraph) -> Result<(), CompileError> {
         let graph = Graph::bind(subgraph)?;
-        for node in graph.nodes().iter().filter(|node| computes(node.op_type())) {
+        let computing = |node: &&NodeProto| computes(node.op_type()) && !is_sample(node);
+        for node in graph.nodes().iter().filter(computing) {
             let typed = node.input.iter().filter_map(|name| graph.dtypes.get(name));
             for &dtype in typed.filter(|dtype| dtype.is_float()) {
                 if self.profile.operations_per_second(dtype).is_none() {
@@ -437,8 +440,11 @@ fn fraction(seed: u64, run: u64, purpose: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use souk_memory::DType;
+    use souk_onnx::OperatorSetIdProto;
+    use souk_onnx::custom::DOMAIN;
+    use souk_onnx::sampling::{OPERATOR, Sampling};
     use souk_onnx::states::StatePort;
-    use souk_testing::{product, product_inputs};
+    use souk_testing::{model, named, node, product, product_inputs, subgraph};
     use souk_vocabulary::profile::Throughput;
 
     use super::*;
@@ -625,6 +631,34 @@ mod tests {
                 .ends_with("is not supported: not in f32"),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn a_device_of_no_doubles_draws_tokens_by_numbers_that_are() {
+        let device = device(at_once());
+        assert!(device.profile().operations_per_second(DType::F64).is_none());
+        let mut sample = node(OPERATOR, &["logits", "sampling"], &["drawn"]);
+        sample.domain = Some(DOMAIN.to_owned());
+        let inputs = [("logits", DType::F32), ("sampling", DType::F64)];
+        let mut drawing = model(vec![sample], &inputs, &[("drawn", DType::I64)], &[]);
+        drawing.opset_import.push(OperatorSetIdProto {
+            domain: Some(DOMAIN.to_owned()),
+            version: Some(1),
+        });
+        let numbers = Sampling::default().numbers(0);
+        let given = named(&[
+            (
+                "logits",
+                Tensor::from_vec([1, 3], vec![0f32, 2.0, 1.0]).unwrap(),
+            ),
+            (
+                "sampling",
+                Tensor::from_vec([numbers.len()], numbers).unwrap(),
+            ),
+        ]);
+        let program = device.compile(&subgraph(&drawing)).unwrap();
+        let drawn = program.run(&given).unwrap();
+        assert_eq!(drawn.outputs["drawn"].to_vec::<i64>().unwrap(), [1]);
     }
 
     #[test]

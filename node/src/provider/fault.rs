@@ -67,12 +67,18 @@ pub(super) fn after_run(fault: Option<Fault>, outputs: &mut BTreeMap<String, Ten
     }
 }
 
-/// A tensor of the same shape whose first byte of every element's end is another.
+/// A tensor of the same shape whose every element is another: whole numbers by one, so that they
+/// may still be what they stand for, and floats by far.
 fn other_than(tensor: &Tensor) -> Tensor {
     let mut bytes = tensor.bytes().to_vec();
     let step = tensor.dtype().bytes().unwrap_or(1);
-    for last in bytes.iter_mut().skip(step - 1).step_by(step) {
-        *last ^= 1;
+    let at = if tensor.dtype().is_float() {
+        step - 1
+    } else {
+        0
+    };
+    for byte in bytes.iter_mut().skip(at).step_by(step) {
+        *byte ^= 1;
     }
     let other = Tensor::new(tensor.dtype(), tensor.shape().clone(), Bytes::from(bytes));
     // Element types whose every pattern is not a value stay as they are.
@@ -100,5 +106,7 @@ mod tests {
         after_run(Some(Fault::Lie), &mut outputs);
         assert_eq!(outputs["y"].dims(), right.dims());
         assert_ne!(outputs["y"], right);
+        let token = Tensor::from_vec([1], vec![6_i64]).unwrap();
+        assert_eq!(other_than(&token).to_vec::<i64>().unwrap(), [7]);
     }
 }

@@ -2,20 +2,19 @@
 //! providers.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use serde_json::json;
 use souk_llm::bundled;
 use souk_llm::sampling::Sampling;
 use souk_node::scheduler::planning::Objective;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
 use crate::commands::texts::{self, Place, SessionSize, Wish, WrittenText};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
+use crate::stop::StopSign;
 
 /// What is asked, and a word of the answer.
 const QUESTIONS: [(&str, &str); 3] = [
@@ -52,10 +51,11 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
         },
         context: None,
         draft: 0,
+        verify: 1,
         threads: None,
     };
     let model = (model, voice.room);
-    let stop = Arc::<Notify>::default();
+    let stop = StopSign::new();
     let place = Place::open((home, output), model, &place, SESSION, stop).await?;
     let answered = tokio::task::block_in_place(|| -> Result<Vec<WrittenText>, Failure> {
         let mut sequence = place.sequence(&Handle::current())?;

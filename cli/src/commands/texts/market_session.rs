@@ -12,21 +12,24 @@ use std::time::Duration;
 use souk_llm::generation::Step;
 use souk_node::buyer::job::{Job, Limits, RequestInputs};
 use souk_node::buyer::{
-    Answer, Buyer, JobEvent, JobResult, Quote, Requests, Submission, UnfinishedJob, WINDOW_MAX,
+    Answer, Buyer, End, JobEvent, JobResult, Quote, Reason, Requests, Submission, UnfinishedJob,
+    WINDOW_MAX,
 };
 use souk_node::market::{Credits, Receipt};
-use souk_vocabulary::processor::{Engine, Outcome, RunError};
+use souk_vocabulary::processor::RunError;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::session_sellers::SharedSellers;
 use super::session_sequence::{Reach, SessionSequence, StepOutputs};
-use super::steps::Steps;
-use crate::args::{LeaseArgs, Output};
+use super::steps::{Steps, bought};
+use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::job;
 use crate::failure::{Failure, Kind};
 use crate::folder::join;
 use crate::show;
+use crate::stop::StopSign;
 
 /// Sessions that are bought one after the other without a further token.
 const SESSIONS_MAX: u32 = 8;
@@ -49,8 +52,29 @@ pub struct MarketSession(mpsc::Sender<SessionOrder>);
 
 /// What a session is asked for.
 enum SessionOrder {
-    Step(u32, Step, StepAnswer),
+    Step(StepOrder, StepAnswer),
     Finish(oneshot::Sender<(Vec<Receipt>, Option<Failure>)>),
+}
+
+/// A step that is asked for.
+#[derive(Clone)]
+pub struct StepOrder {
+    /// Of which sequence.
+    pub sequence: u32,
+    /// What the sequence has by then, where the session may never have heard of it.
+    pub before: Vec<u32>,
+    /// What is added.
+    pub step: Step,
+}
+
+/// Where sessions of a text, or of several, are bought.
+pub struct SessionMarket {
+    buyer: Buyer,
+    job: Job,
+    output: Output,
+    room: usize,
+    stop: StopSign,
+    sellers: SharedSellers,
 }
 
 /// Who waits for what a step gives.
@@ -70,9 +94,12 @@ struct MarketSessionTask {
     /// Sessions that were bought since the last token.
     bought: u32,
     receipts: Vec<Receipt>,
-    /// Told where the text is to end at once.
-    stop: Arc<Notify>,
+    /// Given where the text is to end at once.
+    stop: StopSign,
     is_stopped: bool,
+    /// Its number among the sessions of the text, and who sells to which.
+    number: u32,
+    sellers: SharedSellers,
     /// What was said of the last failure.
     failed: Option<Failure>,
 }
@@ -87,52 +114,79 @@ struct Open {
     given: Vec<u32>,
 }
 
-impl MarketSession {
-    /// Joins the market. The first session is bought with the first step.
+impl SessionMarket {
+    /// Joins the market. Nothing is bought before the first step of a session.
     pub async fn join(
         (folder, output): (&Path, Output),
         (mut job, room): (Job, usize),
-        args: &LeaseArgs,
-        stop: Arc<Notify>,
+        args: &PlaceArgs,
+        stop: StopSign,
     ) -> Result<Self, Failure> {
-        job.limits = limits(args, &job.limits)?;
-        let task = MarketSessionTask {
+        job.limits = limits(&args.lease, &job.limits)?;
+        if args.verify > 1 {
+            // Two, and one that decides between them.
+            let budget = &mut job.limits.budget;
+            *budget = budget.map(|budget| Credits(budget.0 / (u64::from(args.verify) + 1)));
+        }
+        Ok(Self {
             buyer: join(folder).await?,
             job,
             output,
-            sequences: BTreeMap::new(),
             room,
+            stop,
+            sellers: SharedSellers::default(),
+        })
+    }
+
+    /// Who sells to which session.
+    pub fn sellers(&self) -> &SharedSellers {
+        &self.sellers
+    }
+
+    /// One more session: the job's budget is its own.
+    pub fn session(&self, number: u32) -> MarketSession {
+        let task = MarketSessionTask {
+            buyer: self.buyer.clone(),
+            job: self.job.clone(),
+            output: self.output,
+            sequences: BTreeMap::new(),
+            room: self.room,
             reach: Reach::new(1),
             open: None,
             bought: 0,
             receipts: Vec::new(),
-            stop,
+            stop: self.stop.clone(),
             is_stopped: false,
+            number,
+            sellers: self.sellers.clone(),
             failed: None,
         };
         let (give, orders) = mpsc::channel(ORDERS_MAX);
         tokio::spawn(task.run(orders));
-        Ok(Self(give))
+        MarketSession(give)
     }
+}
 
+impl MarketSession {
     /// The steps of a sequence, for whoever waits where no task does.
     pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
-        let (orders, handle) = (self.0.clone(), handle.clone());
+        let (session, handle) = (self.clone(), handle.clone());
         Steps(Box::new(move |inputs| {
-            let (answer, told) = oneshot::channel();
-            let order = SessionOrder::Step(sequence, Step::of_inputs(inputs), answer);
-            let asking = async {
-                orders.send(order).await.map_err(|_| gone())?;
-                told.await.map_err(|_| gone())?
+            let order = StepOrder {
+                sequence,
+                before: Vec::new(),
+                step: Step::of_inputs(inputs),
             };
-            Ok(Outcome {
-                outputs: handle.block_on(asking)?,
-                busy: Duration::ZERO,
-                energy: None,
-                operators: 0,
-                engine: Engine::Own,
-            })
+            handle.block_on(session.step(order)).map(bought)
         }))
+    }
+
+    /// What a step gives.
+    pub async fn step(&self, order: StepOrder) -> Result<StepOutputs, RunError> {
+        let (answer, told) = oneshot::channel();
+        let order = SessionOrder::Step(order, answer);
+        self.0.send(order).await.map_err(|_| gone())?;
+        told.await.map_err(|_| gone())?
     }
 
     /// Ends the session: the receipts of all that were bought since the last time, and why it
@@ -158,7 +212,8 @@ fn gone() -> RunError {
     failed_step("the session is gone".to_owned())
 }
 
-fn failed_step(reason: String) -> RunError {
+/// A step that is not made.
+pub fn failed_step(reason: String) -> RunError {
     let engine = "market";
     RunError::Engine { engine, reason }
 }
@@ -175,10 +230,11 @@ impl MarketSessionTask {
     async fn run(mut self, mut orders: mpsc::Receiver<SessionOrder>) {
         loop {
             match self.next(&mut orders).await {
-                SessionEvent::Order(Some(SessionOrder::Step(sequence, step, answer))) => {
-                    let sequence = self.sequences.entry(sequence);
+                SessionEvent::Order(Some(SessionOrder::Step(order, answer))) => {
+                    let sequence = self.sequences.entry(order.sequence);
                     let sequence = sequence.or_insert_with(|| SessionSequence::new(self.room));
-                    answer_to(sequence.ask(step, answer, &mut self.reach));
+                    sequence.remember(&order.before);
+                    answer_to(sequence.ask(order.step, answer, &mut self.reach));
                 }
                 SessionEvent::Order(Some(SessionOrder::Finish(answer))) => {
                     // Who does not wait for it wants no receipts.
@@ -215,7 +271,7 @@ impl MarketSessionTask {
         tokio::select! {
             answer = answered => SessionEvent::Answer(answer),
             order = orders.recv() => SessionEvent::Order(order),
-            () = self.stop.notified(), if is_waiting && !self.is_stopped => SessionEvent::Stop,
+            () = self.stop.given(), if is_waiting && !self.is_stopped => SessionEvent::Stop,
         }
     }
 
@@ -277,22 +333,30 @@ impl MarketSessionTask {
     /// one had.
     async fn buy(&mut self, another: bool) -> Result<(), Failure> {
         self.bought += 1;
-        let mut quote = self.buyer.quote(&self.job).await;
+        // Nobody else chooses meanwhile.
+        let sellers = self.sellers.clone();
+        let mut sellers = sellers.lock().await;
+        let mut job = self.job.clone();
+        job.limits.excluded = sellers.excluded(self.number);
+        let mut quote = self.buyer.quote(&job).await;
         if quote.is_err() && another {
             // Those that were lost may be back, and those of the session before are given back.
-            let limits = &mut self.job.limits;
-            limits.excluded.clear();
-            let wait = limits.wait;
-            limits.wait = wait.max(GIVEN_BACK_MAX);
+            sellers.find();
+            job.limits.excluded = sellers.excluded(self.number);
+            job.limits.wait = job.limits.wait.max(GIVEN_BACK_MAX);
             tokio::select! {
-                waited = self.buyer.quote(&self.job) => quote = waited,
-                () = self.stop.notified() => self.is_stopped = true,
+                waited = self.buyer.quote(&job) => quote = waited,
+                () = self.stop.given() => self.is_stopped = true,
             }
-            self.job.limits.wait = wait;
+            job.limits.wait = self.job.limits.wait;
         }
         let quote = quote.map_err(job::from_quote)?;
+        let chosen = quote.plan.offers().into_iter();
+        let chosen = chosen.map(|offer| quote.listings[offer].provider);
+        sellers.set(self.number, chosen.collect(), seers(&quote));
+        drop(sellers);
         if self.output == Output::Text {
-            for line in show::plan::text(&quote, &self.job.limits) {
+            for line in show::plan::text(&quote, &job.limits) {
                 show::tell(&line);
             }
             show::tell(&format!("  the text is seen by {}", seers(&quote)));
@@ -317,7 +381,7 @@ impl MarketSessionTask {
             cancel: cancel.clone(),
             is_bought: false,
         };
-        let (buyer, job) = (self.buyer.clone(), self.job.clone());
+        let buyer = self.buyer.clone();
         let running = async move { buyer.submit(&job, quote, None, submission).await };
         self.open = Some(Open {
             cancel,
@@ -346,14 +410,12 @@ impl MarketSessionTask {
         if self.is_stopped || self.bought >= SESSIONS_MAX {
             return Err(job::from_ended(&ended, None));
         }
-        let lost = ended
-            .before
-            .iter()
-            .filter_map(souk_node::buyer::Reason::culprit);
-        self.job.limits.excluded.extend(lost);
-        if let souk_node::buyer::End::Failed(reason) = &ended.how {
-            self.job.limits.excluded.extend(reason.culprit());
-        }
+        let before = ended.before.iter().filter_map(Reason::culprit);
+        let last = match &ended.how {
+            End::Failed(reason) => reason.culprit(),
+            _ => None,
+        };
+        self.sellers.lock().await.lose(before.chain(last));
         show::tell(&format!(
             "the session is over: {}; buying another",
             ended.why()
@@ -403,7 +465,7 @@ impl MarketSessionTask {
         let failed = failed.or_else(|| ended.map(|ended| job::from_ended(&ended, None)));
         self.sequences.clear();
         self.bought = 0;
-        self.job.limits.excluded.clear();
+        self.sellers.lock().await.forget(self.number);
         (std::mem::take(&mut self.receipts), failed)
     }
 }

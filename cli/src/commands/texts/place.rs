@@ -19,13 +19,14 @@ use souk_vocabulary::processor::stepping::{StepError, SteppedSession};
 use souk_vocabulary::processor::{Processor, Program, RunError};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
-use super::market_session::MarketSession;
+use super::market_session::{MarketSession, SessionMarket};
+use super::panel::Panel;
 use super::refused;
 use super::steps::Steps;
 use crate::args::{Output, PlaceArgs};
 use crate::failure::{Failure, Kind};
+use crate::stop::StopSign;
 
 /// What the ONNX model of a written language model is called.
 const MODEL_FILE: &str = "model.onnx";
@@ -55,10 +56,17 @@ enum Backing {
     },
     /// Sessions that are bought.
     Market {
-        session: MarketSession,
+        seller: Seller,
         /// Weights are read from here as providers ask for them.
         _weights: TempDir,
     },
+}
+
+/// Who makes each token.
+enum Seller {
+    Session(MarketSession),
+    /// Two sessions that are compared.
+    Panel(Panel),
 }
 
 impl Place {
@@ -69,7 +77,7 @@ impl Place {
         (model, room): (LanguageModel, usize),
         args: &PlaceArgs,
         size: SessionSize,
-        stop: Arc<Notify>,
+        stop: StopSign,
     ) -> Result<Self, Failure> {
         if args.here {
             let mut decoder = model.decoder(room).map_err(refused)?;
@@ -90,9 +98,12 @@ impl Place {
         let weights = crate::folder::scratch("souk-text-")?;
         model.write(weights.path(), room).map_err(refused)?;
         let job = job_of(weights.path(), room, size)?;
-        let session = MarketSession::join((folder, output), (job, room), &args.lease, stop).await?;
+        let market = SessionMarket::join((folder, output), (job, room), args, stop).await?;
         let backing = Backing::Market {
-            session,
+            seller: match args.verify {
+                2.. => Seller::Panel(Panel::of(market)),
+                _ => Seller::Session(market.session(0)),
+            },
             _weights: weights,
         };
         Ok(Self {
@@ -123,7 +134,10 @@ impl Place {
             Backing::Market { .. } => None,
         };
         let steps = |number| match (&self.backing, &here) {
-            (Backing::Market { session, .. }, _) => session.steps(number, handle),
+            (Backing::Market { seller, .. }, _) => match seller {
+                Seller::Session(session) => session.steps(number, handle),
+                Seller::Panel(panel) => panel.steps(number, handle),
+            },
             (Backing::Here { .. }, here) => {
                 let here = here.clone().expect("it was opened");
                 steps_here(here, number)
@@ -141,7 +155,10 @@ impl Place {
     pub async fn close(&self) -> (Vec<Receipt>, Option<Failure>) {
         match &self.backing {
             Backing::Here { .. } => (Vec::new(), None),
-            Backing::Market { session, .. } => session.finish().await,
+            Backing::Market { seller, .. } => match seller {
+                Seller::Session(session) => session.finish().await,
+                Seller::Panel(panel) => panel.finish().await,
+            },
         }
     }
 

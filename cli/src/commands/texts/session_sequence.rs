@@ -83,6 +83,11 @@ impl<A> SessionSequence<A> {
         }
     }
 
+    /// What comes before the next step, where another session was told it.
+    pub fn remember(&mut self, tokens: &[u32]) {
+        self.told.remember(tokens);
+    }
+
     /// Asks for a step; gives back who waits, and what it gives, where that is there already.
     pub fn ask(&mut self, step: Step, waiting: A, reach: &mut Reach) -> Option<(A, StepOutputs)> {
         self.told.go_back(step.after);

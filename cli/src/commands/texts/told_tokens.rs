@@ -25,6 +25,13 @@ impl ToldTokens {
         self.held == self.tokens.len()
     }
 
+    /// What comes before the next step, where another session was told it.
+    pub fn remember(&mut self, tokens: &[u32]) {
+        if tokens.len() > self.tokens.len() {
+            self.tokens = tokens.to_vec();
+        }
+    }
+
     /// Another session is open, which has none.
     pub fn begin_anew(&mut self) {
         self.held = 0;

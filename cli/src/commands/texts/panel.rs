@@ -1,0 +1,370 @@
+//! A text that two sessions make at once, none with a provider of the other's, and whose steps are
+//! compared: `--verify 2`.
+//!
+//! Both are given the same tokens, those of the first. Where they draw the same token nothing more
+//! is asked. Where they do not, or their logits are wanted anyway, the logits are compared, within
+//! a tolerance, and what each drew with what its logits draw. Where that does not hold a third
+//! session is bought, is told the text so far, and decides: who differs from it leaves, and it
+//! takes that place. No token is handed on before two agree on it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use souk_llm::decoder::{DRAWN, LOGITS};
+use souk_llm::generation::Step;
+use souk_llm::sampling::Sampling;
+use souk_node::market::Receipt;
+use souk_node::memory::Tensor;
+use souk_vocabulary::processor::RunError;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::market_session::{MarketSession, SessionMarket, StepOrder, failed_step};
+use super::session_sequence::StepOutputs;
+use super::steps::{Steps, bought};
+use crate::failure::{Failure, Kind};
+use crate::show;
+
+/// How far apart two logits of honest providers may be, in parts of the largest: kernels that turn
+/// rows into bytes round otherwise than those of floats.
+const TOLERANCE: f32 = 0.02;
+
+/// Two sessions that are compared.
+#[derive(Clone)]
+pub struct Panel(Arc<PanelRoom>);
+
+struct PanelRoom {
+    market: SessionMarket,
+    /// Held by whoever has a third one decide.
+    judging: tokio::sync::Mutex<()>,
+    seats: Mutex<Seats>,
+}
+
+/// Who is compared.
+struct Seats {
+    sitting: [Member; 2],
+    /// What comes of those that left.
+    left: Vec<JoinHandle<(Vec<Receipt>, Option<Failure>)>>,
+    /// How many sessions there were.
+    count: u32,
+    failure: Option<Failure>,
+}
+
+/// A session, and its number.
+#[derive(Clone)]
+struct Member {
+    number: u32,
+    session: MarketSession,
+}
+
+/// What a session said of a step.
+struct Word {
+    drawn: Vec<i64>,
+    logits: Vec<f32>,
+}
+
+impl Panel {
+    /// Two sessions of a market. Nothing is bought before the first step.
+    pub fn of(market: SessionMarket) -> Self {
+        let sitting = [0, 1].map(|number| Member::of(&market, number));
+        let seats = Seats {
+            sitting,
+            left: Vec::new(),
+            count: 2,
+            failure: None,
+        };
+        Self(Arc::new(PanelRoom {
+            market,
+            judging: tokio::sync::Mutex::default(),
+            seats: Mutex::new(seats),
+        }))
+    }
+
+    /// The steps of a sequence, for whoever waits where no task does.
+    pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
+        let (panel, handle) = (self.clone(), handle.clone());
+        let mut tokens = Vec::new();
+        Steps(Box::new(move |inputs| {
+            let step = Step::of_inputs(inputs);
+            tokens.truncate(step.after);
+            let outputs = handle.block_on(panel.0.step(sequence, &tokens, &step))?;
+            tokens.extend(&step.tokens);
+            Ok(bought(outputs))
+        }))
+    }
+
+    /// Ends all sessions: their receipts, and why they failed, if they did.
+    pub async fn finish(&self) -> (Vec<Receipt>, Option<Failure>) {
+        let (sitting, left, mut failure) = {
+            let mut seats = self.0.seats();
+            let left = std::mem::take(&mut seats.left);
+            (seats.sitting.clone(), left, seats.failure.take())
+        };
+        let mut receipts = Vec::new();
+        for ended in left {
+            // How it ended with those who left is nothing to the text.
+            let (signed, _) = ended.await.unwrap_or_default();
+            receipts.extend(signed);
+        }
+        for member in sitting {
+            let (signed, failed) = member.session.finish().await;
+            receipts.extend(signed);
+            failure = failure.or(failed);
+        }
+        (receipts, failure)
+    }
+}
+
+impl Seats {
+    /// The number of another session.
+    fn next(&mut self) -> u32 {
+        self.count += 1;
+        self.count - 1
+    }
+
+    /// Nothing more is bought of a member.
+    fn leave(&mut self, member: Member) {
+        let ending = async move { member.session.finish().await };
+        self.left.push(tokio::spawn(ending));
+    }
+}
+
+impl Member {
+    fn of(market: &SessionMarket, number: u32) -> Self {
+        let session = market.session(number);
+        Self { number, session }
+    }
+
+    /// What it says of a step.
+    async fn word(&self, order: &StepOrder) -> Result<Word, RunError> {
+        let stepped = self.session.step(order.clone()).await;
+        stepped.map(|outputs| Word::of(&outputs))
+    }
+}
+
+impl PanelRoom {
+    fn seats(&self) -> std::sync::MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a step gives, once two agree on it.
+    async fn step(
+        &self,
+        sequence: u32,
+        before: &[u32],
+        step: &Step,
+    ) -> Result<StepOutputs, RunError> {
+        let order = |step: &Step| StepOrder {
+            sequence,
+            before: before.to_vec(),
+            step: step.clone(),
+        };
+        loop {
+            let [first, second] = self.seats().sitting.clone();
+            let seated = [first.number, second.number];
+            let both = tokio::join!(
+                first.session.step(order(step)),
+                second.session.step(order(step))
+            );
+            let (first, second) = match both {
+                (Ok(first), Ok(second)) => (first, second),
+                // Whoever was asked may have left meanwhile.
+                (Err(_), _) | (_, Err(_)) if self.are_others(seated) => continue,
+                (Err(error), _) | (_, Err(error)) => return Err(error),
+            };
+            if Word::of(&first).agrees(&Word::of(&second)) {
+                return Ok(first);
+            }
+            let judging = self.judging.lock().await;
+            if self.are_others(seated) {
+                continue;
+            }
+            let told = order(&step.clone().told());
+            let judged = self.judge(&told, [first, second]).await;
+            drop(judging);
+            if let Some(judged) = judged.transpose() {
+                return judged;
+            }
+        }
+    }
+
+    /// Whether not those sit whose numbers are given.
+    fn are_others(&self, numbers: [u32; 2]) -> bool {
+        self.seats().sitting.each_ref().map(|it| it.number) != numbers
+    }
+
+    /// Of two that differ: what the one gave that is right; nothing where a session has other
+    /// providers by now, who have yet to be asked.
+    async fn judge(
+        &self,
+        told: &StepOrder,
+        given: [StepOutputs; 2],
+    ) -> Result<Option<StepOutputs>, RunError> {
+        let sitting = self.seats().sitting.clone();
+        let choices = self.market.sellers().lock().await.choices();
+        let (first, second) = tokio::join!(sitting[0].word(told), sitting[1].word(told));
+        let [first, second] = [first?, second?];
+        if self.market.sellers().lock().await.choices() != choices {
+            return Ok(None);
+        }
+        let word = |given: &StepOutputs, now: Word| Word {
+            drawn: Word::of(given).drawn,
+            logits: now.logits,
+        };
+        let words = [word(&given[0], first), word(&given[1], second)];
+        let are_true = words.each_ref().map(|word| word.is_true(&told.step));
+        let [first, second] = given;
+        if are_true == [true, true] && near(&words[0].logits, &words[1].logits) {
+            return Ok(Some(first));
+        }
+        let is_first = self.decide(told, &sitting, &words).await?;
+        Ok(Some(if is_first { first } else { second }))
+    }
+
+    /// Has a third session decide between two words; whether the first is right.
+    async fn decide(
+        &self,
+        told: &StepOrder,
+        sitting: &[Member; 2],
+        words: &[Word; 2],
+    ) -> Result<bool, RunError> {
+        let position = told.step.after + told.step.tokens.len();
+        let names = {
+            let sellers = self.market.sellers().lock().await;
+            sitting
+                .each_ref()
+                .map(|it| sellers.names(it.number).to_owned())
+        };
+        let differ = format!(
+            "{} and {} differ at position {position}",
+            names[0], names[1]
+        );
+        show::tell(&format!("{differ}: a third decides"));
+        let third = Member::of(&self.market, self.seats().next());
+        let Ok(decided) = third.word(told).await else {
+            return Err(self.refuse(third, format!("{differ}, and no third decides")));
+        };
+        let is_right =
+            |word: &Word| word.is_true(&told.step) && near(&word.logits, &decided.logits);
+        let wrong = match words.each_ref().map(is_right) {
+            [true, true] => {
+                self.seats().leave(third);
+                return Ok(true);
+            }
+            [true, false] => 1,
+            [false, true] => 0,
+            [false, false] => {
+                return Err(self.refuse(third, format!("{differ}, and a third from both")));
+            }
+        };
+        show::tell(&format!(
+            "{} is outvoted at position {position}, and leaves",
+            names[wrong]
+        ));
+        let outvoted = sitting[wrong].number;
+        self.market.sellers().lock().await.outvote(outvoted);
+        let mut seats = self.seats();
+        let outvoted = std::mem::replace(&mut seats.sitting[wrong], third);
+        seats.leave(outvoted);
+        Ok(wrong == 1)
+    }
+
+    /// Keeps why the text ends.
+    fn refuse(&self, third: Member, cause: String) -> RunError {
+        let hint = "run it on other providers; what was told before that, two agreed on";
+        let mut seats = self.seats();
+        seats.leave(third);
+        seats.failure = Some(Failure::new(Kind::Verification, &cause, hint));
+        failed_step(cause)
+    }
+}
+
+impl Word {
+    fn of(outputs: &StepOutputs) -> Self {
+        let drawn = outputs.get(DRAWN).map(Tensor::to_vec::<i64>);
+        let logits = outputs.get(LOGITS).map(Tensor::to_vec::<f32>);
+        Self {
+            drawn: drawn.and_then(Result::ok).unwrap_or_default(),
+            logits: logits.and_then(Result::ok).unwrap_or_default(),
+        }
+    }
+
+    /// Whether there is nothing to judge.
+    fn agrees(&self, other: &Self) -> bool {
+        !self.drawn.is_empty() && self.drawn == other.drawn && near(&self.logits, &other.logits)
+    }
+
+    /// Whether what was drawn after each row is what its logits draw.
+    fn is_true(&self, step: &Step) -> bool {
+        let Ok((sampling, position)) = Sampling::of_numbers(&step.sampling) else {
+            return false;
+        };
+        let (rows, logits) = (self.drawn.len(), self.logits.len());
+        if rows == 0 || rows != step.rows.len() || logits == 0 || !logits.is_multiple_of(rows) {
+            return false;
+        }
+        let each = self.logits.chunks_exact(logits / rows);
+        let mut drawn = self.drawn.iter().zip(each).zip(position..);
+        drawn.all(|((token, logits), position)| {
+            let right = sampling.draw_at(logits, position);
+            right.is_ok_and(|right| i64::from(right) == *token)
+        })
+    }
+}
+
+/// Whether logits are the same within the tolerance.
+fn near(a: &[f32], b: &[f32]) -> bool {
+    let finite = a.iter().chain(b).filter(|it| it.is_finite());
+    let most = TOLERANCE * finite.fold(0.0_f32, |most, it| most.max(it.abs()));
+    let same = |(a, b): (&f32, &f32)| a == b || (a - b).abs() <= most;
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(drawn: i64, logits: &[f32]) -> Word {
+        Word {
+            drawn: vec![drawn],
+            logits: logits.to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_same_token_is_agreed_on_without_logits_and_another_is_not() {
+        assert!(word(3, &[]).agrees(&word(3, &[])));
+        assert!(!word(3, &[]).agrees(&word(4, &[])));
+        // Who says nothing agrees with nobody.
+        let silent = Word::of(&StepOutputs::new());
+        assert!(!silent.agrees(&silent));
+    }
+
+    #[test]
+    fn logits_are_the_same_up_to_rounding_in_parts_of_the_largest() {
+        assert!(near(&[10.0, 1.0], &[10.1, 0.9]));
+        assert!(!near(&[10.0, 1.0], &[10.0, 1.3]));
+        assert!(!near(&[10.0], &[10.0, 1.0]), "of another vocabulary");
+        assert!(!near(&[f32::NAN], &[f32::NAN]));
+        let lowest = f32::NEG_INFINITY;
+        assert!(near(&[1.0, lowest], &[1.0, lowest]));
+    }
+
+    #[test]
+    fn a_token_that_its_logits_do_not_draw_is_a_lie() {
+        let step = Step::last(&[5, 6], 0).told();
+        assert!(word(1, &[0.0, 2.0, 1.0]).is_true(&step));
+        assert!(!word(2, &[0.0, 2.0, 1.0]).is_true(&step));
+        assert!(!word(1, &[]).is_true(&step), "and one of no logits");
+        // Drawn by a seed, at its own position.
+        let sampling = Sampling {
+            temperature: 1.0,
+            seed: 9,
+            ..Sampling::default()
+        };
+        let logits = [0.5, 0.4, 0.3, 0.2];
+        let step = step.drawn(&sampling);
+        let right = sampling.draw_at(&logits, 2).unwrap();
+        assert!(word(i64::from(right), &logits).is_true(&step));
+        assert!(!word(i64::from((right + 1) % 4), &logits).is_true(&step));
+    }
+}
