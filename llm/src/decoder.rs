@@ -244,11 +244,20 @@ impl DecoderGraph<'_> {
         let seen = normal(self, seen_norm, seen)?;
         let sum = format!("attended.{layer}");
         let stream = self.nodes.add("Add", &[&stream, &seen], &sum, &[]);
+        // Each part has a layer's states: the kernels of decoders know no others.
+        let is_last = layer + 1 == self.config.layers;
+        if !is_last {
+            self.nodes.may_cut();
+        }
         let entering = normal(self, between, stream.clone())?;
         let made = self.feed_forward(layer, &entering)?;
         let made = normal(self, made_norm, made)?;
         let sum = format!("hidden.{layer}");
-        Ok(self.nodes.add("Add", &[&stream, &made], &sum, &[]))
+        let stream = self.nodes.add("Add", &[&stream, &made], &sum, &[]);
+        if !is_last {
+            self.nodes.may_cut();
+        }
+        Ok(stream)
     }
 
     fn norm(&mut self, name: &str, width: usize, from: &str) -> Result<String, WeightError> {

@@ -8,6 +8,9 @@
 //! An output that is fed back is told of the same way: it is an input of the next request where
 //! that does not bring it, such as the token that a decoder goes on with. Another node reads it,
 //! wherever that is.
+//!
+//! A model may say where it is to be cut: at values whose nodes say so, and then nowhere else. It
+//! is for models whose parts somebody has kernels for, and knows which.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +23,9 @@ const KEY: &str = "ai.souk.state";
 
 /// The key of the other entry; its value are the place of the output and the name of the input.
 const FED_KEY: &str = "ai.souk.fed";
+
+/// The key of the entry of a node whose output may go from part to part; its value is the place.
+const CUT_KEY: &str = "ai.souk.cut";
 
 /// An input, and the output that is its next value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +71,20 @@ pub fn entry(input: usize, output: usize) -> StringStringEntryProto {
 #[must_use]
 pub fn fed_entry(output: usize, input: &str) -> StringStringEntryProto {
     StringStringEntryProto::new(FED_KEY, format!("{output}:{input}"))
+}
+
+/// The entry of a node's metadata by which the model may be cut at its output.
+#[must_use]
+pub fn cut_entry(output: usize) -> StringStringEntryProto {
+    StringStringEntryProto::new(CUT_KEY, output.to_string())
+}
+
+/// The places of a node's outputs at which the model may be cut. What is said wrongly says nothing.
+pub fn cuts_of_node(node: &NodeProto) -> impl Iterator<Item = usize> {
+    let entries = node.metadata_props.iter();
+    let own = entries.filter(|entry| entry.key() == CUT_KEY);
+    let places = own.filter_map(|entry| entry.value().parse().ok());
+    places.filter(|place| *place < node.output.len())
 }
 
 /// What a node's outputs are fed to: each's place, and the name of the input. What is said wrongly

@@ -97,6 +97,12 @@ impl Nodes {
         name
     }
 
+    /// The decoder may be cut at what was added last.
+    pub fn may_cut(&mut self) {
+        let node = self.nodes.last_mut().expect("one was added");
+        node.metadata_props.push(states::cut_entry(0));
+    }
+
     /// A root mean square norm over the last axis.
     pub fn norm(&mut self, from: &str, scale: &str, name: &str, epsilon: f32) -> String {
         let name = self.add("RMSNormalization", &[from, scale], name, &[("axis", -1)]);

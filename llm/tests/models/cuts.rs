@@ -9,7 +9,7 @@ use souk_onnx::states::states;
 use souk_onnx::subgraph::Subgraph;
 use souk_scheduler::graph::{Bindings, Graph, cut};
 use souk_scheduler::planning::{
-    Link, Links, Offer, Operators, PlanOptions, Slowness, Throughput, plan,
+    Link, Links, Offer, Operators, Plan, PlanOptions, Slowness, Throughput, plan,
 };
 use souk_vocabulary::processor::session::{Session, State};
 use souk_vocabulary::processor::{Processor, Program};
@@ -53,14 +53,8 @@ fn imported(case: &Case, decoder: &Decoder) -> (Graph, Values) {
     (graph, given)
 }
 
-/// A cache costs a plan no time, wherever it is: it must not look like a place to cut.
-#[test]
-fn no_plan_cuts_a_cache_from_who_reads_it() {
-    let case = Case::read("llama");
-    let decoder = case.decoder();
-    let (graph, _) = imported(&case, &decoder);
-    let states = graph.states();
-    let offer = |flops_per_second| Offer {
+fn offer(flops_per_second: f64) -> Offer {
+    Offer {
         label: String::new(),
         throughput: vec![Throughput {
             class: None,
@@ -74,20 +68,34 @@ fn no_plan_cuts_a_cache_from_who_reads_it() {
         cost_per_second: 1.0,
         busy_watts: None,
         operators: Operators::All,
-    };
+    }
+}
+
+/// A plan over two offers that are near.
+fn planned(graph: &Graph, offers: &[Offer; 2]) -> Plan {
     let link = Link {
         latency_seconds: 1e-6,
         bytes_per_second: 1e12,
     };
+    let options = PlanOptions {
+        min_devices: 2,
+        requests: 50,
+        sequences: 4,
+        ..PlanOptions::default()
+    };
+    plan(graph, offers, &Links::uniform(2, link), &options).unwrap()
+}
+
+/// A cache costs a plan no time, wherever it is: it must not look like a place to cut.
+#[test]
+fn no_plan_cuts_a_cache_from_who_reads_it() {
+    let case = Case::read("llama");
+    let decoder = case.decoder();
+    let (graph, _) = imported(&case, &decoder);
+    let states = graph.states();
     for tenths in 1..=10 {
         let offers = [offer(1e9), offer(f64::from(tenths) * 1e8)];
-        let options = PlanOptions {
-            min_devices: 2,
-            requests: 50,
-            sequences: 4,
-            ..PlanOptions::default()
-        };
-        let plan = plan(&graph, &offers, &Links::uniform(2, link), &options).unwrap();
+        let plan = planned(&graph, &offers);
         for state in &states {
             let value = graph.value(*state);
             let ends = value.readers.iter().copied().chain(value.producer());
@@ -95,6 +103,44 @@ fn no_plan_cuts_a_cache_from_who_reads_it() {
             assert!(parts.len() <= 1, "{} is in parts {parts:?}", value.name);
         }
     }
+}
+
+/// However much of it each offer does, every part of a plan is what decoders' kernels know: it has
+/// states, one value goes from part to part, and it is a layer's.
+#[test]
+fn plans_cut_decoders_between_layers_or_their_halves() {
+    let case = Case::read("llama");
+    let decoder = case.decoder();
+    let (graph, _) = imported(&case, &decoder);
+    let mut seen = BTreeSet::new();
+    for tenths in 1..=40 {
+        let offers = [offer(1e9), offer(f64::from(tenths) * 1e8)];
+        let plan = planned(&graph, &offers);
+        let parts = cut::cut(&graph, &plan.assignment).unwrap();
+        assert_eq!(parts.len(), 2);
+        let sent: Vec<&str> = parts[0]
+            .outputs
+            .iter()
+            .filter(|output| !output.to.is_empty())
+            .map(|output| output.name.as_str())
+            .collect();
+        let [name] = sent[..] else {
+            panic!("one value goes on: {sent:?}");
+        };
+        assert!(
+            name.starts_with("hidden.") || name.starts_with("attended."),
+            "{name}"
+        );
+        for part in &parts {
+            let ports = states(&souk_onnx::decode(part.model.clone()).unwrap()).unwrap();
+            assert!(!ports.is_empty(), "each part has states, cut at {name}");
+        }
+        seen.insert(name.to_owned());
+    }
+    assert!(
+        seen.len() > 1,
+        "other offers are cut for elsewhere: {seen:?}"
+    );
 }
 
 fn cut_in_two(case: &Case) {

@@ -24,6 +24,17 @@ impl Graph {
         ports.collect()
     }
 
+    /// Where the model says that it may be cut; none where it says nothing, and may be anywhere.
+    #[must_use]
+    pub fn cuts(&self) -> Option<BTreeSet<ValueId>> {
+        let cuts = self.nodes.iter().flat_map(|node| {
+            let places = states::cuts_of_node(&node.proto);
+            places.filter_map(|output| node.outputs.get(output).copied().flatten())
+        });
+        let cuts: BTreeSet<ValueId> = cuts.collect();
+        (!cuts.is_empty()).then_some(cuts)
+    }
+
     /// Outputs that are fed back, and the inputs that each is in the next request.
     #[must_use]
     pub fn fed(&self) -> Vec<(ValueId, ValueId)> {

@@ -496,7 +496,8 @@ fn travellers(graph: &Graph) -> Vec<Traveller> {
         .iter()
         .enumerate()
         .filter(|(id, value)| is_output(*id) || !value.is_known(&fixed));
-    let states = graph.states();
+    let (states, cuts) = (graph.states(), graph.cuts());
+    let may_leave = |id: &ValueId| cuts.as_ref().is_none_or(|cuts| cuts.contains(id));
     let travellers = moving.map(|(index, value)| Traveller {
         value: ValueId(index),
         made: match value.source {
@@ -513,7 +514,9 @@ fn travellers(graph: &Graph) -> Vec<Traveller> {
             false => value.fact.byte_length().unwrap_or(0),
         },
         job_output: is_output(index),
-        portable: value.is_portable() && !states.contains(&ValueId(index)),
+        portable: value.is_portable()
+            && !states.contains(&ValueId(index))
+            && may_leave(&ValueId(index)),
     });
     travellers.collect()
 }
