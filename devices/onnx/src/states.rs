@@ -218,4 +218,17 @@ mod tests {
         assert!(matches!(of(inner), Err(StateError::Output { .. })));
         assert_eq!(of(NodeProto::of("Relu", &["x"], "y")), Ok(Vec::new()));
     }
+
+    #[test]
+    fn a_node_says_at_which_of_its_outputs_a_model_is_cut() {
+        let mut node = NodeProto::of("Add", &["x", "y"], "sum");
+        assert_eq!(cuts_of_node(&node).count(), 0);
+        node.metadata_props = vec![
+            cut_entry(0),
+            // It has no such output.
+            cut_entry(1),
+            StringStringEntryProto::new(CUT_KEY, "sum".to_owned()),
+        ];
+        assert_eq!(cuts_of_node(&node).collect::<Vec<_>>(), [0]);
+    }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use souk_llm::generation::Step;
 use souk_node::buyer::job::{Job, Limits, RequestInputs};
 use souk_node::buyer::{
-    Answer, Buyer, End, JobEvent, JobResult, Quote, Reason, Requests, Submission, UnfinishedJob,
-    WINDOW_MAX,
+    Answer, Buyer, End, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Submission,
+    UnfinishedJob, WINDOW_MAX,
 };
 use souk_node::market::{Credits, Receipt};
 use souk_vocabulary::processor::RunError;
@@ -84,6 +84,8 @@ type StepAnswer = oneshot::Sender<Result<StepOutputs, RunError>>;
 struct MarketSessionTask {
     buyer: Buyer,
     job: Job,
+    /// What there was to pay with at first; the job's limits have what is left.
+    budget: Option<Credits>,
     output: Output,
     sequences: BTreeMap<u32, SessionSequence<StepAnswer>>,
     /// Positions that each has.
@@ -148,6 +150,7 @@ impl SessionMarket {
         let task = MarketSessionTask {
             buyer: self.buyer.clone(),
             job: self.job.clone(),
+            budget: self.job.limits.budget,
             output: self.output,
             sequences: BTreeMap::new(),
             room: self.room,
@@ -350,7 +353,7 @@ impl MarketSessionTask {
             }
             job.limits.wait = self.job.limits.wait;
         }
-        let quote = quote.map_err(job::from_quote)?;
+        let quote = quote.map_err(|error| self.refused(error))?;
         let chosen = quote.plan.offers().into_iter();
         let chosen = chosen.map(|offer| quote.listings[offer].provider);
         sellers.set(self.number, chosen.collect(), seers(&quote));
@@ -391,6 +394,25 @@ impl MarketSessionTask {
             given: Vec::new(),
         });
         Ok(())
+    }
+
+    /// Why nothing is bought: of the budget a part may be gone by now.
+    fn refused(&self, error: QuoteError) -> Failure {
+        let mut failure = job::from_quote(error);
+        let (left, given) = (self.job.limits.budget, self.budget);
+        if let (Kind::Budget, Some(left), Some(given)) = (failure.kind, left, given)
+            && left < given
+        {
+            let [left, given] = [left, given].map(|it| show::credits(it.0));
+            failure.cause = format!(
+                "of {given} credits {left} are left, the rest is paid, or held for leases whose \
+                 providers were lost: {}",
+                failure.cause
+            );
+            "give a larger --budget; what is held and not paid comes back to the account"
+                .clone_into(&mut failure.hint);
+        }
+        failure
     }
 
     /// Buys another session in the place of one that is over.
