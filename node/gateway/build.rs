@@ -32,10 +32,11 @@ fn main() -> io::Result<()> {
             Some("index.html") => "/".to_owned(),
             _ => format!("/{}", below.display()),
         };
-        let bytes = fs::canonicalize(&file)?;
+        // Of the checkout that is compiled: a build may serve several.
+        let file = format!("/{}", file.display());
         writeln!(
             table,
-            "    ({path:?}, {kind:?}, include_bytes!({bytes:?})),"
+            "    ({path:?}, {kind:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {file:?}))),"
         )
         .map_err(io::Error::other)?;
     }

@@ -9,6 +9,7 @@
 //! the numbers of a way of sampling ([`Sampling::numbers`]); its output is the token of each row,
 //! `[.., rows]`, each row a position further.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use thiserror::Error;
@@ -24,6 +25,9 @@ const NUMBERS: usize = 7;
 
 /// The largest whole number that all those below are told apart from.
 const WHOLE_MAX: f64 = (1_u64 << 53) as f64;
+
+/// Among how many of the likeliest a nucleus is looked for at first.
+const NUCLEUS_FIRST: usize = 256;
 
 /// Whether a node draws tokens.
 #[must_use]
@@ -277,7 +281,9 @@ impl Sampling {
     /// Tokens that may be drawn with their probabilities, the likeliest first.
     #[must_use]
     pub fn probabilities(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
-        self.shares(self.scores(logits, history))
+        let mut shares = self.shares(self.scores(logits, history));
+        shares.sort_unstable_by(likelier);
+        shares
     }
 
     fn scores(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
@@ -285,6 +291,8 @@ impl Sampling {
         scores.map(|(token, score)| (token as u32, score)).collect()
     }
 
+    /// Those that may be drawn, by their numbers. Nothing is sorted that need not be: of all tokens
+    /// of a vocabulary that takes longer than the rest.
     fn shares(&self, mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
         let temperature = match self.temperature {
             0.0 => 1.0,
@@ -293,29 +301,22 @@ impl Sampling {
         scores
             .iter_mut()
             .for_each(|(_, score)| *score /= temperature);
-        let likelier = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-        let kept = if self.top_k == 0 {
-            scores.len()
-        } else {
-            self.top_k.min(scores.len())
-        };
-        if kept < scores.len() {
-            scores.select_nth_unstable_by(kept, likelier);
-            scores.truncate(kept);
+        if self.top_k > 0 && self.top_k < scores.len() {
+            scores.select_nth_unstable_by(self.top_k, likelier);
+            scores.truncate(self.top_k);
+            scores.sort_unstable_by_key(|(token, _)| *token);
         }
-        scores.sort_unstable_by(likelier);
         let mut shares = softmax(scores);
         if self.top_p < 1.0 {
-            let kept = nucleus(&shares, self.top_p);
-            shares.truncate(kept);
+            keep_nucleus(&mut shares, self.top_p);
+            shares.sort_unstable_by_key(|(token, _)| *token);
             normalise(&mut shares);
         }
         if self.min_p > 0.0 {
-            let least = self.min_p * shares[0].1;
+            let (likeliest, most) = shares.iter().copied().min_by(likelier).unwrap_or_default();
+            let least = self.min_p * most;
             // The likeliest stays, be it no number: logits may be infinite.
-            let kept = shares.iter().take_while(|(_, share)| *share >= least);
-            let kept = kept.count().max(1);
-            shares.truncate(kept);
+            shares.retain(|(token, share)| *share >= least || *token == likeliest);
             normalise(&mut shares);
         }
         shares
@@ -386,7 +387,6 @@ impl LogProbabilities {
             .sum();
         let all = largest + sum.ln();
         let own = scores[token as usize].1 - all;
-        let likelier = |a: &(u32, f64), b: &(u32, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
         if most < scores.len() {
             scores.select_nth_unstable_by(most, likelier);
             scores.truncate(most);
@@ -421,9 +421,15 @@ fn likeliest(scores: &[(u32, f64)]) -> u32 {
     best.0
 }
 
-/// Probabilities of scores of which the first is the largest.
+/// The order of tokens by their scores or shares, the likeliest first.
+fn likelier(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Probabilities of scores.
 fn softmax(mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
-    let largest = scores[0].1;
+    let scored = scores.iter().map(|(_, score)| *score);
+    let largest = scored.fold(f64::NEG_INFINITY, f64::max);
     scores
         .iter_mut()
         .for_each(|(_, score)| *score = (*score - largest).exp());
@@ -436,17 +442,31 @@ fn normalise(shares: &mut [(u32, f64)]) {
     shares.iter_mut().for_each(|(_, share)| *share /= sum);
 }
 
-/// How many of the likeliest have a probability together, one at least.
-fn nucleus(shares: &[(u32, f64)], wanted: f64) -> usize {
-    let mut sum = 0.0;
-    let enough = |(_, share): &(u32, f64)| {
-        sum += share;
-        sum >= wanted
-    };
-    shares
-        .iter()
-        .position(enough)
-        .map_or(shares.len(), |last| last + 1)
+/// The likeliest stay that have a probability together, one at least. They are looked for among
+/// few at first.
+fn keep_nucleus(shares: &mut Vec<(u32, f64)>, wanted: f64) {
+    let mut count = NUCLEUS_FIRST;
+    loop {
+        let is_all = count >= shares.len();
+        let first = match is_all {
+            true => &mut shares[..],
+            false => {
+                shares.select_nth_unstable_by(count, likelier);
+                &mut shares[..count]
+            }
+        };
+        first.sort_unstable_by(likelier);
+        let mut sum = 0.0;
+        let enough = |(_, share): &(u32, f64)| {
+            sum += share;
+            sum >= wanted
+        };
+        match first.iter().position(enough) {
+            Some(last) => return shares.truncate(last + 1),
+            None if is_all => return,
+            None => count *= 8,
+        }
+    }
 }
 
 /// A number from 0 to below 1 for a seed and a position: two rounds of SplitMix64.
@@ -523,6 +543,20 @@ mod tests {
         assert_eq!(near, [(1, 0.571429), (3, 0.428571)]);
         let cold = shares(&with(|it| it.temperature = 0.5), &logits);
         assert_eq!(cold[0], (1, 0.533333));
+    }
+
+    #[test]
+    fn a_nucleus_of_many_tokens_is_the_likeliest_of_them() {
+        // Of 3,000 tokens each is a little likelier than the one before.
+        let logits: Vec<f32> = (0..3000).map(|at| at as f32 / 1000.0).collect();
+        let all = with(|_| {}).probabilities(&logits, NONE);
+        for top_p in [0.05, 0.5, 0.999] {
+            let kept = with(|it| it.top_p = top_p).probabilities(&logits, NONE);
+            let together = |count: usize| all[..count].iter().map(|it| it.1).sum::<f64>();
+            assert!(together(kept.len()) >= top_p && together(kept.len() - 1) < top_p);
+            let ids = |of: &[(u32, f64)]| of.iter().map(|it| it.0).collect::<Vec<_>>();
+            assert_eq!(ids(&kept), ids(&all[..kept.len()]));
+        }
     }
 
     #[test]
