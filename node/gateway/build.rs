@@ -34,9 +34,10 @@ fn main() -> io::Result<()> {
         };
         // Of the checkout that is compiled: a build may serve several.
         let file = format!("/{}", file.display());
+        let path_of = format!("concat!(env!(\"CARGO_MANIFEST_DIR\"), {file:?})");
         writeln!(
             table,
-            "    ({path:?}, {kind:?}, include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {file:?}))),"
+            "    ({path:?}, {kind:?}, include_bytes!({path_of})),"
         )
         .map_err(io::Error::other)?;
     }
