@@ -27,6 +27,7 @@ use crate::numbers::packed::lies_there;
 use crate::recording::{Array, Matrix, Step, Stream, Value, narrow, tensor, upload};
 use crate::{memory, operators};
 use fusion::{Fusion, Place};
+use matrices::Source;
 use table::{Judge, Side, Takeover};
 
 /// A subgraph on the device.
@@ -55,15 +56,15 @@ impl GpuProgram {
             let checked = custom::check(&context, &graph, node);
             checked.map_err(|reason| Unsupported::new(node, reason))?;
         }
-        let weights = send_weights(&context, &context.name, &graph, &sides)?;
-        let mut places = fusion::plan(&graph, &sides, context.driver().multiplies_quarters());
         let sources = match context.driver().reads_blocks() {
             true => matrices::plan(&graph, &sides),
             false => BTreeMap::new(),
         };
+        let weights = send_weights(&context, &graph, &sides, &sources)?;
+        let matrices = matrices::sent(&context, &graph, &sources, &weights);
+        let matrices = matrices.map_err(|(name, error)| error.sending(&context.name, &name))?;
+        let mut places = fusion::plan(&graph, &sides, context.driver().multiplies_quarters());
         matrices::take(&graph, &sources, &mut places);
-        let matrices = matrices::sent(&context, &graph, &sources, &weights)
-            .map_err(|error| error.sending(&context.name, "a matrix"))?;
         let nodes = graph.nodes().iter().zip(&sides);
         let doubles = context.doubles();
         let host_reads =
@@ -406,22 +407,27 @@ fn judge_of(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Judge<'_> {
 
 fn send_weights(
     context: &Context,
-    device: &str,
     graph: &Graph,
     sides: &[Side],
+    sources: &BTreeMap<String, Source>,
 ) -> Result<BTreeMap<String, Value>, CompileError> {
     let nodes = graph.nodes().iter().zip(sides);
     let on_device = nodes.filter(|(_, side)| **side == Side::Device);
-    let read: BTreeSet<&str> = on_device
+    let mut read: BTreeSet<&str> = on_device
         .flat_map(|(node, _)| &node.input)
         .map(String::as_str)
         .collect();
+    // What else needs them sends them then.
+    for (name, _) in sources.values().filter_map(|it| it.scales.as_ref()) {
+        read.remove(name.as_str());
+    }
     let stream = Stream::new(context);
     let mut weights = BTreeMap::new();
     for (name, tensor) in &graph.weights {
         let is_sent = read.contains(name.as_str()) && lies_there(tensor.dtype());
         let value = if is_sent {
-            let array = upload(&stream, tensor).map_err(|error| error.sending(device, name))?;
+            let array =
+                upload(&stream, tensor).map_err(|error| error.sending(&context.name, name))?;
             Value::of_both(tensor.clone(), array)
         } else {
             Value::of_host(tensor.clone())

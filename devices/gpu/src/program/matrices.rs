@@ -145,29 +145,32 @@ pub(crate) fn take(graph: &Graph, sources: &BTreeMap<String, Source>, places: &m
     }
 }
 
-/// The matrices on the device, by the values that are not made. Scales are widened once.
+/// The matrices on the device, by the values that are not made; of one that fails its weight's
+/// name. Scales are widened once.
 pub(crate) fn sent(
     context: &Context,
     graph: &Graph,
     sources: &BTreeMap<String, Source>,
     weights: &BTreeMap<String, Value>,
-) -> Result<BTreeMap<String, Matrix>, GpuError> {
+) -> Result<BTreeMap<String, Matrix>, (String, GpuError)> {
     let stream = Stream::new(context);
-    let mut of_scales = BTreeMap::new();
+    let mut wide = BTreeMap::new();
     let mut matrices = BTreeMap::new();
-    for (name, source) in sources {
-        let values = weights.get(&source.values).ok_or(KernelError::Missing(0))?;
-        let values = values.array(&stream)?.clone();
+    for (made, source) in sources {
+        let failed = |error| (source.values.clone(), error);
+        let values = weights.get(&source.values);
+        let values = values.ok_or(failed(KernelError::Missing(0).into()))?;
+        let values = values.array(&stream).map_err(failed)?.clone();
         let mut scales = None;
         if let Some((name, block)) = &source.scales {
-            if !of_scales.contains_key(name) {
-                let given = graph.weights.get(name).ok_or(KernelError::Missing(1))?;
-                of_scales.insert(name, upload(&stream, &widened(given)?)?);
+            if !wide.contains_key(name) {
+                let given = widened(&graph.weights[name]).map_err(|error| failed(error.into()))?;
+                wide.insert(name, upload(&stream, &given).map_err(failed)?);
             }
-            let (array, block) = (of_scales[name].clone(), *block);
+            let (array, block) = (wide[name].clone(), *block);
             scales = Some(Scales { array, block });
         }
-        matrices.insert(name.clone(), Matrix { values, scales });
+        matrices.insert(made.clone(), Matrix { values, scales });
     }
     Ok(matrices)
 }
