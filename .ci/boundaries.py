@@ -51,8 +51,8 @@ USES = {
         "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "registry",
         "testing",
     },
-    # A device, and what cuts graphs, are only for its tests.
-    "llm": {"memory", "onnx", "vocabulary", "cpu", "scheduler"},
+    # Devices, and what cuts graphs, are only for its tests.
+    "llm": {"memory", "onnx", "vocabulary", "cpu", "gpu", "scheduler"},
     # The devices themselves are for its tests.
     "scheduler": {"memory", "onnx", "vocabulary", "cpu", "emulated", "registry"},
     # What the scheduler is measured with stays out of it.

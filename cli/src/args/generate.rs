@@ -100,7 +100,7 @@ pub struct SessionArgs {
 #[derive(Debug, clap::Args)]
 pub struct PlaceArgs {
     /// Run it on this machine's processor, without a market.
-    #[arg(long, conflicts_with_all = ["budget", "min_providers", "out"])]
+    #[arg(long, conflicts_with_all = ["budget", "min_providers", "device", "out"])]
     pub here: bool,
     #[command(flatten)]
     pub lease: LeaseArgs,
@@ -134,6 +134,11 @@ pub struct LeaseArgs {
     /// Use at most so many providers: each more is one more hop for every token.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub max_providers: usize,
+    /// Only devices of this kind (cpu, gpu, ...) or with this in their model's name. May be given
+    /// again: any of them will do.
+    #[arg(long, value_name = "NAME",
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub device: Vec<String>,
     /// What matters most, as `souk submit` has it.
     #[arg(long, value_parser = objective(), default_value_t = Objective::Fastest)]
     pub prefer: Objective,

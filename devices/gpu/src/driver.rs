@@ -113,6 +113,18 @@ impl Driver {
         false
     }
 
+    /// Whether products are all our own kernels', which read weights as they lie: a maker's library
+    /// takes floats.
+    pub fn reads_blocks(&self) -> bool {
+        match self {
+            Self::WebGpu(_) => true,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => false,
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => true,
+        }
+    }
+
     /// Whether kernels may have floats of 16 bits of the device's own.
     pub fn has_halves(&self) -> bool {
         match self {

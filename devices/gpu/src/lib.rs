@@ -29,6 +29,7 @@ use souk_memory::DType;
 use souk_memory::paths::Path;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
+use souk_onnx::sampling;
 use souk_onnx::subgraph::{CompileError, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::Work;
 use souk_vocabulary::links::Link;
@@ -47,7 +48,10 @@ pub use traffic::TrafficTotals;
 /// them.
 #[must_use]
 pub fn has_operator(node: &NodeProto) -> bool {
-    node.operator_domain().is_empty() && table::is_known(node.op_type())
+    match node.operator_domain().is_empty() {
+        true => table::is_known(node.op_type()),
+        false => sampling::is_sample(node),
+    }
 }
 
 /// A GPU that runs subgraphs.
@@ -122,7 +126,7 @@ impl Processor for Gpu {
         if node.operator_domain().is_empty() && table::is_declared(node.op_type()) {
             return Ok(());
         }
-        if custom::is_kernel(node) {
+        if custom::is_kernel(node) || sampling::is_sample(node) {
             return Ok(());
         }
         Err(Unsupported::new(node, UnsupportedReason::Operator))

@@ -2,6 +2,7 @@
 
 pub(crate) mod custom;
 mod fusion;
+mod matrices;
 pub(crate) mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +24,10 @@ use crate::error::GpuError;
 use crate::memory::GpuResident;
 use crate::numbers::doubles::Doubles;
 use crate::numbers::packed::lies_there;
-use crate::recording::{Array, Step, Stream, Value, narrow, tensor, upload};
+use crate::recording::{Array, Matrix, Step, Stream, Value, narrow, tensor, upload};
 use crate::{memory, operators};
 use fusion::{Fusion, Place};
+use matrices::Source;
 use table::{Judge, Side, Takeover};
 
 /// A subgraph on the device.
@@ -35,6 +37,8 @@ pub(crate) struct GpuProgram {
     sides: Vec<Side>,
     places: Vec<Place>,
     weights: BTreeMap<String, Value>,
+    /// Matrices that are read as they lie, by the values that are not made of them.
+    matrices: BTreeMap<String, Matrix>,
     /// Values that the host must have.
     host_reads: BTreeSet<String>,
     /// For each node, values no later one reads.
@@ -52,8 +56,15 @@ impl GpuProgram {
             let checked = custom::check(&context, &graph, node);
             checked.map_err(|reason| Unsupported::new(node, reason))?;
         }
-        let weights = send_weights(&context, &context.name, &graph, &sides)?;
-        let places = fusion::plan(&graph, &sides, context.driver().multiplies_quarters());
+        let sources = match context.driver().reads_blocks() {
+            true => matrices::plan(&graph, &sides),
+            false => BTreeMap::new(),
+        };
+        let weights = send_weights(&context, &graph, &sides, &sources)?;
+        let matrices = matrices::sent(&context, &graph, &sources, &weights);
+        let matrices = matrices.map_err(|(name, error)| error.sending(&context.name, &name))?;
+        let mut places = fusion::plan(&graph, &sides, context.driver().multiplies_quarters());
+        matrices::take(&graph, &sources, &mut places);
         let nodes = graph.nodes().iter().zip(&sides);
         let doubles = context.doubles();
         let host_reads =
@@ -65,24 +76,32 @@ impl GpuProgram {
             context,
             sides,
             weights,
+            matrices,
             graph,
             scope: Scope::new(),
             alone: Fusion::default(),
         })
     }
 
+    /// Records all nodes. States may be written over where they are read last.
     fn record<'a>(
         &'a self,
         stream: &mut Stream<'a>,
         values: &mut BTreeMap<String, Value>,
+        states: &BTreeSet<String>,
     ) -> Result<(), RunError> {
         let nodes = self.graph.nodes().iter().zip(&self.places);
         for ((node, place), (side, ends)) in nodes.zip(self.sides.iter().zip(&self.ends)) {
+            let fused = match place {
+                Place::Head(fused) => fused,
+                _ => &self.alone,
+            };
+            let overwritten = node.input_name(0).filter(|name| states.contains(*name));
+            let overwrites = overwritten.is_some_and(|name| ends.iter().any(|it| it == name));
             let made = match (side, place) {
                 (_, Place::Taken) => Ok(Vec::new()),
-                (Side::Host, _) => self.on_host(node, values),
-                (Side::Device, Place::Head(fused)) => self.on_device(node, fused, stream, values),
-                (Side::Device, Place::Alone) => self.on_device(node, &self.alone, stream, values),
+                (Side::Host, _) => self.on_host(node, stream, values),
+                (Side::Device, _) => self.on_device((node, overwrites), fused, stream, values),
             };
             let made = made.map_err(|error| error.at(&self.context.name, Some(node)))?;
             let names = match place {
@@ -107,7 +126,7 @@ impl GpuProgram {
 
     fn on_device<'a>(
         &'a self,
-        node: &'a NodeProto,
+        (node, overwrites): (&'a NodeProto, bool),
         fused: &'a Fusion,
         stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
@@ -135,6 +154,8 @@ impl GpuProgram {
             values: given,
             tail: &fused.tail,
             wanted: names.first().and_then(dtype),
+            overwrites,
+            matrix: node.input.iter().find_map(|it| self.matrices.get(it)),
         };
         if custom::is_kernel(node) {
             let arrays = custom::record(&mut step, &self.graph)?;
@@ -151,9 +172,10 @@ impl GpuProgram {
             .collect()
     }
 
-    fn on_host(
-        &self,
+    fn on_host<'a>(
+        &'a self,
         node: &NodeProto,
+        stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
         if matches!(node.op_type(), "Shape" | "Size") {
@@ -161,10 +183,8 @@ impl GpuProgram {
         }
         let mut scope = Scope::new();
         for name in node.input.iter().filter(|name| !name.is_empty()) {
-            let value = self.value(values, name);
-            let tensor = value.and_then(|value| value.host.clone());
-            let tensor = tensor.ok_or(KernelError::Missing(0))?;
-            scope.insert(name.clone(), tensor);
+            let value = self.value(values, name).ok_or(KernelError::Missing(0))?;
+            scope.insert(name.clone(), self.brought(stream, value)?);
         }
         let run = reference::run_nodes(std::slice::from_ref(node), &mut scope, self.graph.opset);
         run.map_err(|error| KernelError::Inner(Box::new(error)))?;
@@ -174,6 +194,18 @@ impl GpuProgram {
         };
         let named = node.output.iter().filter(|name| !name.is_empty());
         named.map(made).collect()
+    }
+
+    /// A value as the host has it. What the device alone has, such as logits that a token is drawn
+    /// from, is there when all that was recorded so far is done.
+    fn brought<'a>(&'a self, stream: &mut Stream<'a>, value: &Value) -> Result<Tensor, GpuError> {
+        if let Some(tensor) = &value.host {
+            return Ok(tensor.clone());
+        }
+        let array = value.on_device().ok_or(KernelError::Missing(0))?;
+        std::mem::replace(stream, Stream::new(&self.context)).submit()?;
+        let mut read = self.context.read(&[(array.buffer.get(), array.bytes())])?;
+        tensor(array, read.pop().ok_or(KernelError::Missing(0))?)
     }
 
     /// `Shape` and `Size`, which need no element of their input.
@@ -284,6 +316,15 @@ impl Program for GpuProgram {
         inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
     ) -> Result<Outcome<TensorHandle>, RunError> {
+        self.run_over(inputs, kept, &BTreeSet::new())
+    }
+
+    fn run_over(
+        &self,
+        inputs: &BTreeMap<String, TensorHandle>,
+        kept: &BTreeSet<String>,
+        states: &BTreeSet<String>,
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         check_held(&self.graph.inputs, inputs)?;
         let mut values = self.given(inputs)?;
         let turn = self.context.turn.lock();
@@ -293,7 +334,7 @@ impl Program for GpuProgram {
         let gone = self.context.check();
         gone.map_err(|error| error.at(&self.context.name, None))?;
         let mut stream = Stream::new(&self.context);
-        self.record(&mut stream, &mut values)?;
+        self.record(&mut stream, &mut values, states)?;
         let outputs = self.finish(stream, &values, kept);
         let outputs = outputs.map_err(|error| error.at(&self.context.name, None))?;
         let compiled = self.context.compiled_for() - compiled_before;
@@ -366,22 +407,27 @@ fn judge_of(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Judge<'_> {
 
 fn send_weights(
     context: &Context,
-    device: &str,
     graph: &Graph,
     sides: &[Side],
+    sources: &BTreeMap<String, Source>,
 ) -> Result<BTreeMap<String, Value>, CompileError> {
     let nodes = graph.nodes().iter().zip(sides);
     let on_device = nodes.filter(|(_, side)| **side == Side::Device);
-    let read: BTreeSet<&str> = on_device
+    let mut read: BTreeSet<&str> = on_device
         .flat_map(|(node, _)| &node.input)
         .map(String::as_str)
         .collect();
+    // What else needs them sends them then.
+    for (name, _) in sources.values().filter_map(|it| it.scales.as_ref()) {
+        read.remove(name.as_str());
+    }
     let stream = Stream::new(context);
     let mut weights = BTreeMap::new();
     for (name, tensor) in &graph.weights {
         let is_sent = read.contains(name.as_str()) && lies_there(tensor.dtype());
         let value = if is_sent {
-            let array = upload(&stream, tensor).map_err(|error| error.sending(device, name))?;
+            let array =
+                upload(&stream, tensor).map_err(|error| error.sending(&context.name, name))?;
             Value::of_both(tensor.clone(), array)
         } else {
             Value::of_host(tensor.clone())

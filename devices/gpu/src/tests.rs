@@ -13,6 +13,7 @@ pub(crate) mod paper;
 mod quantised;
 mod residents;
 mod scatters;
+mod texts;
 mod wholes;
 
 use std::collections::BTreeMap;

@@ -106,6 +106,21 @@ pub trait Program: Send + Sync {
             .try_map(|tensor| Ok(TensorHandle::Host(tensor)))
     }
 
+    /// The same with states, inputs that nobody else reads: a device may write their next values
+    /// over them, where a run that fails leaves what its caches do not count yet.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn run_over(
+        &self,
+        inputs: &BTreeMap<String, TensorHandle>,
+        kept: &BTreeSet<String>,
+        states: &BTreeSet<String>,
+    ) -> Result<Outcome<TensorHandle>, RunError> {
+        let _ = states;
+        self.run_held(inputs, kept)
+    }
+
     /// A session whose sequences begin with these states. What is exported from one, of this device
     /// or of another, begins the next.
     ///

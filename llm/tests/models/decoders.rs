@@ -51,17 +51,22 @@ impl Case {
 }
 
 pub fn near(found: &[f32], expected: &[f32], what: &str) {
+    near_within(TOLERANCE, found, expected, what);
+}
+
+/// As near as a part of the largest.
+pub fn near_within(tolerance: f32, found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0.0f32, |most, it| most.max(it.abs()));
     let pairs = found.iter().zip(expected);
     let apart = pairs.fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
     assert!(
-        apart <= TOLERANCE * largest,
+        apart <= tolerance * largest,
         "{what}: {apart} apart of {largest}"
     );
 }
 
-const CASES: [&str; 10] = [
+pub const CASES: [&str; 10] = [
     "llama",
     "llama-3",
     "mistral",
@@ -95,7 +100,7 @@ fn every_architecture_gives_the_logits_and_the_text_of_its_reference() {
 }
 
 /// The text after a case's prompt, from the beginning.
-fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<u32>, Ending) {
+pub fn written(sequence: &mut Sequence<'_>, case: &Case, drafts_max: usize) -> (Vec<u32>, Ending) {
     sequence.truncate(0);
     let request = Request {
         prompt: &case.prompt,
@@ -219,10 +224,19 @@ fn tokens_one_by_one_give_the_bits_that_they_give_at_once() {
     }
 }
 
-/// Steps of sequences, and what each gave.
-type Given = Vec<(u32, Result<Vec<f32>, String>)>;
+/// The states of a sequence that has seen nothing.
+pub fn states(decoder: &Decoder) -> Vec<State> {
+    let state = |port: &souk_onnx::states::StatePort| State {
+        port: port.clone(),
+        value: decoder.empty_cache(ROOM),
+    };
+    decoder.states.iter().map(state).collect()
+}
 
-fn stepped(session: &mut dyn Session, steps: &[(u32, &[u32], usize)]) -> Given {
+/// Steps of sequences, and what each gave.
+pub type Given = Vec<(u32, Result<Vec<f32>, String>)>;
+
+pub fn stepped(session: &mut dyn Session, steps: &[(u32, &[u32], usize)]) -> Given {
     let step = |&(sequence, tokens, after): &(u32, &[u32], usize)| SequenceStep {
         sequence,
         inputs: souk_llm::generation::inputs(tokens, after, &[tokens.len() - 1]),
@@ -242,13 +256,7 @@ fn sequences_of_one_session_give_the_bits_that_each_gives_alone() {
     for name in ["llama", "qwen3", "gemma3"] {
         let case = Case::read(name);
         let (program, decoder) = case.program();
-        let session = || {
-            let states = decoder.states.iter().map(|port| State {
-                port: port.clone(),
-                value: decoder.empty_cache(ROOM),
-            });
-            program.session(states.collect()).unwrap()
-        };
+        let session = || program.session(states(&decoder)).unwrap();
         let (prompt, other): (&[u32], &[u32]) = (&case.prompt, &[9, 8, 7, 6, 5]);
         // Each goes its own way, comes and leaves, and one is refused a step beside the others.
         let rounds: [&[(u32, &[u32], usize)]; 4] = [

@@ -139,7 +139,7 @@ fn long_angles(writer: &mut Writer, config: &Value, original: u32) {
 
 /// How matrices are written.
 #[derive(Clone, Copy)]
-enum Kind {
+pub enum Kind {
     F32,
     F16,
     Q8,
@@ -195,7 +195,7 @@ fn super_blocks(
 }
 
 /// A file of a model, and the same model in floats of 32 bits.
-fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
+pub fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
     let [mut file, mut plain] = [Writer::default(), Writer::default()];
     metadata(&mut file, config);
     metadata(&mut plain, config);

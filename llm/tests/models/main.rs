@@ -1,4 +1,5 @@
-//! Models made of a hash, written as people's files, opened, and run on this machine's processor.
+//! Models made of a hash, written as people's files, opened, and run on this machine's
+//! processor and its GPU.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 
@@ -7,5 +8,6 @@ mod cuts;
 mod decoders;
 mod gguf_files;
 mod gguf_writer;
+mod gpus;
 mod k_quants;
 mod tokenisers;

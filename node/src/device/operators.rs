@@ -184,6 +184,23 @@ mod tests {
         assert!(lacking.is_empty(), "{lacking:?}");
     }
 
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn a_gpu_offers_all_that_a_decoder_is_made_of() {
+        let gpu = DeviceChoice::Gpu {
+            name: String::new(),
+            memory_mib: None,
+        };
+        let set = offered(&gpu, &ProviderLimits::default());
+        let words = "Gather RMSNormalization MatMul RotaryEmbedding TensorScatter Attention Swish \
+                     Gelu Tanh Mul Add DequantizeLinear Cast Transpose Reshape ai.souk.Sample";
+        let lacking: Vec<&str> = words
+            .split_whitespace()
+            .filter(|name| !set.has(number(name).unwrap()))
+            .collect();
+        assert!(lacking.is_empty(), "{lacking:?}");
+    }
+
     #[test]
     fn an_ask_states_what_its_devices_run_and_its_limits_allow() {
         let all = ProviderLimits::default();

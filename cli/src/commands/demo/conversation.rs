@@ -42,6 +42,7 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
     let place = PlaceArgs {
         here: false,
         lease: LeaseArgs {
+            device: Vec::new(),
             budget: Some(BUDGET),
             min_providers: PROVIDERS,
             max_providers: PROVIDERS,

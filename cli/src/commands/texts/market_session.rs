@@ -510,6 +510,7 @@ fn limits(args: &LeaseArgs, size: &Limits) -> Result<Limits, Failure> {
         budget: budget.map(Credits),
         providers_min: args.min_providers,
         providers_max: args.max_providers.max(args.min_providers),
+        devices: args.device.clone(),
         wait: Duration::from_secs(args.wait),
         requests: size.requests,
         sequences: size.sequences,

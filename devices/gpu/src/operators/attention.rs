@@ -310,6 +310,16 @@ const OPEN: &str = r"
     open = open && !(left >= 0 && -ahead > left) && !(right >= 0 && ahead > right);
 ";
 
+/// The keys among which are all that the query may look at: a cache may have room for many more.
+const SPAN: &str = r"
+  var stop = min(i32(min(p[4], p[13])), valid);
+  if (p[9] != 0u) { stop = min(stop, place + 1); }
+  if (right >= 0 && right < i32(p[4])) { stop = min(stop, place + right + 1); }
+  let end = u32(max(stop, 0));
+  var begin = 0u;
+  if (left >= 0 && place > left) { begin = u32(place - left) / 64u * 64u; }
+";
+
 /// The arrays of a kernel beside its mask and its result, and how it reads its mask.
 fn arrays_and_mask<'a>(
     mut arrays: Vec<(&'a str, &'a str)>,
@@ -341,7 +351,7 @@ fn source(mask_kind: usize, [q, k, v, y]: [&str; 4]) -> String {
         r"{prelude}{arrays}
 var<workgroup> weights: array<f32, 64>;
 {entry}
-{PLACES}  for (var first = 0u; first < p[4]; first += 64u) {{
+{PLACES}{SPAN}  for (var first = begin; first < end; first += 64u) {{
     let key = first + l;
 {OPEN}    var score = -infinity();
     if (open) {{
@@ -371,7 +381,7 @@ var<workgroup> weights: array<f32, 64>;
     total = total * fade + t[0];
     sums = sums * fade;
     top = highest;
-    for (var j = 0u; j < min(64u, p[4] - first); j++) {{
+    for (var j = 0u; j < min(64u, end - first); j++) {{
       let at = v0 + (first + j) * p[26] + p[30];
       if (weights[j] != 0.0) {{
         for (var c = 0u; c < 4u; c++) {{

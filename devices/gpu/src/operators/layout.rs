@@ -124,6 +124,19 @@ pub(crate) fn duplicate(step: &mut Step<'_, '_>, array: &Array) -> Result<Array,
     copied(step, array, &mut whole(array), 0)
 }
 
+/// A box of an array of these sizes, from a first place on, written over another from a place on.
+pub(crate) fn overwrite(
+    step: &mut Step<'_, '_>,
+    from: (&Array, usize),
+    to: (&Array, usize),
+    sizes: &[usize],
+) -> Result<(), GpuError> {
+    let steps = strides(&from.0.dims).into_iter().zip(strides(&to.0.dims));
+    let axes = sizes.iter().zip(steps);
+    let axes = axes.map(|(&size, (read, written))| Axis::plain(size, read, written));
+    record(step, from, to, &axes.collect::<Vec<_>>(), 0)
+}
+
 /// All dimensions of an array, in order.
 fn whole(array: &Array) -> Vec<Axis> {
     let steps = strides(&array.dims);

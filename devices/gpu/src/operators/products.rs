@@ -6,6 +6,7 @@
 
 #[cfg(feature = "cuda")]
 pub(crate) mod library;
+pub(crate) mod matrix;
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
@@ -216,6 +217,9 @@ impl Product<'_> {
 /// third input, one element for each column, is the bias that was added after it. Operands of 8-bit
 /// floats have scales fourth and fifth.
 pub(crate) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    if let Some(matrix) = step.matrix {
+        return matrix::product(step, matrix);
+    }
     let (mut left, mut right) = (step.operand(0)?, step.operand(1)?);
     if is_quarter_float(left.dtype) {
         #[cfg(feature = "cuda")]

@@ -1,13 +1,16 @@
-//! Scatters: a copy into which updates are put, or with which they are combined.
+//! Scatters: a copy into which updates are put, or with which they are combined; and caches, which
+//! a session's steps write where they lie.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use souk_memory::DType;
-use souk_reference::call::KernelError;
+use souk_reference::call::{KernelError, axis};
+use souk_reference::shape::strides;
 
 use crate::error::GpuError;
 use crate::numbers::packed::element;
-use crate::operators::layout::{duplicate, element_places, tuple_places};
+use crate::operators::layout::{duplicate, element_places, overwrite, tuple_places};
 use crate::recording::{Array, Groups, Step};
 use crate::shaders::{combine, put};
 
@@ -53,6 +56,61 @@ pub(crate) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         }
     }
     Ok(vec![result])
+}
+
+/// `TensorScatter`: rows of each sample written to its cache from a place on, in circles or not.
+pub(crate) fn cache(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let (past, update) = (step.array(0)?, step.array(1)?);
+    let along = axis(step.call.int("axis", -2), past.dims.len())?;
+    let mut fitting = past.dims.clone();
+    if along == 0 {
+        return Err(KernelError::Attribute("axis").into());
+    }
+    let (room, rows) = (past.dims[along], *update.dims.get(along).unwrap_or(&0));
+    fitting[along] = rows;
+    if update.dims != fitting {
+        return Err(KernelError::Shapes(past.dims, update.dims).into());
+    }
+    let circular = step.call.text("mode", "linear") == "circular";
+    let starts = starts(step, [past.dims[0], room, rows], circular)?;
+    // What was packed was widened into an array of this run's own.
+    let is_own = step.overwrites || !Arc::ptr_eq(&past.buffer, &step.operand(0)?.buffer);
+    let target = match is_own {
+        true => past,
+        false => duplicate(step, &past)?,
+    };
+    let (read, written) = (strides(&update.dims), strides(&target.dims));
+    let mut sizes = fitting;
+    sizes[0] = 1;
+    for (sample, start) in starts.into_iter().enumerate() {
+        let mut done = 0;
+        while done < rows {
+            let at = (start + done) % room;
+            sizes[along] = (rows - done).min(room - at);
+            let from = sample * read[0] + done * read[along];
+            let to = sample * written[0] + at * written[along];
+            overwrite(step, (&update, from), (&target, to), &sizes)?;
+            done += sizes[along];
+        }
+    }
+    Ok(vec![target])
+}
+
+/// Where the rows of each sample go, all of them in the room there is.
+fn starts(
+    step: &Step<'_, '_>,
+    [samples, room, rows]: [usize; 3],
+    circular: bool,
+) -> Result<Vec<usize>, KernelError> {
+    let starts = step.call.optional_ints(2)?.unwrap_or(vec![0; samples]);
+    let fits = |start: &usize| match circular {
+        true => room > 0 || rows == 0,
+        false => start.checked_add(rows).is_some_and(|end| end <= room),
+    };
+    let start = |&start: &i64| usize::try_from(start).ok().filter(fits);
+    let starts: Option<Vec<usize>> = starts.iter().map(start).collect();
+    let starts = starts.filter(|starts| starts.len() == samples);
+    starts.ok_or(KernelError::Range(2))
 }
 
 /// Of several updates for one place the last counts, so the others are left out.

@@ -25,7 +25,7 @@ const OPSET_MIN: i64 = 7;
 /// Where a node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// On the host: it only computes sizes, indices or masks of integers.
+    /// On the host: it only computes sizes, indices or masks of integers, or draws tokens.
     Host,
     /// On the device.
     Device,
@@ -213,6 +213,7 @@ fn declared_move(operator: &str) -> Option<Declaration> {
         "Expand" | "Gather" | "GatherElements" | "GatherND" | "Reshape" | "Scatter"
         | "ScatterElements" | "ScatterND" | "Squeeze" | "Tile" | "Unsqueeze" => moves(&[1]),
         "Pad" => moves(&[1, 3]),
+        "TensorScatter" => moves(&[2]),
         "Slice" => moves(&[1, 2, 3, 4]),
         "Split" => Declaration {
             outputs: usize::MAX,

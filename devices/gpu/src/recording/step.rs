@@ -8,6 +8,7 @@ use souk_memory::{DType, Shape, Tensor};
 use souk_reference::call::{Call, KernelError};
 
 use super::conversions::widen;
+use super::matrix::Matrix;
 use super::stream::{Array, Groups, Stream};
 use super::tail::Tail;
 use crate::context::Context;
@@ -32,6 +33,10 @@ pub(crate) struct Step<'a, 'c> {
     pub tail: &'a Tail,
     /// The type of its first output, where that is known.
     pub wanted: Option<DType>,
+    /// Whether its first input is a state that nothing reads any more, and may be written over.
+    pub overwrites: bool,
+    /// The matrix that it reads as it lies, in the place of one of its inputs.
+    pub matrix: Option<&'a Matrix>,
 }
 
 impl Value {

@@ -951,6 +951,13 @@ fn gathers(draw: &mut Draw) -> Vec<Case> {
         F(draw.floats(&[count, dims[1], dims[2]])),
     ];
     cases.push(case("ScatterND", given).text("reduction", reduction));
+    let rows = draw.size(1, dims[1]);
+    let given = vec![
+        F(draw.floats(&dims)),
+        F(draw.floats(&[dims[0], rows, dims[2]])),
+        H(draw.places(&[dims[0]], dims[1] - rows + 1)),
+    ];
+    cases.push(case("TensorScatter", given).exact());
     cases
 }
 

@@ -71,6 +71,8 @@ pub struct HeldSession<'a, P: Program + ?Sized> {
     /// By sequence.
     states: BTreeMap<u32, BTreeMap<String, TensorHandle>>,
     ports: Vec<StatePort>,
+    /// The inputs that are states, and the outputs that are their next values.
+    own: BTreeSet<String>,
     kept: BTreeSet<String>,
 }
 
@@ -86,6 +88,7 @@ impl<'a, P: Program + ?Sized> HeldSession<'a, P> {
             program,
             first: held.collect(),
             states: BTreeMap::new(),
+            own: ports.iter().map(|port| port.input.clone()).collect(),
             kept: ports.iter().map(|port| port.output.clone()).collect(),
             ports,
         }
@@ -98,7 +101,7 @@ impl<'a, P: Program + ?Sized> HeldSession<'a, P> {
         for (name, tensor) in &step.inputs {
             given.insert(name.clone(), TensorHandle::Host(tensor.clone()));
         }
-        let mut outcome = self.program.run_held(&given, &self.kept)?;
+        let mut outcome = self.program.run_over(&given, &self.kept, &self.own)?;
         for port in &self.ports {
             if let Some(made) = outcome.outputs.remove(&port.output) {
                 next.insert(port.input.clone(), made);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
+use souk_onnx::sampling;
 use souk_onnx::subgraph::UnsupportedReason;
 use souk_reference::random;
 
@@ -47,6 +48,10 @@ impl<'a> Judge<'a> {
         if custom::is_kernel(node) {
             return Ok(Side::Device);
         }
+        if sampling::is_sample(node) {
+            self.follow(node);
+            return Ok(Side::Host);
+        }
         if !node.operator_domain().is_empty() {
             return Err(UnsupportedReason::Operator);
         }
@@ -56,14 +61,19 @@ impl<'a> Judge<'a> {
             Takeover::All => self.check(node, self.doubles).is_ok(),
         };
         let side = if self.is_for_host(node) && !is_taken {
-            let outputs = node.output.iter().map(String::as_str);
-            self.on_host.extend(outputs.filter(|name| !name.is_empty()));
+            self.follow(node);
             Side::Host
         } else {
             self.check(node, self.doubles)?;
             Side::Device
         };
         Ok(side)
+    }
+
+    /// The host has what it makes itself.
+    fn follow(&mut self, node: &'a NodeProto) {
+        let outputs = node.output.iter().map(String::as_str);
+        self.on_host.extend(outputs.filter(|name| !name.is_empty()));
     }
 
     fn dtype(&self, name: &str) -> Option<DType> {

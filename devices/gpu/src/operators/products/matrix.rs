@@ -1,0 +1,132 @@
+//! Products with a matrix that is read as it lies, and rows of it.
+//!
+//! A few rows, such as a token's, are multiplied by a workgroup for each element of the result, so
+//! that a matrix goes by once; more of them in tiles. Blocks and halves are widened where they are
+//! read, so they take the memory and the bandwidth that they have.
+
+use souk_memory::DType;
+use souk_reference::call::KernelError;
+
+use super::{grid, tile_rows, tiled};
+use crate::error::GpuError;
+use crate::numbers::packed::{Halves, functions, read, words};
+use crate::numbers::quarters::Rounding;
+use crate::recording::{Array, Groups, Matrix, Step};
+use crate::shaders::{BY_THREAD, bindings, by_group, gather, prelude};
+
+/// Rows that are few.
+const ROWS_FEW: usize = 8;
+
+/// Bindings of a kernel that reads `x` of a type and a matrix, and makes `y`.
+fn bound(matrix: &Matrix, halves: Halves, x: &'static str) -> String {
+    let held = words(matrix.values.dtype, halves);
+    let mut names = vec![("x", x), ("held", held)];
+    names.extend(matrix.scales.as_ref().map(|_| ("scales", "f32")));
+    names.push(("y", "f32"));
+    bindings(&names, 1)
+}
+
+/// The function `weight(n, k)`: of row `n` the element `k`, of `p[2]`. It is of a block of `p[3]`,
+/// of which a row has `p[4]`.
+fn reading(matrix: &Matrix, halves: Halves) -> String {
+    let dtype = matrix.values.dtype;
+    let functions = functions(dtype, Rounding::default());
+    let value = read(dtype, halves, "held", "n * p[2] + k");
+    let scale = match matrix.scales {
+        Some(_) => " * scales[n * p[4] + k / p[3]]",
+        None => "",
+    };
+    format!("{functions}\nfn weight(n: u32, k: u32) -> f32 {{ return f32({value}){scale}; }}\n")
+}
+
+/// `MatMul` with a matrix whose rows are the result's columns.
+pub(crate) fn product(step: &mut Step<'_, '_>, matrix: &Matrix) -> Result<Vec<Array>, GpuError> {
+    let input = step.array(0)?;
+    let [columns, depth] = matrix.sides();
+    let Some((last, batch)) = input.dims.split_last().filter(|(last, _)| **last == depth) else {
+        return Err(KernelError::Shapes(input.dims, vec![depth, columns]).into());
+    };
+    let rows = batch.iter().product();
+    let dims = [batch, &[columns]].concat();
+    let result = step.stream.array(DType::F32, &dims)?;
+    let [block, blocks] = matrix.blocks();
+    let halves = step.stream.context.halves();
+    let arrays = bound(matrix, halves, "f32");
+    let reading = reading(matrix, halves);
+    let (source, sizes, groups) = if rows <= ROWS_FEW {
+        let groups = rows * columns;
+        let sizes = [groups, columns, *last, block, blocks, rows];
+        let (then, done) = step.tail.lines("t[0]");
+        let source = few(&arrays, &format!("{reading}{then}"), &done);
+        (source, sizes, Groups::Each(groups))
+    } else {
+        let sizes = [rows, columns, *last, block, blocks, rows];
+        let (then, done) = step.tail.lines("sum");
+        let source = tiled(&arrays, &many(&reading, &then, &done), tile_rows(rows));
+        (source, sizes, grid(rows, columns, 1))
+    };
+    let mut bound = vec![&input];
+    bound.extend(matrix.arrays());
+    bound.push(&result);
+    step.kernel(&source, &sizes, &bound, groups)?;
+    Ok(vec![result])
+}
+
+/// A group for each element: columns one after another, the rows of each side by side.
+fn few(arrays: &str, lines: &str, done: &str) -> String {
+    let (prelude, entry, sum) = (prelude(arrays), by_group("f32"), gather("a + b"));
+    format!(
+        r"{prelude}{arrays}{lines}{entry}
+  let n = g / p[5];
+  let m = g % p[5];
+  var sum = 0.0;
+  for (var k = l; k < p[2]; k += 64u) {{ sum += x[m * p[2] + k] * weight(n, k); }}
+  t[l] = sum;
+  {sum}
+  if (l == 0u) {{ y[m * p[1] + n] = {done}; }}
+}}"
+    )
+}
+
+fn many(reading: &str, then: &str, done: &str) -> String {
+    format!(
+        r"{reading}{then}
+fn left(z: u32, m: u32, k: u32) -> f32 {{ return x[m * p[2] + k]; }}
+fn right(z: u32, k: u32, n: u32) -> f32 {{ return weight(n, k); }}
+fn done(z: u32, m: u32, n: u32, sum: f32) {{ y[m * p[1] + n] = {done}; }}"
+    )
+}
+
+/// `Gather` of rows of a matrix, by indices that the host has.
+pub(crate) fn rows(step: &mut Step<'_, '_>, matrix: &Matrix) -> Result<Vec<Array>, GpuError> {
+    let [rows, depth] = matrix.sides();
+    let place = |&index: &i64| {
+        let index = if index < 0 {
+            index + rows as i64
+        } else {
+            index
+        };
+        let place = i32::try_from(index).ok();
+        place.filter(|&it| it >= 0 && (it as usize) < rows)
+    };
+    let places = step.call.ints(1)?;
+    let places: Option<Vec<i32>> = places.iter().map(place).collect();
+    let places = step.places(&places.ok_or(KernelError::Range(1))?)?;
+    let dims = [step.call.input(1)?.dims(), &[depth]].concat();
+    let result = step.stream.array(DType::F32, &dims)?;
+    let [block, blocks] = matrix.blocks();
+    let halves = step.stream.context.halves();
+    let arrays = bound(matrix, halves, "i32");
+    let (prelude, reading) = (prelude(&arrays), reading(matrix, halves));
+    let source = format!(
+        r"{prelude}{arrays}{reading}{BY_THREAD}
+  y[i] = weight(u32(x[i / p[2]]), i % p[2]);
+}}"
+    );
+    let sizes = [result.count(), 0, depth.max(1), block, blocks];
+    let mut bound = vec![&places];
+    bound.extend(matrix.arrays());
+    bound.push(&result);
+    step.kernel(&source, &sizes, &bound, Groups::Threads(result.count()))?;
+    Ok(vec![result])
+}

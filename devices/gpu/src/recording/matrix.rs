@@ -1,0 +1,38 @@
+//! A matrix among the weights that kernels read as it lies.
+
+use super::stream::Array;
+
+/// Rows of floats of 32 or 16 bits, or of integers of which so many in a row share a scale.
+#[derive(Clone)]
+pub(crate) struct Matrix {
+    pub values: Array,
+    pub scales: Option<Scales>,
+}
+
+/// One float of 32 bits for each block of a row.
+#[derive(Clone)]
+pub(crate) struct Scales {
+    pub array: Array,
+    /// Elements that share one.
+    pub block: usize,
+}
+
+impl Matrix {
+    /// Rows, and the elements of one.
+    pub fn sides(&self) -> [usize; 2] {
+        let dims = &self.values.dims;
+        [dims[0], dims[1]]
+    }
+
+    /// The elements that share a scale, and the scales of a row.
+    pub fn blocks(&self) -> [usize; 2] {
+        let scales = self.scales.as_ref();
+        scales.map_or([1, 0], |it| [it.block, it.array.dims[1]])
+    }
+
+    /// What a kernel is bound to.
+    pub fn arrays(&self) -> Vec<&Array> {
+        let scales = self.scales.iter().map(|it| &it.array);
+        std::iter::once(&self.values).chain(scales).collect()
+    }
+}
