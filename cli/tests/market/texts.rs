@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use souk_node::memory::{Tensor, safetensors};
 
 use crate::common::{Market, SOUK, kill};
+use crate::hand::Hand;
+use crate::seller::{Seller, until};
 
 /// Tokens of a text.
 const TOKENS: &str = "24";
@@ -152,6 +154,38 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
     let drafted = market.souk(&[&asked[..], &more].concat()).done();
     assert_eq!(drafted["tokens"], plain["tokens"]);
     assert!(drafted["accepted"].as_u64().unwrap() > 0, "{drafted}");
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_text_of_a_gpu_or_half_of_one_is_that_of_this_machine() {
+    if std::env::var_os("SOUK_TEST_GPU").is_none() {
+        eprintln!("SKIPPED: SOUK_TEST_GPU is not set");
+        return;
+    }
+    let market = Market::of_providers("1");
+    let model = model(&market);
+    let asked = ["generate", &model, PROMPT, "--max", TOKENS];
+    let asked = [&asked[..], &["--temperature", "1.5", "--seed", "4"]].concat();
+    let here = market.souk(&[&asked[..], &["--here"]].concat()).done();
+    let mut seller = Seller::init(&market, "painter");
+    seller.sell_gpu("llvmpipe");
+    seller.start();
+    let hand = Hand::join(&market);
+    until("its ask is there", || {
+        hand.listing(seller.account()).is_some()
+    });
+    for (more, parts) in [(["--device", "llvmpipe"], 1), (["--min-providers", "2"], 2)] {
+        let more = [&asked[..], &more, &["--budget", "60"]].concat();
+        let sold = market.souk(&more).done();
+        assert_eq!(sold["tokens"], here["tokens"]);
+        let receipts = sold["receipts"].as_array().unwrap();
+        let sellers = receipts.iter().map(|it| it["body"]["provider"].to_string());
+        let sellers: BTreeSet<String> = sellers.collect();
+        assert_eq!(sellers.len(), parts, "{sellers:?}");
+        let own = json!(seller.account()).to_string();
+        assert!(sellers.contains(&own), "{sellers:?} without {own}");
+    }
     market.assert_escrow_returns();
 }
 
