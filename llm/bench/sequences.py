@@ -27,9 +27,9 @@ CASES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 3), (2, 4), (2, 8)]
 PROMPT = "A lease is time that was bought"
 
 
-def ask(url, key, number, tokens, moments):
+def ask(url, key, number, tokens, temperature, moments):
     """One streamed text; keeps when each piece came."""
-    asked = {"model": None, "prompt": PROMPT, "max_tokens": tokens, "temperature": 1.5,
+    asked = {"model": None, "prompt": PROMPT, "max_tokens": tokens, "temperature": temperature,
              "seed": number, "stream": True}
     head = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(f"{url}/models", headers=head)) as told:
@@ -42,11 +42,11 @@ def ask(url, key, number, tokens, moments):
                 moments.append(time.monotonic())
 
 
-def client(url, key, texts, tokens):
+def client(url, key, texts, tokens, temperature):
     """Asks for the texts at once, in the host of the buyer; prints tokens a second of each."""
-    ask(url, key, 0, 8, [])
+    ask(url, key, 0, 8, temperature, [])
     moments = [[] for _ in range(texts)]
-    asking = [threading.Thread(target=ask, args=(url, key, number, tokens, kept))
+    asking = [threading.Thread(target=ask, args=(url, key, number, tokens, temperature, kept))
               for number, kept in enumerate(moments, 1)]
     for thread in asking:
         thread.start()
@@ -57,7 +57,7 @@ def client(url, key, texts, tokens):
     print(json.dumps(rates))
 
 
-def serve(market, model, providers, texts, tokens):
+def serve(market, model, providers, texts, tokens, temperature):
     """Tokens a second of each of so many texts, with so many providers."""
     words = ["openai", model, "--listen", "127.0.0.1:0", "--budget", "30"]
     words += ["--sequences", str(texts), "--session", str((tokens + 40) * (texts + 1))]
@@ -71,7 +71,7 @@ def serve(market, model, providers, texts, tokens):
         assert ready, (market.work / "openai.log").read_text()
         key = (market.work / "b" / "buyer" / "openai-key").read_text().strip()
         command = ["ip", "netns", "exec", market.space["b"], sys.executable, __file__, "--ask",
-                   ready.split()[1], key, str(texts), str(tokens)]
+                   ready.split()[1], key, str(texts), str(tokens), str(temperature)]
         return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     finally:
         server.send_signal(signal.SIGINT)
@@ -80,14 +80,15 @@ def serve(market, model, providers, texts, tokens):
 
 def main():
     if sys.argv[1:2] == ["--ask"]:
-        url, key, texts, tokens = sys.argv[2:]
-        client(url, key, int(texts), int(tokens))
+        url, key, texts, tokens, temperature = sys.argv[2:]
+        client(url, key, int(texts), int(tokens), float(temperature))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("souk")
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--temperature", type=float, default=0)
     parser.add_argument("--json", type=pathlib.Path)
     asked = parser.parse_args()
     model = asked.model if asked.model == "bundled" else os.path.realpath(asked.model)
@@ -98,7 +99,7 @@ def main():
             market.set_up()
             for turn in range(asked.rounds):
                 for case in CASES:
-                    rates = serve(market, model, *case, asked.tokens)
+                    rates = serve(market, model, *case, asked.tokens, asked.temperature)
                     kept.setdefault(case, []).append(rates)
                     one = sum(kept[1, 1][turn])
                     print(f"{case[0]} provider(s), {case[1]} text(s): {sum(rates):7.1f} tokens a "
