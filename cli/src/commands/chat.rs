@@ -16,11 +16,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::generate::say;
-use super::texts::{self, Place, SessionSize, Voice, Wish, WrittenText};
+use super::texts::{self, Place, SessionSize, StopSign, Voice, Wish, WrittenText};
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
 use crate::show;
-use crate::stop::{self, StopSign};
+use crate::stop;
 
 /// Lines that may wait: who types is slower, and a pipe waits.
 const LINES_MAX: usize = 16;

@@ -9,11 +9,13 @@ use souk_llm::model::LanguageModel;
 use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 
-use super::texts::{self, Place, SessionSize, TextForm, Voice, Wish, WrittenText, refused};
+use super::texts::{
+    self, Place, SessionSize, StopSign, TextForm, Voice, Wish, WrittenText, refused,
+};
 use crate::args::{GenerateArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
-use crate::stop::{self, StopSign};
+use crate::stop;
 
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {

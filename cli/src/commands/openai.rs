@@ -25,11 +25,11 @@ use souk_gateway::{Body, Door, DoorError, DoorKey, JSON_BYTES_MAX, Problem, from
 use souk_testnet::process::READY;
 
 use super::serve::from_tokens;
-use super::texts::{self, Place, SessionSize, Voice};
+use super::texts::{self, Place, SessionSize, StopSign, Voice};
 use crate::args::{OpenaiArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
-use crate::stop::{self, StopSign};
+use crate::stop;
 use answer::Shape;
 use calling::Calling;
 use desk::{Desk, TextOrder};

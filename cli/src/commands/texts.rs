@@ -8,6 +8,7 @@ mod place;
 mod session_sellers;
 mod session_sequence;
 mod steps;
+mod stop_sign;
 mod told_tokens;
 mod writing;
 
@@ -28,6 +29,7 @@ use forms::Words;
 
 pub use forms::TextForm;
 pub use place::{Place, SessionSize};
+pub use stop_sign::StopSign;
 pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, write};
 
 /// Positions unless others are asked for: a cache of more is most of a small machine's memory.

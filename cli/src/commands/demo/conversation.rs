@@ -11,10 +11,9 @@ use tokio::runtime::Handle;
 
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
-use crate::commands::texts::{self, Place, SessionSize, Wish, WrittenText};
+use crate::commands::texts::{self, Place, SessionSize, StopSign, Wish, WrittenText};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
-use crate::stop::StopSign;
 
 /// What is asked, and a word of the answer.
 const QUESTIONS: [(&str, &str); 3] = [

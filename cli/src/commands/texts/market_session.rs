@@ -24,12 +24,12 @@ use tokio::task::JoinHandle;
 use super::session_sellers::SharedSellers;
 use super::session_sequence::{Reach, SessionSequence, StepOutputs};
 use super::steps::{Steps, bought};
+use super::stop_sign::StopSign;
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::job;
 use crate::failure::{Failure, Kind};
 use crate::folder::join;
 use crate::show;
-use crate::stop::StopSign;
 
 /// Sessions that are bought one after the other without a further token.
 const SESSIONS_MAX: u32 = 8;

@@ -24,9 +24,9 @@ use super::market_session::{MarketSession, SessionMarket};
 use super::panel::Panel;
 use super::refused;
 use super::steps::Steps;
+use super::stop_sign::StopSign;
 use crate::args::{Output, PlaceArgs};
 use crate::failure::{Failure, Kind};
-use crate::stop::StopSign;
 
 /// What the ONNX model of a written language model is called.
 const MODEL_FILE: &str = "model.onnx";
