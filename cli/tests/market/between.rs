@@ -11,7 +11,7 @@ use souk_onnx::{
     tensor_to_proto,
 };
 
-use crate::common::{Market, SOUK, floats, kill, souk};
+use crate::common::{Market, SOUK, floats, kill};
 use crate::hand::Hand;
 
 /// Rows and columns of what goes through.
@@ -389,32 +389,17 @@ fn a_part_before_the_one_that_failed_is_kept_by_its_provider() {
 fn a_provider_that_takes_its_device_back_hands_over_what_is_done() {
     let market = market();
     let first = submit(&market, "first", &["--spot"]);
-    let (maker, _) = to_and_fro(&market, &first);
+    let (maker, between) = to_and_fro(&market, &first);
     // The part between is not done before the first provider is stopped.
     market.make_faulty("provider-2", "stall");
-    let folder = market.folder().join("net").join("provider-1");
-    let open = || souk(&folder, &["provider", "status"]).done()["open"].clone();
-    let stopped = || {
-        std::thread::scope(|scope| {
-            let job = scope.spawn(|| submit(&market, "again", &["--spot"]));
-            market.until(|| list(&open()).len() == 1);
-            for process in market.processes("provider-1 ") {
-                kill(process, "-TERM");
-            }
-            job.join().expect("the job is done")
-        })
-    };
-    let mut again = stopped();
-    // A busy machine may have it stopped before it has done anything.
-    for _ in 0..4 {
-        if made_first(&first, &again, &maker)[0]["provider"] == maker {
-            break;
+    let again = std::thread::scope(|scope| {
+        let job = scope.spawn(|| submit(&market, "again", &["--spot"]));
+        market.until(|| runs_second(&market, &between));
+        for process in market.processes("provider-1 ") {
+            kill(process, "-TERM");
         }
-        // The supervisor starts it again.
-        let offers = |ask: &Value| ask["provider"] == maker;
-        market.until(|| list(&market.souk(&["book"]).done()).iter().any(offers));
-        again = stopped();
-    }
+        job.join().expect("the job is done")
+    });
     assert_first_part_kept(&first, &again, &maker, &maker);
     assert_eq!(output(&market, "again"), output(&market, "first"));
     market.assert_escrow_returns();
@@ -427,7 +412,7 @@ fn notice_alone_ends_a_lease_with_what_is_done() {
     let limits = json!({ "notice_seconds": NOTICE_SECONDS });
     market.set_in_provider("provider-1", &[("limits", limits)]);
     let first = submit(&market, "first", &["--spot"]);
-    let (maker, _) = to_and_fro(&market, &first);
+    let (maker, between) = to_and_fro(&market, &first);
     // The part between is not done before another buyer has taken the first provider's device.
     market.make_faulty("provider-2", "stall");
     let key = |name: &str| market.account_key(name);
@@ -437,7 +422,7 @@ fn notice_alone_ends_a_lease_with_what_is_done() {
         let sold = || rival.leases_of(key("provider-1"));
         market.until(|| {
             let open = sold();
-            open.iter().any(|lease| lease.is_running()) && begun(&market, "provider-1")
+            open.iter().any(|lease| lease.is_running()) && runs_second(&market, &between)
         });
         let lease = sold().into_iter().find(|lease| lease.is_running());
         rival.displace(&lease.expect("it runs"), &[key("provider-4")]);
@@ -449,9 +434,19 @@ fn notice_alone_ends_a_lease_with_what_is_done() {
     market.assert_escrow_returns();
 }
 
-/// Whether a provider has begun the work of a lease that is not over.
-fn begun(market: &Market, name: &str) -> bool {
-    let folder = market.folder().join("net").join(name);
-    let status = souk(&folder, &["provider", "status"]).done();
-    !list(&status["open"]).is_empty()
+/// Whether the second job of this market has come to the part of a provider, which waits for what
+/// the one before made.
+fn runs_second(market: &Market, provider: &Value) -> bool {
+    let jobs = list(&market.souk(&["job", "list"]).done());
+    let Some(name) = jobs.get(1).and_then(|job| job["name"].as_str()) else {
+        return false;
+    };
+    let logs = market.souk(&["job", "logs", name]);
+    let events = if logs.code == 0 {
+        list(&logs.json())
+    } else {
+        Vec::new()
+    };
+    let mut running = events.iter().map(|told| &told["event"]["Running"]);
+    running.any(|running| running["provider"] == *provider)
 }
