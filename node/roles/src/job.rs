@@ -235,7 +235,7 @@ impl JobCore {
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::NewRequest(request) => self.on_request(request),
+            Event::NewRequest { request, size } => self.on_request(request, size),
             Event::NoMore => {
                 self.no_more = true;
                 self.fill_running();
@@ -257,7 +257,7 @@ impl JobCore {
         }
     }
 
-    fn on_request(&mut self, request: Request) {
+    fn on_request(&mut self, request: Request, size: u32) {
         let Request {
             number,
             sequence,
@@ -274,6 +274,7 @@ impl JobCore {
         let kept = past.and_then(|past| past.kept.get(&id));
         let asked = OpenRequest {
             sequence,
+            size,
             id,
             values: kept.cloned().unwrap_or_default(),
             inputs,
@@ -364,7 +365,7 @@ impl JobCore {
             Timer::LeaseEnd(n) => self.on_lease_end(n),
             Timer::Start(leg) => self.start_work(leg),
             Timer::Note(leg) => self.answer_note(leg),
-            Timer::Patience { leg, part, .. } => self.on_slow(leg, part),
+            Timer::Patience { leg, request, part } => self.on_slow(leg, request, part),
             Timer::Wrap(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
             Timer::Decide(leg) => self.decide(leg),

@@ -26,7 +26,7 @@ use crate::buyer::job::{Job, Limits};
 pub(super) struct Planner {
     buyer: Buyer,
     graph: Graph,
-    /// The inputs of one request: all have the same shapes.
+    /// The inputs of one request: all have the same shapes, but for steps of a session.
     inputs: BTreeMap<String, Tensor>,
     limits: Limits,
     /// Its place among the buyer's jobs, from the first plan until that is bought.
@@ -61,6 +61,16 @@ impl Planner {
             bought: BTreeMap::new(),
             next: None,
         }
+    }
+
+    /// How many times as many bytes a request brings as the inputs that are planned with: a step of
+    /// a session may be of many tokens.
+    pub(super) fn size(&self, brought: &BTreeMap<String, Tensor>) -> u32 {
+        let bytes = |tensor: &Tensor| tensor.bytes().len();
+        let planned = brought.keys().filter_map(|name| self.inputs.get(name));
+        let planned: usize = planned.map(bytes).sum();
+        let brought: usize = brought.values().map(bytes).sum();
+        u32::try_from(brought.div_ceil(planned.max(1))).unwrap_or(u32::MAX)
     }
 
     /// Takes a quote that was just made; the plan of it.

@@ -274,11 +274,13 @@ impl Shell {
                 let number = self.asked;
                 self.asked += 1;
                 self.under_way += 1;
-                Event::NewRequest(Request {
+                let request = Request {
                     number,
                     sequence: asked.sequence,
                     inputs,
-                })
+                };
+                let size = self.planner.size(&asked.tensors);
+                Event::NewRequest { request, size }
             }
             Err(error) => {
                 self.fault = Some(Reason::Memory(error.to_string()));

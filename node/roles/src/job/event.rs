@@ -22,7 +22,12 @@ pub enum Event {
     /// One more request, with all of the job's inputs, which can be fetched from here. Numbers rise
     /// from one to the next, and no more than the window are given that were not taken back as
     /// answers.
-    NewRequest(Request),
+    NewRequest {
+        /// The request.
+        request: Request,
+        /// How many times as much it brings as the inputs that were planned with.
+        size: u32,
+    },
     /// No request comes any more.
     NoMore,
     /// The user stops the job.

@@ -105,6 +105,8 @@ impl JobCore {
             let start = self.attempt(leg.attempt).leg(leg.place).start.as_ref();
             let run = start.expect("it was told").parts[..parts as usize].iter();
             let expected = run.fold(Micros(0), |sum, part| sum.plus(part.expected));
+            let sizes = self.requests.values().map(|asked| asked.size);
+            let expected = Micros(expected.0.saturating_mul(sizes.max().unwrap_or(1).into()));
             self.wrap(leg, patience(expected));
         } else {
             self.drop_leg(leg);

@@ -273,10 +273,10 @@ impl JobCore {
         else {
             return self.lose_for(leg, Loss::Confused);
         };
-        let (patience, name) = (patience(described.expected), described.name.clone());
+        let (expected, name) = (described.expected, described.name.clone());
         let provider = state.terms.provider;
         let now = self.now.tick;
-        let until = now.plus(patience);
+        let until = now.plus(self.request_patience(request, expected));
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         state.runs.insert((request, part), now);
         self.timers
@@ -287,12 +287,19 @@ impl JobCore {
         });
     }
 
-    pub(super) fn on_slow(&mut self, leg: Leg, part: u32) {
+    /// How long a part may take for a request: what was planned is for one of the usual size.
+    fn request_patience(&self, request: u32, expected: Micros) -> Micros {
+        let size = self.requests.get(&request).map_or(1, |asked| asked.size);
+        patience(Micros(expected.0.saturating_mul(size.max(1).into())))
+    }
+
+    pub(super) fn on_slow(&mut self, leg: Leg, request: u32, part: u32) {
         let Some(state) = self.talking(leg) else {
             return;
         };
         let start = state.start.as_ref().expect("it was told");
-        let patience = patience(start.parts[part as usize].expected);
+        let expected = start.parts[part as usize].expected;
+        let patience = self.request_patience(request, expected);
         self.lose_for(leg, Loss::Slow { patience });
     }
 

@@ -577,6 +577,8 @@ impl Purpose {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRequest {
     pub sequence: u32,
+    /// How many times as much it brings as was planned with.
+    pub size: u32,
     pub inputs: Tensors,
     pub id: ContentId,
     /// Values that are here and kept.

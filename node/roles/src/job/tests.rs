@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use souk_market::{Credits, LeaseState, Millis};
 
+use super::running::RUN_ALLOWANCE;
 use super::*;
 use world::{Style, World, limits};
 
@@ -103,6 +104,24 @@ fn who_says_nothing_is_not_waited_for_longer_than_its_part_may_take() {
     assert_done(&mut world, 1);
     let before = &world.outcome.as_ref().unwrap().before;
     assert_eq!(before[0].code(), "provider_slow");
+}
+
+#[test]
+fn a_part_may_take_as_much_longer_as_its_request_brings_more_than_was_planned_with() {
+    let waited = |size| {
+        let mut world = world(&[Style::Mute(3), Style::Honest, Style::Honest], 1);
+        world.size = size;
+        assert_done(&mut world, 1);
+        match &world.outcome.as_ref().unwrap().before[0] {
+            Reason::Lost {
+                loss: Loss::Slow { patience },
+                ..
+            } => patience.0,
+            other => panic!("{other}"),
+        }
+    };
+    let beyond = |size| waited(size) - RUN_ALLOWANCE.0;
+    assert_eq!(beyond(8), 8 * beyond(1));
 }
 
 #[test]

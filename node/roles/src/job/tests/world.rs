@@ -123,6 +123,8 @@ pub struct World {
     pub has_said_last: bool,
     /// From this request on those that should bring their input do not.
     pub forgets: Option<u32>,
+    /// How many times as much each request brings as was planned with.
+    pub size: u32,
     steps: u32,
     recorded: u32,
     /// A gang of which no answer came, and when it is bought.
@@ -279,6 +281,7 @@ impl World {
             followed: Vec::new(),
             has_said_last: false,
             forgets: None,
+            size: 1,
             steps: 0,
             has_failed_disk: false,
             commands_lost: 0,
@@ -478,7 +481,8 @@ impl World {
         if let Some(number) = self.to_ask.front().copied().filter(|_| open < 4) {
             self.to_ask.pop_front();
             let request = self.request(number);
-            self.apply(Event::NewRequest(request));
+            let size = self.size;
+            self.apply(Event::NewRequest { request, size });
         } else if self.to_ask.is_empty() && !self.has_said_last {
             self.has_said_last = true;
             self.apply(Event::NoMore);

@@ -271,7 +271,7 @@ impl World {
             job.under_way += 1;
             let mut request = JobRequest::new(number, inputs);
             request.sequence = request.number.checked_rem(job.spec.sequences).unwrap_or(0);
-            self.tell_buyer(actor, Event::NewRequest(request));
+            self.tell_buyer(actor, Event::NewRequest { request, size: 1 });
         }
     }
 
