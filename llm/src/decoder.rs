@@ -33,6 +33,9 @@ pub const ROWS: &str = "logit_rows";
 /// The result: `[1, rows, vocabulary]`.
 pub const LOGITS: &str = "logits";
 
+/// What the head makes logits of.
+pub(crate) const NORM: &str = "model.norm";
+
 /// Cosines and sines of each position, and those of layers with a window.
 const ANGLES: [&str; 2] = ["cosines", "sines"];
 const ANGLES_LOCAL: [&str; 2] = ["cosines.local", "sines.local"];
@@ -191,7 +194,7 @@ impl DecoderGraph<'_> {
         let wanted = self
             .nodes
             .add("Gather", &[&stream, ROWS], "wanted", &[("axis", 1)]);
-        let normal = self.norm("model.norm", hidden, &wanted)?;
+        let normal = self.norm(NORM, hidden, &wanted)?;
         let head = match self.nodes.has("lm_head.weight") {
             true => self.nodes.matrix("lm_head.weight", [vocabulary, hidden])?,
             false => table,

@@ -108,11 +108,7 @@ impl<'a> Sequence<'a> {
     /// # Errors
     /// [`GenerationError`]. The sequence then is as long as what was added before it.
     pub fn push(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
-        let wanted = self.length() + tokens.len();
-        if wanted > self.room {
-            let room = self.room;
-            return Err(GenerationError::Room { wanted, room });
-        }
+        self.fits(tokens)?;
         let mut next = None;
         for chunk in tokens.chunks(CHUNK) {
             next = Some(self.step(Step::last(chunk, self.length()).told())?);
@@ -120,11 +116,20 @@ impl<'a> Sequence<'a> {
         next.map(|next| next.logits).ok_or(GenerationError::Empty)
     }
 
+    fn fits(&self, tokens: &[u32]) -> Result<(), GenerationError> {
+        let (wanted, room) = (self.length() + tokens.len(), self.room);
+        match wanted > room {
+            true => Err(GenerationError::Room { wanted, room }),
+            false => Ok(()),
+        }
+    }
+
     /// Adds tokens; gives the logits after each.
     ///
     /// # Errors
     /// As [`Self::push`].
     pub fn push_all(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
+        self.fits(tokens)?;
         let next = self.step(Step::all(tokens, self.length()).told())?;
         Ok(next.logits)
     }

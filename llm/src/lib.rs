@@ -11,6 +11,7 @@ pub mod bundled;
 pub mod chat;
 pub mod config;
 pub mod decoder;
+pub mod embedding;
 pub mod generation;
 pub mod gguf;
 pub mod grammar;

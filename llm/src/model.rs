@@ -19,6 +19,7 @@ use thiserror::Error;
 use crate::chat::ChatTemplate;
 use crate::config::{Config, ConfigError};
 use crate::decoder::Decoder;
+use crate::embedding::Pooling;
 use crate::gguf::GgufError;
 use crate::tokens::{TokenError, Tokenizer};
 use crate::weights::{WeightError, Weights};
@@ -45,6 +46,9 @@ pub struct Card {
     pub licence: Option<String>,
     /// Positions it was made for.
     pub positions: usize,
+    /// Which of a text's positions its vector is of, where it is asked for one.
+    #[serde(default)]
+    pub pooling: Pooling,
 }
 
 /// The decoder, built or still to be.

@@ -80,6 +80,9 @@ pub struct OpenaiArgs {
     #[arg(long, default_value_t = 8, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=SEQUENCES_MAX))]
     pub sequences: u32,
+    /// Make vectors of texts (/v1/embeddings), and do not go on with them.
+    #[arg(long)]
+    pub embeddings: bool,
     #[command(flatten)]
     pub place: PlaceArgs,
     #[command(flatten)]

@@ -40,6 +40,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     let size = SessionSize {
         tokens: args.session.session,
         sequences: 1,
+        is_embedding: false,
     };
     let place = Place::open(market, model, &args.place, size, stop.clone()).await?;
     let mut chat = Chat {

@@ -37,6 +37,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     let size = SessionSize {
         tokens: prompt.len() + args.tokens,
         sequences: 1,
+        is_embedding: false,
     };
     let model = (model, voice.room);
     let opening = Place::open((folder, output), model, &args.place, size, stop.clone());

@@ -7,6 +7,7 @@
 mod answer;
 mod calling;
 mod desk;
+mod embeddings;
 mod question;
 mod refusal;
 
@@ -32,7 +33,8 @@ use crate::show;
 use crate::stop;
 use answer::Shape;
 use calling::Calling;
-use desk::{Desk, TextOrder};
+use desk::{Desk, Order, TextOrder};
+use embeddings::EmbeddingQuestion;
 use question::{Input, Question};
 use refusal::Refusal;
 
@@ -44,6 +46,8 @@ struct Server {
     voice: Voice,
     key: DoorKey,
     desk: Desk,
+    /// Whether it makes vectors of texts, and does not go on with them.
+    is_embedding: bool,
     /// When it began, in seconds of Unix time: what it says a model was made.
     begun: u64,
 }
@@ -62,6 +66,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let size = SessionSize {
         tokens: args.session.session,
         sequences: args.sequences,
+        is_embedding: args.embeddings,
     };
     let place = Place::open(market, model, &args.place, size, stop.clone()).await?;
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
@@ -88,6 +93,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         voice,
         key,
         desk,
+        is_embedding: args.embeddings,
         begun: begun.map_or(0, |it| it.as_secs()),
     });
     tokio::select! {
@@ -187,6 +193,9 @@ async fn answered(
     question: Question,
     kind: &'static str,
 ) -> Result<Response, Refusal> {
+    if server.is_embedding {
+        return Err(Refusal::endpoint("vectors, and texts without --embeddings"));
+    }
     known(server, &question.model)?;
     let (voice, is_weighed) = (&server.voice, question.likeliest.is_some());
     let calls = question
@@ -195,7 +204,7 @@ async fn answered(
         .map(|it| Calling::new(voice, it))
         .transpose()?;
     let order = tokio::task::block_in_place(|| order(voice, &question, calls.as_ref()))?;
-    let events = server.desk.take(order)?;
+    let events = server.desk.take(Order::Text(order))?;
     let calls = calls.map(Calling::reader);
     let shape = Shape::new((kind, &voice.card.name), is_weighed, calls);
     match question.is_streamed {
@@ -221,7 +230,7 @@ fn order(
     }
     let left = voice.room.saturating_sub(prompt.len());
     if left == 0 {
-        return Err(Refusal::too_long(prompt.len(), voice.room));
+        return Err(Refusal::too_long("messages", prompt.len(), voice.room));
     }
     let (form, field) = match calls.and_then(Calling::form) {
         Some(form) => (Some(form), "tools"),
@@ -238,9 +247,17 @@ fn order(
     })
 }
 
-async fn embeddings() -> Refusal {
-    let message = "embeddings are not offered: this server generates texts";
-    Refusal::new(StatusCode::NOT_FOUND, message).code("unsupported_endpoint")
+async fn embeddings(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
+    if !server.is_embedding {
+        return Err(Refusal::endpoint("texts, and vectors with --embeddings"));
+    }
+    let question = EmbeddingQuestion::read(body?.0)?;
+    known(&server, &question.model)?;
+    let order = tokio::task::block_in_place(|| question.order(&server.voice))?;
+    let tokens = order.texts.iter().map(Vec::len).sum();
+    let events = server.desk.take(Order::Vectors(order))?;
+    let model = &server.voice.card.name;
+    question.answer(tokens, events, model).await
 }
 
 async fn unknown(asked: Request) -> Refusal {

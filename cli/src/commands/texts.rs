@@ -30,7 +30,7 @@ use forms::Words;
 pub use forms::TextForm;
 pub use place::{Place, SessionSize};
 pub use stop_sign::StopSign;
-pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, write};
+pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, embed, write};
 
 /// Positions unless others are asked for: a cache of more is most of a small machine's memory.
 const POSITIONS_DEFAULT: usize = 4096;

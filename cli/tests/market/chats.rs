@@ -236,6 +236,47 @@ fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
 }
 
 #[test]
+fn texts_are_made_the_vectors_over_two_providers_that_they_are_made_on_this_machine() {
+    let market = Market::up();
+    let model = model(&market);
+    let ask = |server: &Server, more: Value| {
+        let mut body = json!({ "model": "model", "input": ["w5 w6 w7", "w5 w6", "w9"] });
+        let fields = body.as_object_mut().expect("an object");
+        fields.extend(more.as_object().expect("an object").clone());
+        server.client.post("/v1/embeddings", &[], &body)
+    };
+    let vectors = |answer: &Value| -> Vec<Vec<f64>> {
+        let data = answer["data"].as_array().expect("a list").iter();
+        let numbers = data.map(|one| one["embedding"].as_array().expect("a vector"));
+        let number = |it: &Value| it.as_f64().expect("a number");
+        numbers
+            .map(|all| all.iter().map(number).collect())
+            .collect()
+    };
+    let here = Server::start(&market, &model, &["--here", "--embeddings"]);
+    let told = ask(&here, json!({})).of(200);
+    assert_eq!(told["usage"]["prompt_tokens"], 6);
+    let expected = vectors(&told);
+    assert_eq!(expected.len(), 3);
+    let refused = here.ask(&json!({})).of(404);
+    assert_eq!(refused["error"]["code"], "unsupported_endpoint");
+    drop(here);
+    let two = ["--embeddings", "--budget", "60", "--min-providers", "2"];
+    let sold = Server::start(&market, &model, &two);
+    let found = vectors(&ask(&sold, json!({})).of(200));
+    for (found, expected) in found.iter().zip(&expected) {
+        let products = found.iter().zip(expected).map(|(a, b)| a * b);
+        assert!((products.sum::<f64>() - 1.0).abs() < 1e-4, "{found:?}");
+    }
+    let short = vectors(&ask(&sold, json!({ "dimensions": 2 })).of(200));
+    assert!(short.iter().all(|vector| vector.len() == 2));
+    let packed = ask(&sold, json!({ "encoding_format": "base64" })).of(200);
+    assert!(packed["data"][0]["embedding"].is_string());
+    drop(sold);
+    market.assert_escrow_returns();
+}
+
+#[test]
 fn questions_answered_at_once_have_the_texts_that_each_has_by_itself() {
     let market = Market::up();
     let model = model(&market);

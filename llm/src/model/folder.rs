@@ -5,14 +5,18 @@ use std::path::{Component, Path};
 
 use bytes::Bytes;
 use serde::Deserialize;
+use serde_json::Value;
 use souk_memory::safetensors;
 
 use super::{Body, Card, LanguageModel, ModelError, json, read};
 use crate::chat::ChatTemplate;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
+use crate::embedding::Pooling;
 use crate::tokens::Tokenizer;
 use crate::weights::{Weight, Weights, raise_norms};
 
+/// The file that says which positions a vector is of.
+const POOLING: &str = "1_Pooling/config.json";
 /// The file that says what a folder is.
 pub(super) const CONFIG: &str = "config.json";
 /// Which file holds which weight, where there are several.
@@ -84,6 +88,7 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
         template: template(folder, said)?,
         licence: licence(folder),
         positions: config.positions,
+        pooling: pooling(folder)?,
     };
     let mut weights = weights(folder)?;
     if config.architecture.is_gemma() {
@@ -94,6 +99,27 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
         tokenizer,
         body: Body::Checkpoint { config, weights },
     })
+}
+
+/// Which positions a vector is of, as sentence-transformers say it.
+fn pooling(folder: &Path) -> Result<Pooling, ModelError> {
+    let said: BTreeMap<String, Value> = match json_if_there(&folder.join(POOLING))? {
+        Some(said) => said,
+        None => return Ok(Pooling::default()),
+    };
+    let modes = said
+        .iter()
+        .filter(|(_, is_on)| **is_on == Value::Bool(true));
+    let mut modes = modes.filter_map(|(name, _)| name.strip_prefix("pooling_mode_"));
+    match (modes.next(), modes.next()) {
+        (Some("lasttoken"), None) => Ok(Pooling::Last),
+        (Some("mean_tokens"), None) => Ok(Pooling::Mean),
+        (first, second) => {
+            let value = [first, second].into_iter().flatten().collect::<Vec<_>>();
+            let (key, value) = ("pooling_mode", value.join(", "));
+            Err(ConfigError::Feature { key, value }.into())
+        }
+    }
 }
 
 fn json_if_there<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, ModelError> {
@@ -180,5 +206,13 @@ fn weights(folder: &Path) -> Result<Weights, ModelError> {
             .filter(|(name, _)| !name.ends_with(DERIVED));
         weights.extend(floats.map(|(name, tensor)| (name, Weight::Floats(tensor))));
     }
-    Ok(weights)
+    // Models that make vectors are kept without the head, and named so.
+    Ok(match weights.contains_key("embed_tokens.weight") {
+        true => {
+            let weights = weights.into_iter();
+            let whole = weights.map(|(name, weight)| (format!("model.{name}"), weight));
+            whole.collect()
+        }
+        false => weights,
+    })
 }

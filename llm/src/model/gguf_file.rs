@@ -6,7 +6,8 @@ use bytes::Bytes;
 
 use super::{Body, Card, LanguageModel, ModelError, read};
 use crate::chat::ChatTemplate;
-use crate::config::Architecture;
+use crate::config::{Architecture, ConfigError};
+use crate::embedding::Pooling;
 use crate::gguf::{Gguf, Value};
 use crate::tokens::Tokenizer;
 use crate::weights::Weights;
@@ -25,6 +26,7 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
         template: template(&file),
         licence: file.text("general.license").map(str::to_owned),
         positions: config.positions,
+        pooling: pooling(&file)?,
     };
     let weights = weights(&file, config.architecture)?;
     Ok(LanguageModel {
@@ -37,6 +39,19 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
 fn text<'a>(file: &'a Gguf, key: &str) -> Result<&'a str, ModelError> {
     file.text(key)
         .ok_or_else(|| ModelError::GgufLacks(key.to_owned()))
+}
+
+/// Which positions a vector is of: llama.cpp's numbers.
+fn pooling(file: &Gguf) -> Result<Pooling, ModelError> {
+    let family = file.text("general.architecture").unwrap_or_default();
+    match file.number(&format!("{family}.pooling_type")) {
+        None | Some(0 | 3) => Ok(Pooling::Last),
+        Some(1) => Ok(Pooling::Mean),
+        Some(other) => Err(ModelError::Config(ConfigError::Feature {
+            key: "pooling_type",
+            value: other.to_string(),
+        })),
+    }
 }
 
 fn ends(file: &Gguf) -> Vec<u32> {

@@ -34,7 +34,7 @@ impl Case {
         serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
     }
 
-    fn model(&self) -> LanguageModel {
+    pub fn model(&self) -> LanguageModel {
         let folder = tempfile::tempdir().unwrap();
         common::write_folder(folder.path(), &self.config, &common::weights(&self.config));
         LanguageModel::open(folder.path()).unwrap()

@@ -27,6 +27,7 @@ const ANSWER_MAX: usize = 64;
 const SESSION: SessionSize = SessionSize {
     tokens: 400,
     sequences: 1,
+    is_embedding: false,
 };
 
 /// Providers that have a part of the model each.

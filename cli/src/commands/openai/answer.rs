@@ -170,6 +170,7 @@ impl Shape {
                 part["choices"][0]["logprobs"] = self.weights(&tokens);
                 vec![part.to_string()]
             }
+            Event::Vectors(_) => Vec::new(),
             Event::Failed(refusal) => vec![refusal.object().to_string()],
             Event::Done(written) => {
                 let mut parts = Vec::new();
@@ -235,7 +236,7 @@ pub async fn whole(
 ) -> Result<Response, Refusal> {
     while let Some(event) = events.recv().await {
         match event {
-            Event::Piece(..) => {}
+            Event::Piece(..) | Event::Vectors(_) => {}
             Event::Done(written) => return Ok(Json(shape.whole(&written)).into_response()),
             Event::Failed(refusal) => return Err(refusal),
         }

@@ -35,8 +35,32 @@ pub struct TextOrder {
     pub likeliest: Option<usize>,
 }
 
+/// What is to be made vectors.
+pub struct VectorOrder {
+    /// The tokens of each.
+    pub texts: Vec<Vec<u32>>,
+}
+
+/// What is asked of a desk.
+pub enum Order {
+    Text(TextOrder),
+    Vectors(VectorOrder),
+}
+
+impl Order {
+    /// The tokens that are read first.
+    fn beginning(&self) -> &[u32] {
+        match self {
+            Self::Text(order) => &order.prompt,
+            Self::Vectors(order) => order.texts.first().map_or(&[], Vec::as_slice),
+        }
+    }
+}
+
 /// What becomes of an order.
 pub enum Event {
+    /// The vector of each text.
+    Vectors(Vec<Vec<f32>>),
     /// The text goes on, by these tokens where their probabilities are wanted.
     Piece(String, Vec<WeighedToken>),
     /// It is written.
@@ -55,7 +79,7 @@ pub struct Desk {
 
 /// An order that waits.
 struct Task {
-    order: TextOrder,
+    order: Order,
     events: mpsc::Sender<Event>,
     _place: OwnedSemaphorePermit,
 }
@@ -89,12 +113,15 @@ impl Desk {
     }
 
     /// Takes an order, which is given up once nobody hears of it any more.
-    pub fn take(&self, order: TextOrder) -> Result<mpsc::Receiver<Event>, Refusal> {
+    pub fn take(&self, order: Order) -> Result<mpsc::Receiver<Event>, Refusal> {
         let full = |_| Refusal::full(QUESTIONS_MAX);
         let place = self.places.clone().try_acquire_owned().map_err(full)?;
         // A piece a token and two events more: whoever reads slowly holds nobody up.
-        let most = order.tokens_max.min(self.room) + 2;
-        let (events, told) = mpsc::channel(most);
+        let most = match &order {
+            Order::Text(order) => order.tokens_max.min(self.room),
+            Order::Vectors(_) => 0,
+        };
+        let (events, told) = mpsc::channel(most + 2);
         let task = Task {
             order,
             events,
@@ -186,7 +213,7 @@ impl Work {
         std::thread::scope(|scope| {
             loop {
                 if let Some(task) = next.take() {
-                    let slot = nearest(&free, &task.order.prompt);
+                    let slot = nearest(&free, task.order.beginning());
                     let sequence = free.swap_remove(slot);
                     let (desk, tell) = (self.answering(), tell.clone());
                     scope.spawn(move || desk.answer_in(sequence, task, &tell));
@@ -274,11 +301,53 @@ impl Answering {
     }
 
     fn answer(&self, sequence: &mut Sequence<'_>, task: &Task) -> Result<(), Failure> {
-        let Task { order, events, .. } = task;
+        let events = &task.events;
         let is_wanted = || !events.is_closed() && !*self.closing.borrow();
         if !is_wanted() {
             return Ok(());
         }
+        let answered = match &task.order {
+            Order::Text(order) => self.write(sequence, (order, events), &is_wanted),
+            Order::Vectors(order) => self.embed(sequence, order, &is_wanted),
+        };
+        let event = match answered {
+            // What cannot be answered so is no fault of the session.
+            Err(failure) if failure.kind == Kind::Input => Event::Failed(failure.into()),
+            answered => answered?,
+        };
+        let _ = events.try_send(event);
+        Ok(())
+    }
+
+    /// Makes each text a vector; what the order came to.
+    fn embed(
+        &self,
+        sequence: &mut Sequence<'_>,
+        order: &VectorOrder,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Event, Failure> {
+        let mut vectors = Vec::with_capacity(order.texts.len());
+        for text in &order.texts {
+            if !is_wanted() {
+                return Ok(Event::Failed(Refusal::stopping()));
+            }
+            vectors.push(texts::embed(&self.voice, sequence, text)?);
+        }
+        if self.output == Output::Text {
+            let tokens: usize = order.texts.iter().map(Vec::len).sum();
+            let texts = vectors.len();
+            show::tell(&format!("  {tokens} tokens of {texts} texts made vectors"));
+        }
+        Ok(Event::Vectors(vectors))
+    }
+
+    /// Goes on with a text; what the order came to.
+    fn write(
+        &self,
+        sequence: &mut Sequence<'_>,
+        (order, events): (&TextOrder, &mpsc::Sender<Event>),
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Event, Failure> {
         let wish = Wish {
             prompt: &order.prompt,
             sampling: &order.sampling,
@@ -287,28 +356,19 @@ impl Answering {
             tokens_max: order.tokens_max,
             drafts_max: self.drafts_max,
             likeliest: order.likeliest,
-            is_wanted: &is_wanted,
+            is_wanted,
         };
         let written = texts::write(&self.voice, sequence, &wish, |piece| {
             let piece = Event::Piece(piece.text.to_owned(), piece.tokens.to_vec());
             let _ = events.try_send(piece);
         });
-        let written = match written {
-            // What cannot be answered so is no fault of the session.
-            Err(failure) if failure.kind == Kind::Input => {
-                let _ = events.try_send(Event::Failed(failure.into()));
-                return Ok(());
-            }
-            written => written?,
-        };
+        let written = written?;
         if self.output == Output::Text {
             show::tell(&format!("  {}", written.line()));
         }
-        let event = match written.ending {
+        Ok(match written.ending {
             TextEnding::Unwanted => Event::Failed(Refusal::stopping()),
             _ => Event::Done(written),
-        };
-        let _ = events.try_send(event);
-        Ok(())
+        })
     }
 }

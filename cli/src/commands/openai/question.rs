@@ -161,16 +161,20 @@ struct StreamOptions {
 }
 
 /// The fields that nobody has looked at yet.
-struct Fields(Map<String, Value>);
+pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
     /// A field that is null is one that is not given.
-    fn new(mut body: Map<String, Value>) -> Self {
+    pub(super) fn new(mut body: Map<String, Value>) -> Self {
         body.retain(|_, value| !value.is_null());
         Self(body)
     }
 
-    fn take<T: DeserializeOwned>(&mut self, name: &str, what: &str) -> Result<Option<T>, Refusal> {
+    pub(super) fn take<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+        what: &str,
+    ) -> Result<Option<T>, Refusal> {
         let Some(value) = self.0.remove(name) else {
             return Ok(None);
         };
@@ -230,8 +234,6 @@ impl Fields {
         input: Input,
         (tokens_max, likeliest): (Option<usize>, Option<usize>),
     ) -> Result<Question, Refusal> {
-        let model = self.take("model", "the name of a model")?;
-        let model = model.ok_or_else(|| Refusal::field("model", "there is no model"))?;
         let is_streamed = self.take("stream", "true or false")?;
         let options: Option<StreamOptions> = self.take("stream_options", "an object")?;
         let sampling = self.sampling()?;
@@ -249,14 +251,8 @@ impl Fields {
             return Err(Refusal::field("max_tokens", message));
         }
         self.only("n", &[json!(1)])?;
-        for name in HARMLESS {
-            self.0.remove(name);
-        }
-        if let Some(name) = self.0.keys().next() {
-            return Err(Refusal::unsupported(name));
-        }
         Ok(Question {
-            model,
+            model: self.last()?,
             input,
             sampling,
             stops,
@@ -267,6 +263,19 @@ impl Fields {
             is_streamed: is_streamed.unwrap_or_default(),
             has_usage: options.unwrap_or_default().include_usage,
         })
+    }
+
+    /// The model, where nothing else is left that would change the answer.
+    pub(super) fn last(mut self) -> Result<String, Refusal> {
+        let model = self.take("model", "the name of a model")?;
+        let model = model.ok_or_else(|| Refusal::field("model", "there is no model"))?;
+        for name in HARMLESS {
+            self.0.remove(name);
+        }
+        match self.0.keys().next() {
+            Some(name) => Err(Refusal::unsupported(name)),
+            None => Ok(model),
+        }
     }
 
     fn sampling(&mut self) -> Result<Sampling, Refusal> {

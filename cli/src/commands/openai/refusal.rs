@@ -64,18 +64,24 @@ impl Refusal {
     }
 
     /// A prompt that leaves no room for an answer.
-    pub fn too_long(prompt: usize, room: usize) -> Self {
+    pub fn too_long(field: &str, prompt: usize, room: usize) -> Self {
         let message = format!(
-            "the prompt has {prompt} tokens, and a session has room for {room}, the answer's \
+            "the text has {prompt} tokens, and a session has room for {room}, an answer's \
              among them: shorten it, or start the server with more --context"
         );
-        Self::field("messages", message).code("context_length_exceeded")
+        Self::field(field, message).code("context_length_exceeded")
     }
 
     /// Too many wait.
     pub fn full(most: usize) -> Self {
         let message = format!("{most} questions wait already: ask again in a moment");
         Self::new(StatusCode::TOO_MANY_REQUESTS, message).code("rate_limit_exceeded")
+    }
+
+    /// What this server does not answer.
+    pub fn endpoint(offered: &str) -> Self {
+        let message = format!("this server makes {offered}");
+        Self::new(StatusCode::NOT_FOUND, message).code("unsupported_endpoint")
     }
 
     /// The server is told to stop.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use souk_cpu::Cpu;
 use souk_host::{discover, system};
 use souk_llm::decoder::Decoder;
+use souk_llm::embedding::embedding;
 use souk_llm::generation::{Sequence, Step};
 use souk_llm::model::LanguageModel;
 use souk_node::buyer::job::{Job, Limits};
@@ -45,6 +46,8 @@ pub struct SessionSize {
     pub tokens: usize,
     /// Texts that are written at once.
     pub sequences: u32,
+    /// Whether texts are made vectors, and not gone on with.
+    pub is_embedding: bool,
 }
 
 /// What computes its steps.
@@ -82,7 +85,7 @@ impl Place {
         if args.here {
             let mut decoder = model.decoder(room).map_err(refused)?;
             let mut subgraph = std::mem::take(&mut decoder.subgraph);
-            subgraph.model = drawing(subgraph.model)?;
+            subgraph.model = prepared(subgraph.model, size)?;
             let program = Arc::from(compiled(subgraph, args.threads)?);
             let sequences = size.sequences.min(fitting(&decoder, room));
             let decoder = Box::new(decoder);
@@ -204,7 +207,7 @@ fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure>
     let states = decoder.states.iter();
     inputs.extend(states.map(|port| (port.input.clone(), empty.clone())));
     let mut job = Job {
-        model: drawing(crate::files::read(&folder.join(MODEL_FILE))?)?,
+        model: prepared(crate::files::read(&folder.join(MODEL_FILE))?, size)?,
         folder: Some(folder.to_owned()),
         inputs,
         limits: Limits::default(),
@@ -214,8 +217,12 @@ fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure>
     Ok(job)
 }
 
-/// The model that draws its tokens.
-fn drawing(model: Bytes) -> Result<Bytes, Failure> {
+/// The model that draws its tokens, or tells vectors.
+fn prepared(model: Bytes, size: SessionSize) -> Result<Bytes, Failure> {
+    let model = match size.is_embedding {
+        true => embedding(model).map_err(|error| Failure::new(Kind::Input, error, ""))?,
+        false => model,
+    };
     let drawing = souk_llm::decoder::drawing(model);
     drawing.map_err(|error| Failure::new(Kind::Input, error, ""))
 }

@@ -220,6 +220,16 @@ pub fn write(
     })
 }
 
+/// The vector of a text's tokens.
+pub fn embed(
+    voice: &Voice,
+    sequence: &mut Sequence<'_>,
+    tokens: &[u32],
+) -> Result<Vec<f32>, Failure> {
+    let vector = sequence.embed(tokens, voice.card.pooling);
+    vector.map_err(from_generation)
+}
+
 /// Times between tokens, the shortest first.
 fn gaps(times: &[Duration]) -> Vec<Duration> {
     let mut gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();

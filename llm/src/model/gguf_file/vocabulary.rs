@@ -28,6 +28,8 @@ struct Words<'a> {
     words: Vec<&'a str>,
     kinds: Vec<u64>,
     begin: Option<usize>,
+    /// What is put after one.
+    end: Option<usize>,
 }
 
 /// The file's tokeniser as `tokenizer.json`.
@@ -67,12 +69,14 @@ impl<'a> Words<'a> {
             Value::Unsigned(kind) => *kind,
             _ => 0,
         };
-        let begin = file.number("tokenizer.ggml.bos_token_id");
+        let word = |key: &str| {
+            let id = file.number(key).and_then(|id| usize::try_from(id).ok());
+            id.filter(|id| *id < words.len())
+        };
         Ok(Self {
             kinds: kinds.iter().map(kind).collect(),
-            begin: begin
-                .and_then(|id| usize::try_from(id).ok())
-                .filter(|id| *id < words.len()),
+            begin: word("tokenizer.ggml.bos_token_id"),
+            end: word("tokenizer.ggml.eos_token_id"),
             words,
         })
     }
@@ -95,21 +99,33 @@ impl<'a> Words<'a> {
         added.collect()
     }
 
-    /// Puts the mark of a beginning before a text, where the file has that done.
+    /// Puts the marks of a beginning and an end around a text, where the file has that done.
     fn framed(&self, file: &Gguf, otherwise: bool) -> Json {
-        let wanted = match file.metadata.get("tokenizer.ggml.add_bos_token") {
+        let wanted = |key: &str, otherwise: bool| match file.metadata.get(key) {
             Some(Value::Bool(wanted)) => *wanted,
             _ => otherwise,
         };
-        let Some(id) = self.begin.filter(|_| wanted) else {
+        let begins = wanted("tokenizer.ggml.add_bos_token", otherwise);
+        let ends = wanted("tokenizer.ggml.add_eos_token", false);
+        let (begin, end) = (self.begin.filter(|_| begins), self.end.filter(|_| ends));
+        if begin.is_none() && end.is_none() {
             return Json::Null;
-        };
-        let word = self.words[id];
-        let mark = json!({"SpecialToken": {"id": word, "type_id": 0}});
+        }
+        let mark = |id: usize| json!({"SpecialToken": {"id": self.words[id], "type_id": 0}});
         let text = |name: &str| json!({"Sequence": {"id": name, "type_id": 0}});
-        json!({"type": "TemplateProcessing", "single": [mark, text("A")],
-            "pair": [mark, text("A"), text("B")],
-            "special_tokens": {word: {"id": word, "ids": [id], "tokens": [word]}}})
+        let framed = |texts: Vec<Json>| {
+            let marks = (begin.map(mark), end.map(mark));
+            let all = marks.0.into_iter().chain(texts).chain(marks.1);
+            all.collect::<Vec<_>>()
+        };
+        let special = [begin, end].into_iter().flatten().map(|id| {
+            let word = self.words[id];
+            let token = json!({"id": word, "ids": [id], "tokens": [word]});
+            (word.to_owned(), token)
+        });
+        json!({"type": "TemplateProcessing", "single": framed(vec![text("A")]),
+            "pair": framed(vec![text("A"), text("B")]),
+            "special_tokens": special.collect::<serde_json::Map<_, _>>()})
     }
 
     fn whole(&self, file: &Gguf, begins: bool, parts: [Json; 3], model: Json) -> Json {

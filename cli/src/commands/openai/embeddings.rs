@@ -1,0 +1,209 @@
+//! Texts as vectors, as OpenAI's clients ask for them.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::desk::{Event, VectorOrder};
+use super::question::Fields;
+use super::refusal::Refusal;
+use crate::commands::texts::Voice;
+
+/// Texts of one question at most, as OpenAI has it.
+const TEXTS_MAX: usize = 2048;
+
+/// What is asked.
+#[derive(Debug)]
+pub struct EmbeddingQuestion {
+    pub model: String,
+    input: EmbeddingInput,
+    /// Numbers that each vector is cut to.
+    width: Option<usize>,
+    is_base64: bool,
+}
+
+/// Texts, or the tokens of some.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+enum EmbeddingInput {
+    Text(String),
+    Texts(Vec<String>),
+    Tokens(Vec<u32>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// How numbers are told.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NumberForm {
+    #[default]
+    Float,
+    Base64,
+}
+
+impl EmbeddingQuestion {
+    /// Of `POST /v1/embeddings`.
+    pub fn read(body: Map<String, Value>) -> Result<Self, Refusal> {
+        let mut fields = Fields::new(body);
+        let what = "a text, tokens, or a list of either";
+        let input = fields.take("input", what)?;
+        let input = input.ok_or_else(|| Refusal::field("input", "there is no input"))?;
+        let width = fields.take("dimensions", "a number of dimensions")?;
+        if width == Some(0) {
+            let message = "a vector has at least one dimension";
+            return Err(Refusal::field("dimensions", message));
+        }
+        let form: Option<NumberForm> = fields.take("encoding_format", "\"float\" or \"base64\"")?;
+        Ok(Self {
+            model: fields.last()?,
+            input,
+            width,
+            is_base64: matches!(form, Some(NumberForm::Base64)),
+        })
+    }
+
+    /// What is to be made vectors.
+    pub fn order(&self, voice: &Voice) -> Result<VectorOrder, Refusal> {
+        let texts = match &self.input {
+            EmbeddingInput::Text(text) => vec![voice.text(text)?],
+            EmbeddingInput::Texts(texts) => {
+                let texts = texts.iter().take(TEXTS_MAX + 1);
+                texts
+                    .map(|text| voice.text(text))
+                    .collect::<Result<_, _>>()?
+            }
+            EmbeddingInput::Tokens(tokens) => vec![tokens.clone()],
+            EmbeddingInput::TokenLists(lists) => lists.clone(),
+        };
+        if texts.is_empty() || texts.len() > TEXTS_MAX {
+            let message = format!("1 to {TEXTS_MAX} texts are taken at a time");
+            return Err(Refusal::field("input", message));
+        }
+        for (at, text) in texts.iter().enumerate() {
+            if text.is_empty() {
+                return Err(Refusal::field("input", format!("text {at} is empty")));
+            }
+            if text.len() > voice.room {
+                return Err(Refusal::too_long("input", text.len(), voice.room));
+            }
+        }
+        Ok(VectorOrder { texts })
+    }
+
+    /// The answer, from the vectors as they come.
+    pub async fn answer(
+        &self,
+        tokens: usize,
+        mut events: tokio::sync::mpsc::Receiver<Event>,
+        model: &str,
+    ) -> Result<Response, Refusal> {
+        let vectors = loop {
+            match events.recv().await {
+                Some(Event::Vectors(vectors)) => break vectors,
+                Some(Event::Failed(refusal)) => return Err(refusal),
+                Some(Event::Piece(..) | Event::Done(_)) => {}
+                None => return Err(Refusal::stopping()),
+            }
+        };
+        let mut data = Vec::with_capacity(vectors.len());
+        for (index, vector) in vectors.into_iter().enumerate() {
+            let embedding = self.told(vector)?;
+            data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
+        }
+        let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+        let answer = json!({
+            "object": "list", "data": data, "model": model, "usage": usage,
+        });
+        Ok(Json(answer).into_response())
+    }
+
+    /// A vector as it is wanted: of length 1 again where it is cut.
+    fn told(&self, mut vector: Vec<f32>) -> Result<Value, Refusal> {
+        if let Some(width) = self.width {
+            if width > vector.len() {
+                let message = format!("the model's vectors have {} dimensions", vector.len());
+                return Err(Refusal::field("dimensions", message));
+            }
+            vector.truncate(width);
+            souk_llm::embedding::normalise(&mut vector);
+        }
+        Ok(match self.is_base64 {
+            true => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|it| it.to_le_bytes()).collect();
+                json!(BASE64_STANDARD.encode(bytes))
+            }
+            false => json!(vector),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: Value) -> Result<EmbeddingQuestion, Refusal> {
+        let Value::Object(body) = body else {
+            unreachable!("a body is an object");
+        };
+        EmbeddingQuestion::read(body)
+    }
+
+    #[test]
+    fn texts_and_tokens_are_read_in_all_their_forms() {
+        let forms = [
+            (json!("a"), EmbeddingInput::Text("a".to_owned())),
+            (json!(["a"]), EmbeddingInput::Texts(vec!["a".to_owned()])),
+            (json!([1, 2]), EmbeddingInput::Tokens(vec![1, 2])),
+            (
+                json!([[1], [2]]),
+                EmbeddingInput::TokenLists(vec![vec![1], vec![2]]),
+            ),
+        ];
+        for (given, expected) in forms {
+            let question = read(json!({ "model": "m", "input": given })).unwrap();
+            assert_eq!(question.input, expected);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_by_its_name() {
+        let refused = [
+            (json!({ "model": "m" }), "input"),
+            (json!({ "model": "m", "input": 5 }), "input"),
+            (json!({ "input": "a" }), "model"),
+            (
+                json!({ "model": "m", "input": "a", "dimensions": 0 }),
+                "dimensions",
+            ),
+            (
+                json!({ "model": "m", "input": "a", "encoding_format": "hex" }),
+                "encoding_format",
+            ),
+            (json!({ "model": "m", "input": "a", "seed": 1 }), "seed"),
+        ];
+        for (body, field) in refused {
+            let refusal = read(body).unwrap_err().object();
+            assert_eq!(refusal["error"]["param"], field);
+        }
+    }
+
+    #[test]
+    fn a_vector_is_cut_to_length_one_and_told_as_it_is_wanted() {
+        let question = |more: Value| {
+            let mut body = json!({ "model": "m", "input": "a" });
+            let more = more.as_object().unwrap().clone();
+            body.as_object_mut().unwrap().extend(more);
+            read(body).unwrap()
+        };
+        let vector = vec![0.6, 0.0, 0.8];
+        let told = question(json!({ "dimensions": 2 })).told(vector.clone());
+        assert_eq!(told.unwrap(), json!([1.0, 0.0]));
+        let told = question(json!({ "encoding_format": "base64" })).told(vec![1.0]);
+        assert_eq!(told.unwrap(), json!("AACAPw=="));
+        let refused = question(json!({ "dimensions": 4 })).told(vector);
+        assert!(refused.is_err());
+    }
+}
