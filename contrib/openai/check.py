@@ -7,7 +7,8 @@
 Each line says what was asked, how it went and how long it took; it fails at the first that is
 not as it should be. `--text TEXT` is what the model is told: words it knows. `--kills NET` asks a
 thousand times, and kills a provider of the testnet in NET after each fifty answers. `--tools` is
-for a model whose chat template knows tools: without it they are to be refused.
+for a model whose chat template knows tools: without it they are to be refused. `--embeddings` asks
+a server that was started with it for vectors, and for nothing else.
 """
 import argparse
 import concurrent.futures
@@ -84,6 +85,30 @@ class Check:
         assert usage.completion_tokens == whole.usage.completion_tokens
         assert reason == whole.choices[0].finish_reason
         return f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, {reason}"
+
+    def vectors(self):
+        """As the client asks, by base64, and as floats; of length 1, and alike for texts alike."""
+        def ask(texts, **more):
+            made = self.client.embeddings.create(model=self.model, input=texts, **more)
+            vectors = [one.embedding for one in made.data]
+            assert [one.index for one in made.data] == list(range(len(vectors)))
+            for vector in vectors:
+                assert abs(math.hypot(*vector) - 1) < 1e-4, math.hypot(*vector)
+            return vectors
+
+        texts = [self.text, f"{self.text} {self.text}", self.text]
+        first, other, again = ask(texts)
+        alone, = ask(self.text, encoding_format="float")
+        for same in (again, alone):
+            assert max(abs(a - b) for a, b in zip(first, same)) < 1e-4
+        short, = ask(self.text, dimensions=8)
+        assert len(short) == 8 < len(first) == len(other)
+        apart = sum(a * b for a, b in zip(first, other))
+        try:
+            self.ask()
+        except openai.NotFoundError as refused:
+            return f"{len(first)} numbers, {apart:.3f} of another; a text: {refused.code}"
+        raise AssertionError("a server of vectors goes on with texts")
 
     def completion(self):
         made = self.client.completions.create(
@@ -260,10 +285,14 @@ def main():
     parser.add_argument("--text", default="Why is the sky blue?")
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--tools", action="store_true")
+    parser.add_argument("--embeddings", action="store_true")
     parser.add_argument("--kills", metavar="NET", type=pathlib.Path)
     given = parser.parse_args()
     check = Check(given.url, given.key_file.read_text().strip(), given.text, given.tokens)
     step("models", check.models)
+    if given.embeddings:
+        step("vectors", check.vectors)
+        return
     step("whole and streamed", check.whole_and_streamed)
     step("completion", check.completion)
     step("probabilities", check.probabilities)
