@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use souk_market::{AccountKey, JobId, Lease, Receipt};
 use souk_memory::{ContentId, Store, Tensor};
-use souk_roles::job::{JobCore, JobSpec, Outcome, request_id};
+use souk_roles::job::{JobCore, JobSpec, Outcome, attempt_id, request_id};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::graph::Graph;
@@ -65,6 +65,9 @@ pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
 pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
 pub use souk_roles::lease::WINDOW_MAX;
+
+/// Attempts of a job that are looked for: more than it makes, its checks counted.
+const ATTEMPTS_SEEN: u32 = 64;
 
 /// Content a buyer keeps in memory: models, inputs and outputs of its jobs.
 const STORE_BYTES_MAX: u64 = 8 << 30;
@@ -290,6 +293,16 @@ impl Buyer {
             jobs: Arc::default(),
             queue,
         })
+    }
+
+    /// What a job has cost by now, and what its leases still hold.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: the market is not reached.
+    pub async fn spending(&self, job: JobId) -> Result<Spending, BrokerError> {
+        let ids: Vec<JobId> = (0..ATTEMPTS_SEEN).map(|n| attempt_id(job, n)).collect();
+        let leases = self.broker().job_leases(self.account(), &ids).await?;
+        Ok(Spending::of(&leases))
     }
 
     /// The account.

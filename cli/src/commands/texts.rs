@@ -5,6 +5,7 @@ mod forms;
 mod market_session;
 mod panel;
 mod place;
+mod purse;
 mod session_sellers;
 mod session_sequence;
 mod steps;

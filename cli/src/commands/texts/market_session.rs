@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use souk_llm::generation::Step;
 use souk_node::buyer::job::{Job, Limits, RequestInputs};
@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::purse::Purse;
 use super::session_sellers::SharedSellers;
 use super::session_sequence::{Reach, SessionSequence, StepOutputs};
 use super::steps::{Steps, bought};
@@ -34,8 +35,10 @@ use crate::show;
 /// Sessions that are bought one after the other without a further token.
 const SESSIONS_MAX: u32 = 8;
 
-/// How long another session waits for the devices that the one before it gives back.
+/// How long another session waits for the devices that the one before it gives back, and for
+/// what it held; and how often that is looked for.
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(20);
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
 /// Steps of a sequence that are under way at most: those that nobody asks for in the end are paid.
 const REACH_MAX: u32 = 16;
@@ -84,8 +87,7 @@ type StepAnswer = oneshot::Sender<Result<StepOutputs, RunError>>;
 struct MarketSessionTask {
     buyer: Buyer,
     job: Job,
-    /// What there was to pay with at first; the job's limits have what is left.
-    budget: Option<Credits>,
+    purse: Purse,
     output: Output,
     sequences: BTreeMap<u32, SessionSequence<StepAnswer>>,
     /// Positions that each has.
@@ -150,7 +152,7 @@ impl SessionMarket {
         let task = MarketSessionTask {
             buyer: self.buyer.clone(),
             job: self.job.clone(),
-            budget: self.job.limits.budget,
+            purse: Purse::new(self.job.limits.budget),
             output: self.output,
             sequences: BTreeMap::new(),
             room: self.room,
@@ -339,9 +341,20 @@ impl MarketSessionTask {
         // Nobody else chooses meanwhile.
         let sellers = self.sellers.clone();
         let mut sellers = sellers.lock().await;
+        self.purse.look(&self.buyer).await;
         let mut job = self.job.clone();
+        job.limits.budget = self.purse.left();
         job.limits.excluded = sellers.excluded(self.number);
         let mut quote = self.buyer.quote(&job).await;
+        let begun = Instant::now();
+        while another && is_short(&quote) && self.may_come_back(begun) {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_PERIOD) => self.purse.look(&self.buyer).await,
+                () = self.stop.given() => self.is_stopped = true,
+            }
+            job.limits.budget = self.purse.left();
+            quote = self.buyer.quote(&job).await;
+        }
         if quote.is_err() && another {
             // Those that were lost may be back, and those of the session before are given back.
             sellers.find();
@@ -353,7 +366,7 @@ impl MarketSessionTask {
             }
             job.limits.wait = self.job.limits.wait;
         }
-        let quote = quote.map_err(|error| self.refused(error))?;
+        let quote = quote.map_err(|error| self.purse.explained(job::from_quote(error)))?;
         let chosen = quote.plan.offers().into_iter();
         let chosen = chosen.map(|offer| quote.listings[offer].provider);
         sellers.set(self.number, chosen.collect(), seers(&quote));
@@ -396,23 +409,9 @@ impl MarketSessionTask {
         Ok(())
     }
 
-    /// Why nothing is bought: of the budget a part may be gone by now.
-    fn refused(&self, error: QuoteError) -> Failure {
-        let mut failure = job::from_quote(error);
-        let (left, given) = (self.job.limits.budget, self.budget);
-        if let (Kind::Budget, Some(left), Some(given)) = (failure.kind, left, given)
-            && left < given
-        {
-            let [left, given] = [left, given].map(|it| show::credits(it.0));
-            failure.cause = format!(
-                "of {given} credits {left} are left, the rest is paid, or held for leases whose \
-                 providers were lost: {}",
-                failure.cause
-            );
-            "give a larger --budget; what is held and not paid comes back to the account"
-                .clone_into(&mut failure.hint);
-        }
-        failure
+    /// Whether to wait for what leases hold, since so long.
+    fn may_come_back(&self, since: Instant) -> bool {
+        !self.is_stopped && self.purse.is_holding() && since.elapsed() < GIVEN_BACK_MAX
     }
 
     /// Buys another session in the place of one that is over.
@@ -467,15 +466,7 @@ impl MarketSessionTask {
             Ok(done) => done,
             Err(ended) => &ended.done,
         };
-        let gone = match &ended {
-            Ok(done) => done.receipts.iter().map(|it| it.body.amount.0).sum(),
-            Err(ended) => {
-                let spending = ended.spending.as_ref();
-                spending.map_or(0, |it| it.spent.0.saturating_add(it.held.0))
-            }
-        };
-        let budget = &mut self.job.limits.budget;
-        *budget = budget.map(|budget| Credits(budget.0.saturating_sub(gone)));
+        self.purse.on_ended(&ended);
         self.receipts.extend(done.receipts.iter().cloned());
         Some(ended)
     }
@@ -490,6 +481,14 @@ impl MarketSessionTask {
         self.sellers.lock().await.forget(self.number);
         (std::mem::take(&mut self.receipts), failed)
     }
+}
+
+/// Whether what is left pays for nothing that is on offer.
+fn is_short(quote: &Result<Quote, QuoteError>) -> bool {
+    matches!(
+        quote,
+        Err(QuoteError::Budget { .. } | QuoteError::Escrow { .. })
+    )
 }
 
 fn seers(quote: &Quote) -> String {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use souk_market::{AccountKey, Command, Credits, Lease};
 use souk_memory::ContentId;
 
-use super::action::{Action, JobEvent};
+use super::action::{Action, JobEvent, Spending};
 use super::bidding::{BOOK_PERIOD, unreachable};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
@@ -14,7 +14,7 @@ use super::reason::Reason;
 use super::state::{
     Attempt, Errand, Judging, LegState, Phase, Pursuit, Shortage, Stage, Timer, Wait,
 };
-use super::{JobCore, money, start};
+use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::Request;
 
@@ -117,7 +117,7 @@ impl JobCore {
             Answer::Leases(leases) => leases,
             other => return self.end(End::Failed(unreachable(other))),
         };
-        let spending = money::spending(&leases);
+        let spending = Spending::of(&leases);
         let tick = self.now.tick;
         let known = |n: u32, leases: &[Lease], job| {
             let id = attempt_id(job, n);

@@ -1,10 +1,10 @@
 //! The way out: leases are ended, refusals told and disputed, and what it all cost is looked up.
 
-use super::action::{Action, Outcome};
+use super::action::{Action, Outcome, Spending};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::state::{Stage, Timer, Wait};
-use super::{Ending, EndingStep, JobCore, money};
+use super::{Ending, EndingStep, JobCore};
 use crate::clock::Micros;
 use crate::lease::BuyerWord;
 
@@ -91,7 +91,7 @@ impl JobCore {
         let is_early = ending.looks < LOOKS_MAX;
         match answer {
             Answer::Leases(leases) => {
-                ending.spending = Some(money::spending(&leases));
+                ending.spending = Some(Spending::of(&leases));
                 let running: Vec<_> = leases.iter().filter(|it| it.is_running()).collect();
                 if is_early && !running.is_empty() {
                     for lease in running {

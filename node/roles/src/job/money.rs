@@ -18,12 +18,15 @@ const ALLOWANCE: Millis = Millis(15_000);
 /// twice.
 const ALLOWANCE_MIN: Millis = Millis(100);
 
-/// What leases have cost, and what they still hold.
-pub(super) fn spending(leases: &[Lease]) -> Spending {
-    let sum = |part: fn(&Lease) -> u64| Credits(leases.iter().map(part).sum());
-    Spending {
-        spent: sum(|lease| lease.cost.0),
-        held: sum(|lease| lease.escrow.0),
+impl Spending {
+    /// What leases have cost, and what they still hold.
+    #[must_use]
+    pub fn of(leases: &[Lease]) -> Spending {
+        let sum = |part: fn(&Lease) -> u64| Credits(leases.iter().map(part).sum());
+        Spending {
+            spent: sum(|lease| lease.cost.0),
+            held: sum(|lease| lease.escrow.0),
+        }
     }
 }
 
