@@ -3,10 +3,9 @@
 
     python3 llm/bench/sequences.py target/release/souk MODEL [--tokens 64] [--json FILE]
 
-The market is that of `distance.py`, with nothing held: providers of one thread each. A server of
+The market is a testnet on this machine, of two providers of one thread each. A server of
 `souk openai` is asked for so many texts at once; what it takes to buy the session and to read the
-prompts is left out by a question before, and by counting from each text's first token. Takes what
-`distance.py` takes.
+prompts is left out by a question before, and by counting from each text's first token.
 """
 import argparse
 import json
@@ -14,14 +13,17 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 import urllib.request
 
-import distance
-
+PROFILE = """
+[[provider]]
+device = "cpu"
+price = 0.01
+count = 2
+"""
 # Providers, and texts at once.
 CASES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 3), (2, 4), (2, 8)]
 PROMPT = "A lease is time that was bought"
@@ -42,8 +44,8 @@ def ask(url, key, number, tokens, temperature, moments):
                 moments.append(time.monotonic())
 
 
-def client(url, key, texts, tokens, temperature):
-    """Asks for the texts at once, in the host of the buyer; prints tokens a second of each."""
+def rates(url, key, texts, tokens, temperature):
+    """Asks for the texts at once; tokens a second of each."""
     ask(url, key, 0, 8, temperature, [])
     moments = [[] for _ in range(texts)]
     asking = [threading.Thread(target=ask, args=(url, key, number, tokens, temperature, kept))
@@ -53,36 +55,48 @@ def client(url, key, texts, tokens, temperature):
     for thread in asking:
         thread.join()
     begin, end = max(it[0] for it in moments), min(it[-1] for it in moments)
-    rates = [sum(begin <= at <= end for at in kept) / (end - begin) for kept in moments]
-    print(json.dumps(rates))
+    return [sum(begin <= at <= end for at in kept) / (end - begin) for kept in moments]
 
 
-def serve(market, model, providers, texts, tokens, temperature):
-    """Tokens a second of each of so many texts, with so many providers."""
-    words = ["openai", model, "--listen", "127.0.0.1:0", "--budget", "30"]
-    words += ["--sequences", str(texts), "--session", str((tokens + 40) * (texts + 1))]
-    words += ["--min-providers", str(providers), "--max-providers", str(providers)]
-    words += ["--context", str(tokens + 40), "--wait", "30"]
-    told = (market.work / "openai.log").open("wb")
-    server = subprocess.Popen(market.command("b", *words), stdout=subprocess.PIPE, stderr=told,
-                              text=True)
-    try:
-        ready = next((line for line in server.stdout if line.startswith("ready ")), None)
-        assert ready, (market.work / "openai.log").read_text()
-        key = (market.work / "b" / "buyer" / "openai-key").read_text().strip()
-        command = ["ip", "netns", "exec", market.space["b"], sys.executable, __file__, "--ask",
-                   ready.split()[1], key, str(texts), str(tokens), str(temperature)]
-        return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(60)
+class Testnet:
+    """Two providers of one thread each."""
+
+    def __init__(self, souk, work):
+        self.work, self.net = work, [souk, "--dir", str(work / "net")]
+        profile = work / "profile.toml"
+        profile.write_text(PROFILE)
+        up = ["testnet", "up", "--detach", "--validators", "1", "--no-http"]
+        self.run(*up, "--profile", str(profile))
+        self.run("testnet", "down")
+        for provider in (work / "net").glob("provider-*/provider.json"):
+            told = json.loads(provider.read_text())
+            told["device"] = {"cpu": {"threads": 1}}
+            provider.write_text(json.dumps(told))
+        self.run(*up)
+
+    def run(self, *words):
+        subprocess.run([*self.net, *words], check=True, stdout=subprocess.DEVNULL)
+
+    def serve(self, model, providers, texts, tokens, temperature):
+        """Tokens a second of each of so many texts, with so many providers."""
+        words = ["openai", model, "--listen", "127.0.0.1:0", "--budget", "30"]
+        words += ["--sequences", str(texts), "--session", str((tokens + 40) * (texts + 1))]
+        words += ["--min-providers", str(providers), "--max-providers", str(providers)]
+        words += ["--context", str(tokens + 40), "--wait", "30"]
+        told = (self.work / "openai.log").open("wb")
+        server = subprocess.Popen([*self.net, *words], stdout=subprocess.PIPE, stderr=told,
+                                  text=True)
+        try:
+            ready = next((line for line in server.stdout if line.startswith("ready ")), None)
+            assert ready, (self.work / "openai.log").read_text()
+            key = (self.work / "net/buyer/openai-key").read_text().strip()
+            return rates(ready.split()[1], key, texts, tokens, temperature)
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(60)
 
 
 def main():
-    if sys.argv[1:2] == ["--ask"]:
-        url, key, texts, tokens, temperature = sys.argv[2:]
-        client(url, key, int(texts), int(tokens), float(temperature))
-        return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("souk")
     parser.add_argument("model")
@@ -92,24 +106,22 @@ def main():
     parser.add_argument("--json", type=pathlib.Path)
     asked = parser.parse_args()
     model = asked.model if asked.model == "bundled" else os.path.realpath(asked.model)
-    wires, kept = distance.Wires(f"sks{os.getpid() % 1000}"), {}
+    kept = {}
     with tempfile.TemporaryDirectory() as work:
-        market = distance.Market(os.path.realpath(asked.souk), wires, pathlib.Path(work))
+        testnet = Testnet(os.path.realpath(asked.souk), pathlib.Path(work))
         try:
-            market.set_up()
             for turn in range(asked.rounds):
                 for case in CASES:
-                    rates = serve(market, model, *case, asked.tokens, asked.temperature)
-                    kept.setdefault(case, []).append(rates)
+                    told = testnet.serve(model, *case, asked.tokens, asked.temperature)
+                    kept.setdefault(case, []).append(told)
                     one = sum(kept[1, 1][turn])
-                    print(f"{case[0]} provider(s), {case[1]} text(s): {sum(rates):7.1f} tokens a "
-                          f"second, {sum(rates) / one:.2f} times one's; a text "
-                          f"{min(rates):.1f} to {max(rates):.1f}", flush=True)
+                    print(f"{case[0]} provider(s), {case[1]} text(s): {sum(told):7.1f} tokens a "
+                          f"second, {sum(told) / one:.2f} times one's; a text "
+                          f"{min(told):.1f} to {max(told):.1f}", flush=True)
         finally:
-            market.stop()
-            wires.take_down()
+            testnet.run("testnet", "down")
     if asked.json:
-        asked.json.write_text(json.dumps([[*case, rates] for case, rates in kept.items()]))
+        asked.json.write_text(json.dumps([[*case, told] for case, told in kept.items()]))
 
 
 if __name__ == "__main__":
