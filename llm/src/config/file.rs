@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Deserializer};
 
+use super::experts::ExpertsFile;
 use super::rotary::{Rotary, Scaling};
-use super::{Architecture, Config, ConfigError, LocalLayers, Window};
+use super::{Architecture, Config, ConfigError, Experts, LocalLayers, Window};
 
 /// What says which family's the rest of the file is.
 #[derive(Deserialize)]
@@ -55,7 +56,7 @@ fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<f32>>, D::Er
 }
 
 /// A feature that is not known.
-fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
+pub(super) fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
     let value = value.to_owned();
     Err(ConfigError::Feature { key, value })
 }
@@ -74,12 +75,18 @@ impl Config {
             other => Architecture::named(other)?,
         };
         let file: ConfigFile = serde_json::from_slice(json)?;
-        file.config(architecture)?.checked()
+        let experts: ExpertsFile = serde_json::from_slice(json)?;
+        let experts = experts.experts(architecture, file.intermediate_size)?;
+        file.config(architecture, experts)?.checked()
     }
 }
 
 impl ConfigFile {
-    fn config(mut self, architecture: Architecture) -> Result<Config, ConfigError> {
+    fn config(
+        mut self,
+        architecture: Architecture,
+        experts: Option<Experts>,
+    ) -> Result<Config, ConfigError> {
         self.check_features(architecture)?;
         if self.num_attention_heads == 0 {
             let (key, value) = ("num_attention_heads", 0);
@@ -107,6 +114,7 @@ impl ConfigFile {
             key_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
             head_width,
             feed_forward: self.intermediate_size,
+            experts,
             vocabulary: self.vocab_size,
             epsilon: self.rms_norm_eps,
             positions: bound.map_or(positions, |bound| bound.min(positions)),
@@ -200,8 +208,7 @@ impl ConfigFile {
         if local.is_some() && !is_gemma_3 {
             return refused("rope_parameters", "sliding_attention");
         }
-        let is_qwen = matches!(architecture, Architecture::Qwen2 | Architecture::Qwen3);
-        let is_used = self.use_sliding_window.unwrap_or(!is_qwen);
+        let is_used = self.use_sliding_window.unwrap_or(!architecture.is_qwen());
         let otherwise = architecture.is_gemma().then_some(4096);
         let Some(positions) = self.sliding_window.or(otherwise).filter(|_| is_used) else {
             return Ok(None);
@@ -236,7 +243,7 @@ impl ConfigFile {
                 Architecture::Gemma3 => {
                     LocalLayers::AllButLastOf(self.sliding_window_pattern.unwrap_or(6))
                 }
-                Architecture::Qwen2 | Architecture::Qwen3 => {
+                _ if architecture.is_qwen() => {
                     LocalLayers::From(self.max_window_layers.unwrap_or(28))
                 }
                 _ => LocalLayers::From(0),

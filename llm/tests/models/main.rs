@@ -6,6 +6,7 @@
 mod common;
 mod cuts;
 mod decoders;
+mod experts;
 mod gguf_files;
 mod gguf_writer;
 mod gpus;
