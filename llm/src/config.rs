@@ -110,6 +110,12 @@ pub enum ConfigError {
 /// Largest number of anything in a model: what keeps products within 64 bits.
 const NUMBER_MAX: usize = 1 << 24;
 
+/// A feature that is not known.
+fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
+    let value = value.to_owned();
+    Err(ConfigError::Feature { key, value })
+}
+
 impl Architecture {
     /// The family of this name.
     ///

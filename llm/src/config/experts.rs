@@ -2,8 +2,7 @@
 
 use serde::Deserialize;
 
-use super::file::refused;
-use super::{Architecture, ConfigError, NUMBER_MAX};
+use super::{Architecture, ConfigError, NUMBER_MAX, refused};
 
 /// The experts of each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

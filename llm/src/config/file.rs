@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::experts::ExpertsFile;
 use super::rotary::{Rotary, Scaling};
-use super::{Architecture, Config, ConfigError, Experts, LocalLayers, Window};
+use super::{Architecture, Config, ConfigError, Experts, LocalLayers, Window, refused};
 
 /// What says which family's the rest of the file is.
 #[derive(Deserialize)]
@@ -53,12 +53,6 @@ struct ConfigFile {
 /// What is there, be it `null`: that is another thing than nothing.
 fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<f32>>, D::Error> {
     Option::deserialize(from).map(Some)
-}
-
-/// A feature that is not known.
-pub(super) fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
-    let value = value.to_owned();
-    Err(ConfigError::Feature { key, value })
 }
 
 impl Config {
