@@ -40,10 +40,7 @@ impl ExpertsFile {
         &self,
         architecture: Architecture,
         feed_forward: usize,
-    ) -> Result<Option<Experts>, ConfigError> {
-        if !architecture.has_experts() {
-            return Ok(None);
-        }
+    ) -> Result<Experts, ConfigError> {
         let is_mixtral = architecture == Architecture::Mixtral;
         if !is_mixtral {
             self.check_features()?;
@@ -54,13 +51,13 @@ impl ExpertsFile {
             false => (self.num_experts, self.moe_intermediate_size),
         };
         let shared = self.shared_expert_intermediate_size.unwrap_or(0);
-        Ok(Some(Experts {
+        Ok(Experts {
             count: count.unwrap_or(0),
             used: self.num_experts_per_tok.unwrap_or(0),
             feed_forward: width.unwrap_or(0),
             is_whole: is_mixtral || self.norm_topk_prob.unwrap_or(false),
             shared: architecture.has_shared_expert().then_some(shared),
-        }))
+        })
     }
 
     /// Layers without experts, and windows of some layers, which tools have understood in more

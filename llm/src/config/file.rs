@@ -69,8 +69,13 @@ impl Config {
             other => Architecture::named(other)?,
         };
         let file: ConfigFile = serde_json::from_slice(json)?;
-        let experts: ExpertsFile = serde_json::from_slice(json)?;
-        let experts = experts.experts(architecture, file.intermediate_size)?;
+        let experts = match architecture.has_experts() {
+            true => {
+                let said: ExpertsFile = serde_json::from_slice(json)?;
+                Some(said.experts(architecture, file.intermediate_size)?)
+            }
+            false => None,
+        };
         file.config(architecture, experts)?.checked()
     }
 }
