@@ -1,6 +1,7 @@
 //! Products with some of several matrices: those that each row is routed to.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use souk_memory::{Shape, Tensor};
 
@@ -35,11 +36,11 @@ pub(super) fn product(call: &Call<'_>) -> Results {
             index,
             experts: experts_count,
         })?;
-        if !matrices.contains_key(&named) {
-            matrices.insert(named, matrix(experts, named)?);
-        }
         let row = &rows_floats[place / share * depth..][..depth];
-        let matrix = &matrices[&named];
+        let matrix = match matrices.entry(named) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(matrix(experts, named)?),
+        };
         values.extend((0..columns).map(|column| {
             let factors = &matrix[column * depth..][..depth];
             row.iter().zip(factors).map(|(a, b)| a * b).sum::<f64>()

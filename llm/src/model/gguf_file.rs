@@ -30,7 +30,10 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
     Ok(LanguageModel {
         card,
         tokenizer,
-        body: Body::Checkpoint { config, weights },
+        body: Body::Checkpoint {
+            config: Box::new(config),
+            weights,
+        },
     })
 }
 

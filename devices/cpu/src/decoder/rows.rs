@@ -85,7 +85,7 @@ pass! {
         to.fill(0.0);
         for (row, share) in rows.chunks_exact(to.len()).zip(shares) {
             for (to, value) in to.iter_mut().zip(row) {
-                *to = value * share + *to;
+                *to += value * share;
             }
         }
     }
@@ -166,7 +166,7 @@ pub(super) fn logistic(value: f32) -> f32 {
 /// them where each was, in the bits of a float.
 pub(super) fn choose(to: &mut [f32], from: &[f32]) {
     let (shares, places) = to.split_at_mut(to.len() / 2);
-    for rank in 0..shares.len() {
+    for (rank, to) in shares.iter_mut().enumerate() {
         let (before, behind) = places.split_at_mut(rank);
         let mut largest: Option<(usize, f32)> = None;
         for (at, share) in from.iter().enumerate() {
@@ -176,7 +176,7 @@ pub(super) fn choose(to: &mut [f32], from: &[f32]) {
             }
         }
         if let Some((at, share)) = largest {
-            shares[rank] = share;
+            *to = share;
             behind[0] = f32::from_bits(at as u32);
         }
     }
