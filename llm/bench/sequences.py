@@ -18,12 +18,8 @@ import threading
 import time
 import urllib.request
 
-PROFILE = """
-[[provider]]
-device = "cpu"
-price = 0.01
-count = 2
-"""
+import loopback
+
 # Providers, and texts at once.
 CASES = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 3), (2, 4), (2, 8)]
 PROMPT = "A lease is time that was bought"
@@ -58,42 +54,23 @@ def rates(url, key, texts, tokens, temperature):
     return [sum(begin <= at <= end for at in kept) / (end - begin) for kept in moments]
 
 
-class Testnet:
-    """Two providers of one thread each."""
-
-    def __init__(self, souk, work):
-        self.work, self.net = work, [souk, "--dir", str(work / "net")]
-        profile = work / "profile.toml"
-        profile.write_text(PROFILE)
-        up = ["testnet", "up", "--detach", "--validators", "1", "--no-http"]
-        self.run(*up, "--profile", str(profile))
-        self.run("testnet", "down")
-        for provider in (work / "net").glob("provider-*/provider.json"):
-            told = json.loads(provider.read_text())
-            told["device"] = {"cpu": {"threads": 1}}
-            provider.write_text(json.dumps(told))
-        self.run(*up)
-
-    def run(self, *words):
-        subprocess.run([*self.net, *words], check=True, stdout=subprocess.DEVNULL)
-
-    def serve(self, model, providers, texts, tokens, temperature):
-        """Tokens a second of each of so many texts, with so many providers."""
-        words = ["openai", model, "--listen", "127.0.0.1:0", "--budget", "30"]
-        words += ["--sequences", str(texts), "--session", str((tokens + 40) * (texts + 1))]
-        words += ["--min-providers", str(providers), "--max-providers", str(providers)]
-        words += ["--context", str(tokens + 40), "--wait", "30"]
-        told = (self.work / "openai.log").open("wb")
-        server = subprocess.Popen([*self.net, *words], stdout=subprocess.PIPE, stderr=told,
-                                  text=True)
-        try:
-            ready = next((line for line in server.stdout if line.startswith("ready ")), None)
-            assert ready, (self.work / "openai.log").read_text()
-            key = (self.work / "net/buyer/openai-key").read_text().strip()
-            return rates(ready.split()[1], key, texts, tokens, temperature)
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(60)
+def serve(testnet, model, providers, texts, tokens, temperature):
+    """Tokens a second of each of so many texts, with so many providers."""
+    words = ["openai", model, "--listen", "127.0.0.1:0", "--budget", "30"]
+    words += ["--sequences", str(texts), "--session", str((tokens + 40) * (texts + 1))]
+    words += ["--min-providers", str(providers), "--max-providers", str(providers)]
+    words += ["--context", str(tokens + 40), "--wait", "30"]
+    told = (testnet.work / "openai.log").open("wb")
+    server = subprocess.Popen([*testnet.net, *words], stdout=subprocess.PIPE, stderr=told,
+                              text=True)
+    try:
+        ready = next((line for line in server.stdout if line.startswith("ready ")), None)
+        assert ready, (testnet.work / "openai.log").read_text()
+        key = (testnet.work / "net/buyer/openai-key").read_text().strip()
+        return rates(ready.split()[1], key, texts, tokens, temperature)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
 
 
 def main():
@@ -108,11 +85,11 @@ def main():
     model = asked.model if asked.model == "bundled" else os.path.realpath(asked.model)
     kept = {}
     with tempfile.TemporaryDirectory() as work:
-        testnet = Testnet(os.path.realpath(asked.souk), pathlib.Path(work))
+        testnet = loopback.Testnet(os.path.realpath(asked.souk), pathlib.Path(work))
         try:
             for turn in range(asked.rounds):
                 for case in CASES:
-                    told = testnet.serve(model, *case, asked.tokens, asked.temperature)
+                    told = serve(testnet, model, *case, asked.tokens, asked.temperature)
                     kept.setdefault(case, []).append(told)
                     one = sum(kept[1, 1][turn])
                     print(f"{case[0]} provider(s), {case[1]} text(s): {sum(told):7.1f} tokens a "

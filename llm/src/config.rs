@@ -1,12 +1,14 @@
 //! What a decoder is made of, in numbers: as `config.json` states it, or the metadata of a GGUF
 //! file.
 
+mod experts;
 mod file;
 mod rotary;
 mod window;
 
 use thiserror::Error;
 
+pub use experts::Experts;
 pub use rotary::Rotary;
 pub use window::{LocalLayers, Window};
 
@@ -23,6 +25,12 @@ pub enum Architecture {
     Qwen3,
     /// Phi 3 and 4: matrices that take the same rows lie one below the other.
     Phi3,
+    /// Mixtral: Mistral's, whose rows go through a few of several feed-forward parts.
+    Mixtral,
+    /// Qwen 2's and 1.5's of experts, one of which all rows go through.
+    Qwen2Moe,
+    /// Qwen 3's of experts.
+    Qwen3Moe,
     /// Gemma 2: norms on both sides, gates by Gauss' curve, scores and logits with a limit.
     Gemma2,
     /// Gemma 3: Gemma 2's, queries and keys normalised in place of limits.
@@ -46,6 +54,8 @@ pub struct Config {
     pub head_width: usize,
     /// Width within the feed-forward part.
     pub feed_forward: usize,
+    /// The experts that take the place of that part, if it has them.
+    pub experts: Option<Experts>,
     /// Tokens there are.
     pub vocabulary: usize,
     /// What is added to a mean square before its root.
@@ -76,7 +86,7 @@ pub enum ConfigError {
     /// A family that is not known.
     #[error(
         "models of type {0:?} are not known; known are gemma2, gemma3_text, \
-         llama, mistral, phi3, qwen2, qwen3"
+         llama, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe"
     )]
     Architecture(String),
     /// A feature that is not known.
@@ -100,6 +110,12 @@ pub enum ConfigError {
 /// Largest number of anything in a model: what keeps products within 64 bits.
 const NUMBER_MAX: usize = 1 << 24;
 
+/// A feature that is not known.
+fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
+    let value = value.to_owned();
+    Err(ConfigError::Feature { key, value })
+}
+
 impl Architecture {
     /// The family of this name.
     ///
@@ -111,9 +127,13 @@ impl Architecture {
             "gemma3" => Ok(Self::Gemma3),
             "llama" => Ok(Self::Llama),
             "mistral" => Ok(Self::Mistral),
+            "mixtral" => Ok(Self::Mixtral),
             "phi3" => Ok(Self::Phi3),
             "qwen2" => Ok(Self::Qwen2),
+            // The second of each pair is what GGUF files call it.
+            "qwen2_moe" | "qwen2moe" => Ok(Self::Qwen2Moe),
             "qwen3" => Ok(Self::Qwen3),
+            "qwen3_moe" | "qwen3moe" => Ok(Self::Qwen3Moe),
             _ => Err(ConfigError::Architecture(name.to_owned())),
         }
     }
@@ -121,13 +141,33 @@ impl Architecture {
     /// Whether queries, keys and values have biases.
     #[must_use]
     pub fn has_biases(self) -> bool {
-        self == Self::Qwen2
+        matches!(self, Self::Qwen2 | Self::Qwen2Moe)
     }
 
     /// Whether queries and keys are normalised by head.
     #[must_use]
     pub fn has_head_norms(self) -> bool {
-        matches!(self, Self::Qwen3 | Self::Gemma3)
+        matches!(self, Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3)
+    }
+
+    /// Whether it is one of Qwen's.
+    pub(crate) fn is_qwen(self) -> bool {
+        matches!(
+            self,
+            Self::Qwen2 | Self::Qwen2Moe | Self::Qwen3 | Self::Qwen3Moe
+        )
+    }
+
+    /// Whether rows go through a few of several feed-forward parts.
+    #[must_use]
+    pub fn has_experts(self) -> bool {
+        matches!(self, Self::Mixtral | Self::Qwen2Moe | Self::Qwen3Moe)
+    }
+
+    /// Whether they all go through one beside those.
+    #[must_use]
+    pub fn has_shared_expert(self) -> bool {
+        self == Self::Qwen2Moe
     }
 
     /// Whether queries, keys and values are made by one matrix, and what a gate lets through by
@@ -184,6 +224,7 @@ impl Config {
             let (key, value) = ("num_key_value_heads", self.key_heads);
             return Err(ConfigError::Number { key, value });
         }
+        self.experts.map(Experts::checked).transpose()?;
         let turned = self.rotary.width;
         if turned > self.head_width {
             let (key, value) = ("head_dim", turned);

@@ -1,10 +1,12 @@
-//! A decoder as an ONNX model with states, of standard operators only.
+//! A decoder as an ONNX model with states, of standard operators only but for one of souk's own
+//! that mixtures of experts have.
 //!
 //! Keys and values lie in caches of a fixed size, written where the inputs say and read as far as
 //! they say; so a request moves no more than its tokens, and going back is a smaller number. Which
 //! rows become logits is an input too: one for the next token, all to be compared.
 
 mod drawing;
+mod experts;
 mod nodes;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encode};
 
 use crate::config::Config;
-use crate::weights::{WeightError, Weights, separate};
+use crate::weights::{WeightError, Weights, separate, stack_experts};
 pub use drawing::{DRAWN, SAMPLING, TOLD, drawing};
 use nodes::{Look, Nodes};
 
@@ -80,6 +82,7 @@ impl Decoder {
         room: usize,
     ) -> Result<Self, WeightError> {
         separate(&mut weights, config)?;
+        stack_experts(&mut weights, config)?;
         let mut nodes = Nodes::new(weights);
         let mut body = DecoderGraph {
             config,
@@ -95,13 +98,15 @@ impl Decoder {
             true => (OPSET_WINDOWS, IR_VERSION_WINDOWS),
             false => (OPSET, IR_VERSION),
         };
+        let standard = OperatorSetIdProto {
+            domain: None,
+            version: Some(opset),
+        };
+        let own = config.experts.map(|_| drawing::own_operators());
         let model = ModelProto {
             ir_version: Some(ir_version),
             producer_name: Some("souk".to_owned()),
-            opset_import: vec![OperatorSetIdProto {
-                domain: None,
-                version: Some(opset),
-            }],
+            opset_import: std::iter::once(standard).chain(own).collect(),
             graph: Some(graph),
             ..ModelProto::default()
         };
@@ -372,13 +377,18 @@ impl DecoderGraph<'_> {
     }
 
     fn feed_forward(&mut self, layer: usize, from: &str) -> Result<String, WeightError> {
-        let Config {
-            hidden,
-            feed_forward,
-            ..
-        } = *self.config;
-        let name = |part: &str| format!("model.layers.{layer}.mlp.{part}");
-        let wide = [feed_forward, hidden];
+        let base = format!("model.layers.{layer}.mlp");
+        match self.config.experts {
+            Some(experts) => self.experts(&experts, &base, from),
+            None => self.gated(&base, self.config.feed_forward, from),
+        }
+    }
+
+    /// A gate, what it lets through, and the way back.
+    fn gated(&mut self, base: &str, width: usize, from: &str) -> Result<String, WeightError> {
+        let hidden = self.config.hidden;
+        let name = |part: &str| format!("{base}.{part}");
+        let wide = [width, hidden];
         let gate = self.linear(&name("gate_proj"), wide, from, false)?;
         let open = match self.config.architecture.is_gemma() {
             true => self.nodes.gelu(&gate, &name("open")),
@@ -386,6 +396,6 @@ impl DecoderGraph<'_> {
         };
         let up = self.linear(&name("up_proj"), wide, from, false)?;
         let gated = self.nodes.add("Mul", &[&open, &up], &name("gated"), &[]);
-        self.linear(&name("down_proj"), [hidden, feed_forward], &gated, false)
+        self.linear(&name("down_proj"), [hidden, width], &gated, false)
     }
 }

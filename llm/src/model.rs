@@ -53,7 +53,10 @@ pub struct Card {
 
 /// The decoder, built or still to be.
 enum Body {
-    Checkpoint { config: Config, weights: Weights },
+    Checkpoint {
+        config: Box<Config>,
+        weights: Weights,
+    },
     Written(Decoder),
 }
 
@@ -176,16 +179,13 @@ impl LanguageModel {
     /// written with less.
     pub fn decoder(self, room: usize) -> Result<Decoder, ModelError> {
         match self.body {
-            Body::Checkpoint {
-                config: Config {
-                    bound: Some(bound), ..
-                },
-                ..
-            } if room > bound => Err(ModelError::Window {
-                bound,
-                wanted: room,
-            }),
-            Body::Checkpoint { config, weights } => Ok(Decoder::build(&config, weights, room)?),
+            Body::Checkpoint { config, weights } => match config.bound {
+                Some(bound) if room > bound => Err(ModelError::Window {
+                    bound,
+                    wanted: room,
+                }),
+                _ => Ok(Decoder::build(&config, weights, room)?),
+            },
             Body::Written(decoder) if room <= decoder.room => Ok(decoder),
             Body::Written(decoder) => Err(ModelError::Room {
                 room: decoder.room,

@@ -1,5 +1,6 @@
 //! Weights as files hold them: whole tensors, or integers with a scale for each block.
 
+mod experts;
 mod joint;
 mod norms;
 
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use souk_memory::Tensor;
 use thiserror::Error;
 
+pub(crate) use experts::stack_experts;
 pub(crate) use joint::separate;
 pub(crate) use norms::raise_norms;
 
@@ -57,6 +59,12 @@ pub enum WeightError {
         name: String,
         /// Its type.
         dtype: souk_memory::DType,
+    },
+    /// Weights of experts that are not of one type.
+    #[error("weight {name:?} is not of the type that the other experts' are")]
+    Unlike {
+        /// The first of another type.
+        name: String,
     },
 }
 

@@ -33,6 +33,11 @@ fn numbers(seed: u64, count: usize) -> Vec<f32> {
 
 /// A decoder of random weights as Hugging Face's tools leave one, its words numbers.
 pub fn model(market: &Market) -> String {
+    model_of(market, 0)
+}
+
+/// One of so many experts in each layer, of which each row goes through two.
+fn model_of(market: &Market, experts: usize) -> String {
     let (hidden, wide, vocabulary, layers) = (64, 96, 97, 3);
     let mut sizes = BTreeMap::from([
         (
@@ -42,21 +47,42 @@ pub fn model(market: &Market) -> String {
         ("model.norm.weight".to_owned(), vec![hidden]),
     ]);
     for layer in 0..layers {
-        let own: [(&str, &[usize]); 9] = [
+        let own: [(&str, &[usize]); 6] = [
             ("input_layernorm", &[hidden]),
             ("post_attention_layernorm", &[hidden]),
             ("self_attn.q_proj", &[hidden, hidden]),
             ("self_attn.k_proj", &[hidden / 2, hidden]),
             ("self_attn.v_proj", &[hidden / 2, hidden]),
             ("self_attn.o_proj", &[hidden, hidden]),
-            ("mlp.gate_proj", &[wide, hidden]),
-            ("mlp.up_proj", &[wide, hidden]),
-            ("mlp.down_proj", &[hidden, wide]),
         ];
-        let named = |(part, dims): (&str, &[usize])| {
-            (format!("model.layers.{layer}.{part}.weight"), dims.to_vec())
+        let mut add = |part: &str, dims: &[usize]| {
+            sizes.insert(format!("model.layers.{layer}.{part}.weight"), dims.to_vec());
         };
-        sizes.extend(own.map(named));
+        for (part, dims) in own {
+            add(part, dims);
+        }
+        let parts: [(&str, [usize; 2]); 3] = match experts {
+            0 => [
+                ("mlp.gate_proj", [wide, hidden]),
+                ("mlp.up_proj", [wide, hidden]),
+                ("mlp.down_proj", [hidden, wide]),
+            ],
+            _ => [
+                ("w1", [wide, hidden]),
+                ("w3", [wide, hidden]),
+                ("w2", [hidden, wide]),
+            ],
+        };
+        for (part, dims) in parts {
+            let expert = |at| format!("block_sparse_moe.experts.{at}.{part}");
+            (0..experts).for_each(|at| add(&expert(at), &dims));
+            if experts == 0 {
+                add(part, &dims);
+            }
+        }
+        if experts > 0 {
+            add("block_sparse_moe.gate", &[experts, hidden]);
+        }
     }
     let weights = sizes.into_iter().zip(1..).map(|((name, dims), seed)| {
         let unit = numbers(seed, dims.iter().product()).into_iter();
@@ -70,8 +96,10 @@ pub fn model(market: &Market) -> String {
         (name, tensor)
     });
     let weights = safetensors::write(&weights.collect()).expect("they can be written");
+    let family = if experts > 0 { "mixtral" } else { "llama" };
     let config = json!({
-        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers,
+        "model_type": family, "num_local_experts": experts, "num_experts_per_tok": 2,
+        "hidden_size": hidden, "num_hidden_layers": layers,
         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": wide,
         "vocab_size": vocabulary, "rms_norm_eps": 1e-5, "max_position_embeddings": 1024,
         "rope_theta": 10000.0, "tie_word_embeddings": true,
@@ -169,6 +197,19 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
     let drafted = market.souk(&[&asked[..], &more].concat()).done();
     assert_eq!(drafted["tokens"], plain["tokens"]);
     assert!(drafted["accepted"].as_u64().unwrap() > 0, "{drafted}");
+    market.assert_escrow_returns();
+}
+
+/// Who sells the operator of experts is found by its name, as for any other.
+#[test]
+fn a_text_of_a_mixture_of_experts_of_two_providers_is_that_of_this_machine() {
+    let market = Market::up();
+    let model = model_of(&market, 4);
+    let here = generated(&market, &model, &["--here"]);
+    let two = ["--min-providers", "2", "--budget", "60"];
+    let sold = generated(&market, &model, &two);
+    assert_eq!(sold["tokens"], here["tokens"]);
+    assert!(sellers(&sold).len() >= 2, "{sold}");
     market.assert_escrow_returns();
 }
 

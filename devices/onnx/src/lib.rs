@@ -25,6 +25,7 @@ pub mod graph;
 mod placement;
 mod proto;
 pub mod ranks;
+pub mod routing;
 pub mod sample;
 pub mod sampling;
 pub mod schema;

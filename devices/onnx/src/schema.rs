@@ -332,6 +332,7 @@ const TABLE: &[(&str, OperatorSchema)] = table! {
     "ReverseSequence" => OfFirst, Input(0), Movement, None;
     "RotaryEmbedding" => OfFirst, Input(0), Elementwise, None;
     "Round" => OfFirst, Input(0), Elementwise, Some(Float);
+    "RoutedMatMul" => Own, Input(0), Matmul, None;
     "SVMClassifier" => Own, Fixed(I64), Other, None;
     "SVMRegressor" => Own, Fixed(F32), Other, None;
     "Sample" => Own, Fixed(I64), Reduction, None;

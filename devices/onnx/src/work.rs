@@ -206,7 +206,8 @@ fn is_view(operator: &str) -> bool {
     FREE.contains(&operator) || prefixes.any(|prefix| operator.starts_with(prefix))
 }
 
-/// Bytes an operator reads: a gather touches only what it takes.
+/// Bytes an operator reads: a gather touches only what it takes, and a routed product only as many
+/// experts as there are choices.
 fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> u64 {
     let read = |extents: &[Option<Extent<'_>>]| -> u64 {
         extents
@@ -219,6 +220,18 @@ fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent
         "Gather" | "GatherElements" | "GatherND" | "Slice" | "Split" | "CenterCropPad" => {
             let taken: u64 = outputs.iter().map(Extent::bytes).sum();
             taken.saturating_add(read(inputs.get(1..).unwrap_or(&[])))
+        }
+        "RoutedMatMul" => {
+            let [rows, Some(experts), Some(choices), ..] = inputs else {
+                return read(inputs);
+            };
+            let all = experts
+                .dims
+                .first()
+                .map_or(1, |&count| (count as u64).max(1));
+            let each = experts.bytes().div_ceil(all);
+            let chosen = each.saturating_mul(choices.count().min(all));
+            chosen.saturating_add(read(&[*rows, Some(*choices)]))
         }
         _ => read(inputs),
     }

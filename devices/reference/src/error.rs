@@ -42,6 +42,14 @@ pub enum KernelError {
     /// Tokens that are not drawn.
     #[error("{0}")]
     Sample(String),
+    /// An expert that is not there.
+    #[error("its input 2 names expert {index}, and there are {experts}")]
+    Expert {
+        /// The expert that is named.
+        index: i64,
+        /// Experts there are.
+        experts: usize,
+    },
     /// A result larger than any device would hold.
     #[error("its result would have {0} elements")]
     TooLarge(u128),

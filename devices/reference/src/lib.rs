@@ -47,6 +47,7 @@ pub mod random;
 mod recurrent;
 mod reduce;
 mod resize;
+mod routed;
 pub mod shape;
 mod signal;
 mod sort;

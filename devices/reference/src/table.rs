@@ -1,16 +1,15 @@
 //! Which kernel runs which operator, in which element types.
 
 use souk_memory::DType;
-use souk_onnx::sampling;
 use souk_onnx::subgraph::UnsupportedReason;
-use souk_onnx::{CLASSICAL_DOMAIN, NodeProto};
+use souk_onnx::{CLASSICAL_DOMAIN, NodeProto, routing, sampling};
 
 use super::call::{Call, Results};
 use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};
 use super::{
     attention, control, conv, deform, draws, elementwise, encoder, gather, generate, layout,
-    linear, loss, norm, pool, quantize, recurrent, reduce, resize, signal, sort, svm, trees,
-    vision,
+    linear, loss, norm, pool, quantize, recurrent, reduce, resize, routed, signal, sort, svm,
+    trees, vision,
 };
 
 /// Runs a node.
@@ -70,6 +69,11 @@ pub(super) fn entry(node: &NodeProto) -> Option<Entry> {
         CLASSICAL_DOMAIN => classical(node.op_type()),
         _ if sampling::is_sample(node) => Some(Entry {
             run: draws::sample,
+            classes: NUMBER,
+            check: every,
+        }),
+        _ if routing::is_routed(node) => Some(Entry {
+            run: routed::product,
             classes: NUMBER,
             check: every,
         }),

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Deserializer};
 
+use super::experts::ExpertsFile;
 use super::rotary::{Rotary, Scaling};
-use super::{Architecture, Config, ConfigError, LocalLayers, Window};
+use super::{Architecture, Config, ConfigError, Experts, LocalLayers, Window, refused};
 
 /// What says which family's the rest of the file is.
 #[derive(Deserialize)]
@@ -54,12 +55,6 @@ fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<f32>>, D::Er
     Option::deserialize(from).map(Some)
 }
 
-/// A feature that is not known.
-fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
-    let value = value.to_owned();
-    Err(ConfigError::Feature { key, value })
-}
-
 impl Config {
     /// Reads `config.json`.
     ///
@@ -74,12 +69,23 @@ impl Config {
             other => Architecture::named(other)?,
         };
         let file: ConfigFile = serde_json::from_slice(json)?;
-        file.config(architecture)?.checked()
+        let experts = match architecture.has_experts() {
+            true => {
+                let said: ExpertsFile = serde_json::from_slice(json)?;
+                Some(said.experts(architecture, file.intermediate_size)?)
+            }
+            false => None,
+        };
+        file.config(architecture, experts)?.checked()
     }
 }
 
 impl ConfigFile {
-    fn config(mut self, architecture: Architecture) -> Result<Config, ConfigError> {
+    fn config(
+        mut self,
+        architecture: Architecture,
+        experts: Option<Experts>,
+    ) -> Result<Config, ConfigError> {
         self.check_features(architecture)?;
         if self.num_attention_heads == 0 {
             let (key, value) = ("num_attention_heads", 0);
@@ -107,6 +113,7 @@ impl ConfigFile {
             key_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
             head_width,
             feed_forward: self.intermediate_size,
+            experts,
             vocabulary: self.vocab_size,
             epsilon: self.rms_norm_eps,
             positions: bound.map_or(positions, |bound| bound.min(positions)),
@@ -200,8 +207,7 @@ impl ConfigFile {
         if local.is_some() && !is_gemma_3 {
             return refused("rope_parameters", "sliding_attention");
         }
-        let is_qwen = matches!(architecture, Architecture::Qwen2 | Architecture::Qwen3);
-        let is_used = self.use_sliding_window.unwrap_or(!is_qwen);
+        let is_used = self.use_sliding_window.unwrap_or(!architecture.is_qwen());
         let otherwise = architecture.is_gemma().then_some(4096);
         let Some(positions) = self.sliding_window.or(otherwise).filter(|_| is_used) else {
             return Ok(None);
@@ -236,7 +242,7 @@ impl ConfigFile {
                 Architecture::Gemma3 => {
                     LocalLayers::AllButLastOf(self.sliding_window_pattern.unwrap_or(6))
                 }
-                Architecture::Qwen2 | Architecture::Qwen3 => {
+                _ if architecture.is_qwen() => {
                     LocalLayers::From(self.max_window_layers.unwrap_or(28))
                 }
                 _ => LocalLayers::From(0),

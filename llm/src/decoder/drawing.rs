@@ -31,12 +31,19 @@ const LOGITS_ALL: &str = "logits.all";
 /// [`DecodeError`]: it is no model.
 pub fn drawing(model: Bytes) -> Result<Bytes, DecodeError> {
     let mut model = decode(model)?;
-    model.opset_import.push(OperatorSetIdProto {
-        domain: Some(DOMAIN.to_owned()),
-        version: Some(1),
-    });
+    if model.opset(DOMAIN).is_none() {
+        model.opset_import.push(own_operators());
+    }
     draw(model.graph.get_or_insert_default());
     Ok(encode(&model))
+}
+
+/// The version of souk's own operators.
+pub(super) fn own_operators() -> OperatorSetIdProto {
+    OperatorSetIdProto {
+        domain: Some(DOMAIN.to_owned()),
+        version: Some(1),
+    }
 }
 
 fn draw(graph: &mut GraphProto) {

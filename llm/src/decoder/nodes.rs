@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use souk_memory::{ContentId, DType, Tensor};
-use souk_onnx::states;
+use souk_onnx::custom::DOMAIN;
 use souk_onnx::{
     AttributeProto, AttributeType, DataLocation, GraphProto, NodeProto, StringStringEntryProto,
     TensorProto, ValueInfoProto, tensor_to_proto,
 };
+use souk_onnx::{routing, states};
 
 use crate::weights::{BLOCK, Weight, WeightError, Weights};
 
@@ -158,6 +159,31 @@ impl Nodes {
         self.add("MatMul", &[from, &turned], name, &[])
     }
 
+    /// Products with those of a stack's matrices that each row chose.
+    pub fn routed(&mut self, inputs: [&str; 3], name: &str) -> String {
+        let name = self.add(routing::OPERATOR, &inputs, name, &[]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        node.domain = Some(DOMAIN.to_owned());
+        name
+    }
+
+    /// The largest numbers of each row, and where they were.
+    pub fn largest(&mut self, from: &str, count: usize, name: &str) -> [String; 2] {
+        let held = self.numbers("count", &[count as i64]);
+        let (values, places) = (format!("{name}.largest"), format!("{name}.places"));
+        self.add("TopK", &[from, &held], &values, &[("axis", -1)]);
+        let node = self.nodes.last_mut().expect("one was just added");
+        node.output.push(places.clone());
+        [values, places]
+    }
+
+    /// The sum along an axis.
+    pub fn sum(&mut self, from: &str, axis: i64, keeps: bool, name: &str) -> String {
+        let axes = self.numbers("axes", &[axis]);
+        let keeps = [("keepdims", i64::from(keeps))];
+        self.add("ReduceSum", &[from, &axes], name, &keeps)
+    }
+
     /// `[1, sequence, heads * width]` as `[1, sequence, heads, width]`.
     pub fn split(&mut self, from: &str, [heads, width]: [usize; 2], name: &str) -> String {
         self.reshape(from, &[0, 0, heads as i64, width as i64], name)
@@ -186,14 +212,20 @@ impl Nodes {
     }
 
     fn reshape(&mut self, from: &str, sizes: &[i64], name: &str) -> String {
-        let words: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-        let shape = format!("sizes.{}", words.join("x"));
-        if self.placed.insert(shape.clone(), shape.clone()).is_none() {
-            let tensor = Tensor::from_vec([sizes.len()], sizes.to_vec());
-            let tensor = tensor.expect("as many as there are");
-            self.initializers.push(tensor_to_proto(&*shape, &tensor));
-        }
+        let shape = self.numbers("sizes", sizes);
         self.add("Reshape", &[from, &shape], name, &[])
+    }
+
+    /// A few whole numbers, placed once; gives their value's name.
+    fn numbers(&mut self, what: &str, numbers: &[i64]) -> String {
+        let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+        let name = format!("{what}.{}", words.join("x"));
+        if self.placed.insert(name.clone(), name.clone()).is_none() {
+            let tensor = Tensor::from_vec([numbers.len()], numbers.to_vec());
+            let tensor = tensor.expect("as many as there are");
+            self.initializers.push(tensor_to_proto(&*name, &tensor));
+        }
+        name
     }
 
     /// A table that is no weight of the file.
@@ -219,7 +251,16 @@ impl Nodes {
 
     /// A matrix of the file as 32-bit floats; gives its value's name.
     pub fn matrix(&mut self, name: &str, sizes: [usize; 2]) -> Result<String, WeightError> {
-        let value = match self.take(name, &sizes)? {
+        self.weight(name, &sizes)
+    }
+
+    /// The same of several matrices.
+    pub fn stack(&mut self, name: &str, sizes: [usize; 3]) -> Result<String, WeightError> {
+        self.weight(name, &sizes)
+    }
+
+    fn weight(&mut self, name: &str, sizes: &[usize]) -> Result<String, WeightError> {
+        let value = match self.take(name, sizes)? {
             Weight::Floats(tensor) => {
                 self.place(name, &tensor);
                 match tensor.dtype() {
@@ -238,7 +279,8 @@ impl Nodes {
                 self.place(&steps, &scales);
                 let to = i64::from(DType::F32.onnx_code());
                 let block = ("block_size", BLOCK as i64);
-                let attributes = [("axis", 1), block, ("output_dtype", to)];
+                let axis = ("axis", sizes.len() as i64 - 1);
+                let attributes = [axis, block, ("output_dtype", to)];
                 self.add("DequantizeLinear", &[&held, &steps], name, &attributes)
             }
         };

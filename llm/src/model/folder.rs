@@ -97,7 +97,10 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
     Ok(LanguageModel {
         card,
         tokenizer,
-        body: Body::Checkpoint { config, weights },
+        body: Body::Checkpoint {
+            config: Box::new(config),
+            weights,
+        },
     })
 }
 

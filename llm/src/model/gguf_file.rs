@@ -32,7 +32,10 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
     Ok(LanguageModel {
         card,
         tokenizer,
-        body: Body::Checkpoint { config, weights },
+        body: Body::Checkpoint {
+            config: Box::new(config),
+            weights,
+        },
     })
 }
 
@@ -117,6 +120,14 @@ fn known_name(name: &str, architecture: Architecture) -> Option<String> {
         "ffn_up" if architecture.has_joint_matrices() => "mlp.gate_up_proj",
         "ffn_up" => "mlp.up_proj",
         "ffn_down" => "mlp.down_proj",
+        "ffn_gate_inp" => "mlp.gate",
+        "ffn_gate_exps" => "mlp.experts.gate_proj",
+        "ffn_up_exps" => "mlp.experts.up_proj",
+        "ffn_down_exps" => "mlp.experts.down_proj",
+        "ffn_gate_inp_shexp" => "mlp.shared_expert_gate",
+        "ffn_gate_shexp" => "mlp.shared_expert.gate_proj",
+        "ffn_up_shexp" => "mlp.shared_expert.up_proj",
+        "ffn_down_shexp" => "mlp.shared_expert.down_proj",
         _ => return None,
     };
     Some(format!("model.layers.{layer}.{part}.{ending}"))

@@ -62,29 +62,72 @@ pub fn sizes(config: &Value) -> BTreeMap<String, Vec<usize>> {
             own("post_feedforward_layernorm.weight", &[hidden]);
         }
         own("self_attn.o_proj.weight", &[hidden, heads * width]);
-        own("mlp.down_proj.weight", &[hidden, wide]);
+        let has_experts = config["num_experts_per_tok"].is_u64();
+        if has_experts {
+            experts(config, hidden, &mut own);
+        } else {
+            own("mlp.down_proj.weight", &[hidden, wide]);
+        }
         if config["model_type"] == "phi3" {
             let rows = (heads + 2 * groups) * width;
             own("self_attn.qkv_proj.weight", &[rows, hidden]);
             own("mlp.gate_up_proj.weight", &[2 * wide, hidden]);
             continue;
         }
-        own("mlp.gate_proj.weight", &[wide, hidden]);
-        own("mlp.up_proj.weight", &[wide, hidden]);
+        if !has_experts {
+            own("mlp.gate_proj.weight", &[wide, hidden]);
+            own("mlp.up_proj.weight", &[wide, hidden]);
+        }
+        let family = config["model_type"].as_str().unwrap();
         for (which, count) in [("q", heads), ("k", groups), ("v", groups)] {
             let rows = count * width;
             own(&format!("self_attn.{which}_proj.weight"), &[rows, hidden]);
-            if config["model_type"] == "qwen2" {
+            if ["qwen2", "qwen2_moe"].contains(&family) {
                 own(&format!("self_attn.{which}_proj.bias"), &[rows]);
             }
-            let has_norms =
-                ["qwen3", "gemma3_text"].contains(&config["model_type"].as_str().unwrap());
+            let has_norms = ["qwen3", "qwen3_moe", "gemma3_text"].contains(&family);
             if has_norms && which != "v" {
                 own(&format!("self_attn.{which}_norm.weight"), &[width]);
             }
         }
     }
     sizes
+}
+
+/// Names and sizes of the weights of a layer's experts.
+fn experts(config: &Value, hidden: usize, own: &mut impl FnMut(&str, &[usize])) {
+    let of = |key: &str| config[key].as_u64().unwrap() as usize;
+    let is_mixtral = config["model_type"] == "mixtral";
+    let (base, count, wide, parts) = match is_mixtral {
+        true => (
+            "block_sparse_moe",
+            of("num_local_experts"),
+            of("intermediate_size"),
+            ["w1", "w3", "w2"],
+        ),
+        false => (
+            "mlp",
+            of("num_experts"),
+            of("moe_intermediate_size"),
+            ["gate_proj", "up_proj", "down_proj"],
+        ),
+    };
+    own(&format!("{base}.gate.weight"), &[count, hidden]);
+    let mut expert = |name: &str, wide: usize| {
+        for (part, dims) in parts
+            .iter()
+            .zip([[wide, hidden], [wide, hidden], [hidden, wide]])
+        {
+            own(&format!("{base}.{name}.{part}.weight"), &dims);
+        }
+    };
+    for at in 0..count {
+        expert(&format!("experts.{at}"), wide);
+    }
+    if config["model_type"] == "qwen2_moe" {
+        expert("shared_expert", of("shared_expert_intermediate_size"));
+        own("mlp.shared_expert_gate.weight", &[1, hidden]);
+    }
 }
 
 /// All weights of a model of these numbers.

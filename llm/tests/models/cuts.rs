@@ -33,7 +33,7 @@ fn step(parts: &mut [(Vec<String>, Box<dyn Session + '_>)], mut values: Values) 
 /// With a head of its own, and with one that is the embedding turned.
 #[test]
 fn two_parts_keep_their_own_states_and_give_the_logits_of_the_whole() {
-    for name in ["llama", "qwen3", "gemma2", "gemma3"] {
+    for name in ["llama", "qwen3", "gemma2", "gemma3", "mixtral", "qwen2-moe"] {
         cut_in_two(&Case::read(name));
     }
 }

@@ -79,9 +79,12 @@ pub const CASES: [&str; 10] = [
     "gemma3",
 ];
 
+/// Mixtures of experts, which not every device runs.
+pub const EXPERTS: [&str; 3] = ["mixtral", "qwen2-moe", "qwen3-moe"];
+
 #[test]
 fn every_architecture_gives_the_logits_and_the_text_of_its_reference() {
-    for name in CASES {
+    for name in CASES.into_iter().chain(EXPERTS) {
         let case = Case::read(name);
         let (program, decoder) = case.program();
         let mut sequence = common::sequence(&*program, &decoder, ROOM);
@@ -166,7 +169,7 @@ fn a_text_is_the_same_whoever_draws_its_tokens() {
 /// They alone refuse a step that does not fit in these words: others leave it to the operator.
 #[test]
 fn every_architecture_runs_on_the_kernels_of_decoders() {
-    for name in CASES {
+    for name in CASES.into_iter().chain(EXPERTS) {
         let (program, decoder) = Case::read(name).program();
         let states = decoder.states.iter().map(|port| State {
             port: port.clone(),
@@ -182,20 +185,23 @@ fn every_architecture_runs_on_the_kernels_of_decoders() {
     }
 }
 
+/// The decoder without what it says of its states.
+pub fn stateless(mut decoder: Decoder) -> Decoder {
+    let mut model = souk_onnx::decode(decoder.subgraph.model.clone()).unwrap();
+    let nodes = model.graph.as_mut().unwrap().node.iter_mut();
+    nodes.for_each(|node| node.metadata_props.clear());
+    decoder.subgraph.model = souk_onnx::encode(&model);
+    decoder
+}
+
 /// The other engines know nothing of decoders: what they give is what ONNX defines.
 #[test]
 fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
     let families = ["llama-3", "qwen2", "phi3-long", "mistral-window"];
-    for name in families.into_iter().chain(["gemma2", "gemma3"]) {
+    let others = ["gemma2", "gemma3"].into_iter().chain(EXPERTS);
+    for name in families.into_iter().chain(others) {
         let case = Case::read(name);
-        let mut decoder = case.decoder();
-        let mut model = souk_onnx::decode(decoder.subgraph.model.clone()).unwrap();
-        let graph = model.graph.as_mut().unwrap();
-        graph
-            .node
-            .iter_mut()
-            .for_each(|node| node.metadata_props.clear());
-        decoder.subgraph.model = souk_onnx::encode(&model);
+        let decoder = stateless(case.decoder());
         let program = common::cpu().compile(&decoder.subgraph).unwrap();
         let mut sequence = common::sequence(&*program, &decoder, ROOM);
         sequence.push(&case.prompt[..6]).unwrap();
@@ -206,7 +212,10 @@ fn a_decoder_that_does_not_say_its_states_runs_elsewhere_to_the_same_logits() {
 
 #[test]
 fn tokens_one_by_one_give_the_bits_that_they_give_at_once() {
-    for name in ["llama", "qwen3", "gemma2", "gemma3"] {
+    for name in ["llama", "qwen3", "gemma2", "gemma3"]
+        .into_iter()
+        .chain(EXPERTS)
+    {
         let case = Case::read(name);
         let (program, decoder) = case.program();
         let mut sequence = common::sequence(&*program, &decoder, ROOM);
@@ -253,7 +262,7 @@ pub fn stepped(session: &mut dyn Session, steps: &[(u32, &[u32], usize)]) -> Giv
 
 #[test]
 fn sequences_of_one_session_give_the_bits_that_each_gives_alone() {
-    for name in ["llama", "qwen3", "gemma3"] {
+    for name in ["llama", "qwen3", "gemma3", "qwen2-moe"] {
         let case = Case::read(name);
         let (program, decoder) = case.program();
         let session = || program.session(states(&decoder)).unwrap();

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use souk_llm::model::LanguageModel;
+use souk_llm::model::{LanguageModel, ModelError};
 use souk_memory::F16;
 use souk_vocabulary::processor::Processor;
 
@@ -12,7 +12,7 @@ use super::gguf_writer::Writer;
 use super::k_quants::{SuperBlock, q4_k, q6_k};
 
 /// What each tensor is called in GGUF files.
-const NAMES: [(&str, &str); 15] = [
+const NAMES: [(&str, &str); 21] = [
     ("input_layernorm", "attn_norm"),
     ("post_attention_layernorm", "ffn_norm"),
     ("self_attn.q_proj", "attn_q"),
@@ -28,6 +28,22 @@ const NAMES: [(&str, &str); 15] = [
     ("mlp.gate_up_proj", "ffn_up"),
     ("pre_feedforward_layernorm", "ffn_norm"),
     ("post_feedforward_layernorm", "post_ffw_norm"),
+    ("block_sparse_moe.gate", "ffn_gate_inp"),
+    ("mlp.gate", "ffn_gate_inp"),
+    ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+    ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+    ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+    ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+];
+
+/// What the stacks of experts' parts are called.
+const STACKS: [(&str, &str); 6] = [
+    ("w1", "ffn_gate_exps"),
+    ("w3", "ffn_up_exps"),
+    ("w2", "ffn_down_exps"),
+    ("gate_proj", "ffn_gate_exps"),
+    ("up_proj", "ffn_up_exps"),
+    ("down_proj", "ffn_down_exps"),
 ];
 
 /// What a tensor is called; the norm after attention is another family's norm before what follows.
@@ -41,6 +57,11 @@ fn name(config: &Value, known: &str) -> String {
     let rest = known.strip_prefix("model.layers.").unwrap();
     let (layer, rest) = rest.split_once('.').unwrap();
     let (part, ending) = rest.rsplit_once('.').unwrap();
+    if let Some((_, part)) = part.split_once(".experts.") {
+        let (_, part) = part.split_once('.').unwrap();
+        let (_, stack) = STACKS.iter().find(|(known, _)| *known == part).unwrap();
+        return format!("blk.{layer}.{stack}.{ending}");
+    }
     let (_, part) = match part {
         "post_attention_layernorm" if is_gemma(config) => &("", "post_attention_norm"),
         part => NAMES.iter().find(|(known, _)| *known == part).unwrap(),
@@ -49,8 +70,12 @@ fn name(config: &Value, known: &str) -> String {
 }
 
 fn family(config: &Value) -> &str {
-    let family = config["model_type"].as_str().unwrap();
-    family.strip_suffix("_text").unwrap_or(family)
+    match config["model_type"].as_str().unwrap() {
+        "mixtral" => "llama",
+        "qwen2_moe" => "qwen2moe",
+        "qwen3_moe" => "qwen3moe",
+        family => family.strip_suffix("_text").unwrap_or(family),
+    }
 }
 
 fn is_gemma(config: &Value) -> bool {
@@ -68,7 +93,7 @@ fn side_by_side(values: &[f32], rows: usize, width: usize) -> Vec<f32> {
     rows.copied().collect()
 }
 
-fn metadata(writer: &mut Writer, config: &Value) {
+pub fn metadata(writer: &mut Writer, config: &Value) {
     let family = family(config);
     let number = |key: &str| config[key].as_u64().map(|it| u32::try_from(it).unwrap());
     let keys = [
@@ -81,6 +106,14 @@ fn metadata(writer: &mut Writer, config: &Value) {
         ("attention.key_length", "head_dim"),
         ("attention.sliding_window", "sliding_window"),
         ("attention.sliding_window_pattern", "sliding_window_pattern"),
+        ("expert_count", "num_local_experts"),
+        ("expert_count", "num_experts"),
+        ("expert_used_count", "num_experts_per_tok"),
+        ("expert_feed_forward_length", "moe_intermediate_size"),
+        (
+            "expert_shared_feed_forward_length",
+            "shared_expert_intermediate_size",
+        ),
     ];
     writer.text("general.architecture", family);
     for (key, known) in keys {
@@ -194,11 +227,9 @@ fn super_blocks(
     (number, bytes.concat(), meant.concat())
 }
 
-/// A file of a model, and the same model in floats of 32 bits.
-pub fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
-    let [mut file, mut plain] = [Writer::default(), Writer::default()];
-    metadata(&mut file, config);
-    metadata(&mut plain, config);
+/// The tensors of a file, each with its sizes: those of experts one behind the other.
+fn tensors(config: &Value) -> Vec<(String, Vec<usize>, Vec<f32>)> {
+    let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     for (known, dims) in common::sizes(config) {
         let mut values = common::weight(&known, dims.iter().product());
         if is_gemma(config) && known.ends_with("norm.weight") {
@@ -206,27 +237,56 @@ pub fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
             values.iter_mut().for_each(|value| *value += 1.0);
         }
         let is_turned = known.contains("q_proj.weight") || known.contains("k_proj.weight");
-        if is_turned && config["model_type"] == "llama" {
+        if is_turned && family(config) == "llama" {
             let heads = config["num_attention_heads"].as_u64().unwrap() as usize;
             let width = config["hidden_size"].as_u64().unwrap() as usize / heads;
             values = side_by_side(&values, dims[0], width);
         }
-        let own = if dims.len() == 1 { Kind::F32 } else { kind };
+        let name = name(config, &known);
+        match tensors.iter_mut().find(|it| it.0 == name) {
+            Some((_, dims, before)) => {
+                dims[0] += 1;
+                before.extend(values);
+            }
+            None if name.contains("_exps.") => {
+                tensors.push((name, [&[1], &dims[..]].concat(), values));
+            }
+            // Converters drop an axis of one.
+            None if dims[0] == 1 => tensors.push((name, dims[1..].to_vec(), values)),
+            None => tensors.push((name, dims, values)),
+        }
+    }
+    tensors
+}
+
+/// A file of a model, and the same model in floats of 32 bits.
+pub fn files(config: &Value, kind: Kind) -> [Bytes; 2] {
+    let [mut file, mut plain] = [Writer::default(), Writer::default()];
+    metadata(&mut file, config);
+    metadata(&mut plain, config);
+    for (name, dims, values) in tensors(config) {
+        // Routers stay what they are.
+        let is_matrix = dims.len() > 1 && !name.contains("ffn_gate_inp");
+        let own = if is_matrix { kind } else { Kind::F32 };
         let (number, bytes, meant) = written(own, &values);
-        file.tensor(&name(config, &known), number, &dims, &bytes);
+        file.tensor(&name, number, &dims, &bytes);
         let (number, bytes, _) = written(Kind::F32, &meant);
-        plain.tensor(&name(config, &known), number, &dims, &bytes);
+        plain.tensor(&name, number, &dims, &bytes);
     }
     [file.finish(), plain.finish()]
 }
 
-/// The logits after the prompt.
-fn logits(file: &Bytes, prompt: &[u32]) -> Vec<f32> {
+/// A model of a file.
+pub fn opened(file: &Bytes) -> Result<LanguageModel, ModelError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");
     std::fs::write(&path, file).unwrap();
-    let decoder = LanguageModel::open(&path).unwrap().decoder(ROOM).unwrap();
-    let decoder = common::drawing(decoder);
+    LanguageModel::open(&path)
+}
+
+/// The logits after the prompt.
+pub fn logits(file: &Bytes, prompt: &[u32]) -> Vec<f32> {
+    let decoder = common::drawing(opened(file).unwrap().decoder(ROOM).unwrap());
     let program = common::cpu().compile(&decoder.subgraph).unwrap();
     common::sequence(&*program, &decoder, ROOM)
         .push(prompt)
@@ -280,7 +340,7 @@ fn blocks_give_nearly_what_the_floats_they_stand_for_give() {
 }
 
 /// How far apart two vectors are, of the second's length.
-fn apart(found: &[f32], expected: &[f32]) -> f64 {
+pub fn apart(found: &[f32], expected: &[f32]) -> f64 {
     let size = |values: &mut dyn Iterator<Item = f32>| {
         values.map(|it| f64::from(it).powi(2)).sum::<f64>().sqrt()
     };
@@ -316,10 +376,7 @@ fn a_way_of_scaling_angles_that_is_not_known_is_refused_by_name() {
     let mut file = Writer::default();
     metadata(&mut file, &Case::read("qwen3").config);
     file.text("qwen3.rope.scaling.type", "yarn");
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    std::fs::write(&path, file.finish()).unwrap();
-    let refused = LanguageModel::open(&path).err().unwrap().to_string();
+    let refused = opened(&file.finish()).err().unwrap().to_string();
     assert_eq!(refused, "rope.scaling.type = yarn is not supported");
 }
 
@@ -328,17 +385,13 @@ fn a_vector_of_super_blocks_is_refused_by_name() {
     let case = wide();
     let mut file = Writer::default();
     metadata(&mut file, &case.config);
-    for (known, dims) in common::sizes(&case.config) {
-        let values = common::weight(&known, dims.iter().product());
-        let is_norm = known == "model.norm.weight";
+    for (name, dims, values) in tensors(&case.config) {
+        let is_norm = name == "output_norm.weight";
         let own = if is_norm { Kind::Q6K } else { Kind::F32 };
         let (number, bytes, _) = written(own, &values);
-        file.tensor(&name(&case.config, &known), number, &dims, &bytes);
+        file.tensor(&name, number, &dims, &bytes);
     }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.gguf");
-    std::fs::write(&path, file.finish()).unwrap();
-    let refused = LanguageModel::open(&path).unwrap().decoder(ROOM);
+    let refused = opened(&file.finish()).unwrap().decoder(ROOM);
     let refused = refused.err().unwrap().to_string();
     assert!(
         refused.contains("\"model.norm.weight\" is of i8"),

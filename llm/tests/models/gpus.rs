@@ -89,6 +89,14 @@ fn sequences_of_one_session_keep_their_own_caches() {
     }
 }
 
+#[test]
+fn a_mixture_of_experts_is_refused_by_the_name_of_its_operator() {
+    let Some(gpu) = gpu() else { return };
+    let decoder = Case::read("mixtral").decoder();
+    let refused = gpu.compile(&decoder.subgraph).err().unwrap().to_string();
+    assert!(refused.contains("RoutedMatMul"), "{refused}");
+}
+
 /// The processor rounds rows to bytes where weights are blocks; a GPU does not.
 #[test]
 fn halves_and_blocks_give_what_the_floats_they_stand_for_give() {

@@ -7,6 +7,7 @@ mod common;
 mod cuts;
 mod decoders;
 mod embeddings;
+mod experts;
 mod gguf_files;
 mod gguf_writer;
 mod gpus;

@@ -58,6 +58,20 @@ CASES |= {
     },
 }
 
+QWEN_EXPERTS = {"decoder_sparse_step": 1, "mlp_only_layers": [], "use_sliding_window": False}
+CASES |= {
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2-moe": QWEN_EXPERTS | {
+        "model_type": "qwen2_moe", "num_experts": 6, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+        "norm_topk_prob": False,
+    },
+    "qwen3-moe": QWEN_EXPERTS | {
+        "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "head_dim": 32,
+        "moe_intermediate_size": 32, "norm_topk_prob": True, "tie_word_embeddings": True,
+    },
+}
+
 
 def mixed(words):
     """SplitMix64's finaliser, on arrays."""
@@ -166,10 +180,10 @@ def attention(config, layer, x):
 
     def by_head(which):
         y = made[which]
-        if family == "qwen2":
+        if family in ("qwen2", "qwen2_moe"):
             y = y + weight(f"{base}{which}_proj.bias", counts[which] * width)
         y = y.reshape(len(x), counts[which], width)
-        if family in ("qwen3", "gemma3_text") and which != "v":
+        if family in ("qwen3", "qwen3_moe", "gemma3_text") and which != "v":
             y = normal(config, y, f"{base}{which}_norm.weight")
         return y
 
@@ -188,7 +202,42 @@ def attention(config, layer, x):
     return seen @ weight(base + "o_proj.weight", hidden, heads * width).T
 
 
+def gated(x, names, wide):
+    """A gate, what it lets through, and the way back, of matrices of these names."""
+    gate, up, down = names
+    gate = x @ weight(gate, wide, x.shape[-1]).T
+    up = x @ weight(up, wide, x.shape[-1]).T
+    return (gate / (1 + np.exp(-gate)) * up) @ weight(down, x.shape[-1], wide).T
+
+
+def mixture(config, layer, x):
+    """A few experts of each row, by the router's shares, and the one that all rows have."""
+    is_mixtral = config["model_type"] == "mixtral"
+    base = f"model.layers.{layer}.{'block_sparse_moe' if is_mixtral else 'mlp'}."
+    count = config["num_local_experts" if is_mixtral else "num_experts"]
+    wide = config["intermediate_size" if is_mixtral else "moe_intermediate_size"]
+    parts = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    router = x @ weight(base + "gate.weight", count, x.shape[-1]).T
+    shares = np.exp(router - router.max(-1, keepdims=True))
+    shares = shares / shares.sum(-1, keepdims=True)
+    made = np.zeros_like(x)
+    for row, own in enumerate(shares):
+        chosen = np.argsort(-own, kind="stable")[: config["num_experts_per_tok"]]
+        whole = own[chosen].sum() if is_mixtral or config["norm_topk_prob"] else 1
+        for expert in chosen:
+            names = [f"{base}experts.{expert}.{part}.weight" for part in parts]
+            made[row] += own[expert] / whole * gated(x[row : row + 1], names, wide)[0]
+    if config["model_type"] == "qwen2_moe":
+        names = [f"{base}shared_expert.{part}.weight" for part in parts]
+        shared = gated(x, names, config["shared_expert_intermediate_size"])
+        gate = x @ weight(base + "shared_expert_gate.weight", 1, x.shape[-1]).T
+        made += shared / (1 + np.exp(-gate))
+    return made
+
+
 def feed_forward(config, layer, x):
+    if "num_experts_per_tok" in config:
+        return mixture(config, layer, x)
     hidden, wide = config["hidden_size"], config["intermediate_size"]
     base = f"model.layers.{layer}.mlp."
     if config["model_type"] == "phi3":

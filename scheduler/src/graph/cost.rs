@@ -4,10 +4,10 @@
 //! do, not how long it takes: that is the device's business.
 
 use souk_memory::DType;
-use souk_onnx::NodeProto;
 pub use souk_onnx::schema::OperatorClass;
 use souk_onnx::schema::OperatorSchema;
 use souk_onnx::work::Work;
+use souk_onnx::{NodeProto, routing};
 
 use super::shape::{Fact, node_work};
 use super::{Node, Value};
@@ -54,20 +54,21 @@ impl Cost {
             .fold(0, u64::saturating_add);
         let weights = node.reads().filter_map(|id| values[id.0].weight());
         let known = |fact: &&Fact| fact.byte_length().is_some();
+        let work = node_work(&node.proto, &inputs, &outputs);
         let (bytes_read, bytes_written) = match class {
             OperatorClass::View => (0, 0),
             OperatorClass::Movement if picks(&node.proto) => (
                 written.saturating_mul(2).min(read.saturating_add(written)),
                 written,
             ),
+            // Of experts those are read that rows are routed to.
+            _ if routing::is_routed(&node.proto) => (work.bytes_read, written),
             _ => (read, written),
         };
         Self {
             class,
             dtype: dtype_of(&inputs, &outputs, bodies),
-            flops: node_work(&node.proto, &inputs, &outputs)
-                .operations
-                .saturating_add(bodies.operations),
+            flops: work.operations.saturating_add(bodies.operations),
             bytes_read: bytes_read.saturating_add(bodies.bytes_read),
             bytes_written: bytes_written.saturating_add(bodies.bytes_written),
             bodies,

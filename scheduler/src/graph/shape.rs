@@ -20,14 +20,15 @@ mod matmul;
 mod operation;
 mod reduce;
 mod resize;
+mod routed;
 mod sequence;
 mod table;
 mod work;
 
 use souk_memory::DType;
 use souk_onnx::custom::Custom;
-use souk_onnx::sampling;
 use souk_onnx::{CLASSICAL_DOMAIN, DataType, NodeProto, raw_bytes};
+use souk_onnx::{routing, sampling};
 use thiserror::Error;
 
 use super::Weight;
@@ -207,6 +208,8 @@ pub(crate) fn infer(
         custom::infer(&operation)
     } else if sampling::is_sample(node) {
         vec![sampled(&operation)]
+    } else if routing::is_routed(node) {
+        routed::infer(&operation)
     } else {
         Vec::new()
     };

@@ -5,6 +5,8 @@
 //! blocks' scales behind them. A matrix of 4 bits has its groups 0 to 3 in the lower halves of
 //! bytes and 4 to 7 in the upper.
 
+mod experts;
+
 use souk_memory::{DType, F16, Tensor};
 
 use super::lanes::LANES;

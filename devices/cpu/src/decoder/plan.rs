@@ -89,10 +89,24 @@ pub(super) enum Action {
     Select,
     /// A root mean square norm of each part of a row that is as wide as the scale.
     Normalise { scale: Vec<f32>, epsilon: f32 },
-    /// Rows as bytes.
-    Quantise,
+    /// So many parts of a row as bytes, each by itself.
+    Quantise { parts: usize },
     /// A product, with a bias for each column or none; a second value is added to the result.
     Product { matrix: usize, bias: Vec<f32> },
+    /// Shares of one, by exponentials.
+    Softmax,
+    /// The largest shares, and where each was; they come to one, if that is asked for.
+    Choose { is_whole: bool },
+    /// Products with the matrices of the experts that a second value chose. A row is one for all
+    /// its choices, or has a part for each.
+    Route {
+        experts: ExpertStack,
+        has_parts: bool,
+    },
+    /// The sum of a row's parts, each times its share, which a second value has.
+    Mix,
+    /// A row times what a logistic curve leaves of the one number of a second value.
+    Portion,
     /// Each head turned by its position, from its first number on as far as the table goes.
     Rotate {
         table: usize,
@@ -120,6 +134,14 @@ pub(super) enum Action {
     Bend { inner: f32, outer: f32 },
     /// A sum.
     Add,
+}
+
+/// Matrices of one size that lie one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ExpertStack {
+    /// The first.
+    pub matrix: usize,
+    pub count: usize,
 }
 
 /// How much of itself a gate's number leaves.
@@ -232,15 +254,36 @@ enum Meaning {
     /// Rows.
     Rows(RowsId, View),
     /// Rows that a gate is made of.
-    Open(RowsId, Curve),
+    Open(RowsId, Curve, View),
+    /// A number of each row that a logistic curve is of.
+    Logistic(RowsId),
+    /// Something of the experts that a value chose.
+    Choice(RowsId, ChoicePart),
+    /// A row's parts, each times its share, which a second value has.
+    Weighted(RowsId, RowsId),
     /// A matrix as it was given.
     Matrix(usize),
     /// The same with its axes exchanged.
     Turned(usize),
+    /// Matrices of experts.
+    Experts(ExpertStack),
     /// A state, before or after it was written.
     State(usize),
     /// Some of a value's rows, or what is drawn from them: an output and nothing else.
     Last(RowsId, OutputKind),
+}
+
+/// What of the experts that were chosen for each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChoicePart {
+    /// Which they are.
+    Experts,
+    /// Their shares: `[1, rows, choices]`.
+    Shares,
+    /// What those come to.
+    Sum,
+    /// The shares as `[1, rows, choices, 1]`.
+    Column,
 }
 
 /// By which axes the graph has rows.

@@ -19,24 +19,28 @@ pub(super) fn bytes_width(depth: usize) -> usize {
 
 /// Rows to be multiplied: floats, or bytes as [`super::rows::quantise`] leaves them.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct Rows<'a> {
     /// The first row.
     pub data: *const f32,
     /// Floats from one to the next.
     pub stride: usize,
     /// How many.
     pub count: usize,
+    /// Which of those that lie there they are, if not the first.
+    pub places: Option<&'a [usize]>,
 }
 
 /// Where results go.
 #[derive(Clone, Copy)]
-pub(super) struct Results {
+pub(super) struct Results<'a> {
     /// The first row of the result, at the matrix' first row.
     pub data: *mut f32,
     /// Floats from one to the next.
     pub stride: usize,
     /// What is added to each, laid out like it.
     pub add: Option<*const f32>,
+    /// Where among them each goes, if not one behind the other.
+    pub places: Option<&'a [usize]>,
 }
 
 /// Rows with one tile; `bias` has a float for each of the matrix' rows, or is empty.
@@ -49,8 +53,8 @@ pub(super) unsafe fn product(
     isa: LaneIsa,
     matrix: &Matrix,
     tile: usize,
-    rows: Rows,
-    results: Results,
+    rows: Rows<'_>,
+    results: Results<'_>,
     bias: &[f32],
 ) {
     let job = TileProduct {
@@ -92,8 +96,8 @@ unsafe fn product_256(job: &TileProduct<'_>) {
 struct TileProduct<'a> {
     matrix: &'a Matrix,
     tile: usize,
-    rows: Rows,
-    results: Results,
+    rows: Rows<'a>,
+    results: Results<'a>,
     bias: &'a [f32],
 }
 
@@ -120,8 +124,16 @@ impl TileProduct<'_> {
 
     #[inline(always)]
     unsafe fn some<L: Lanes, const N: usize>(&self, first: usize) {
-        let Rows { data, stride, .. } = self.rows;
-        let read = std::array::from_fn(|row| data.wrapping_add((first + row) * stride));
+        let Rows {
+            data,
+            stride,
+            places,
+            ..
+        } = self.rows;
+        let read = std::array::from_fn(|row| {
+            let place = places.map_or(first + row, |places| places[first + row]);
+            data.wrapping_add(place * stride)
+        });
         // SAFETY: the caller's contract: rows are as deep as the tile.
         let sums: [L; N] = unsafe {
             match self.matrix.kind {
@@ -196,6 +208,7 @@ impl TileProduct<'_> {
         let mut made = [0.0f32; LANES];
         let first = self.tile * LANES;
         let count = LANES.min(self.matrix.rows - first);
+        let row = self.results.places.map_or(row, |places| places[row]);
         let place = row * self.results.stride + first;
         // SAFETY: sixteen floats are there; of the results only columns there are, are written.
         unsafe {

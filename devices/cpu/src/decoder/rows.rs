@@ -1,7 +1,9 @@
 //! Passes over the numbers of one row, each built for every width of vectors.
 
+use souk_host::isa::Isa;
+
 use super::matrix::BLOCK;
-use crate::tiled::exponentials::{exponential, folded, hyperbolic_tangent};
+use crate::tiled::exponentials::{exponential, exponentials, folded, hyperbolic_tangent, times};
 use crate::tiled::vectors::pass;
 
 /// Added to a float and taken away, it leaves the nearest whole number, whose lowest bits are those
@@ -78,6 +80,18 @@ pass! {
 }
 
 pass! {
+    /// The sum of rows that lie one behind the other, each times its share.
+    fn mix(to: &mut [f32], rows: &[f32], shares: &[f32]) {
+        to.fill(0.0);
+        for (row, share) in rows.chunks_exact(to.len()).zip(shares) {
+            for (to, value) in to.iter_mut().zip(row) {
+                *to += value * share;
+            }
+        }
+    }
+}
+
+pass! {
     /// Pairs half a head apart, turned by their angles.
     fn rotate_halves(to: &mut [f32], from: &[f32], cosines: &[f32], sines: &[f32]) {
         let (first, second) = from.split_at(cosines.len());
@@ -133,11 +147,88 @@ pass! {
     }
 }
 
+/// Shares of one, by exponentials.
+pub(super) fn softmax(isa: Isa, to: &mut [f32], from: &[f32]) {
+    to.copy_from_slice(from);
+    let mut total = 0.0;
+    exponentials(isa, to, &mut total);
+    times(isa, to, 1.0 / total);
+}
+
+/// The logistic curve.
+pub(super) fn logistic(value: f32) -> f32 {
+    let below = exponential(-value.abs());
+    let share = if value < 0.0 { below } else { 1.0 };
+    share / (1.0 + below)
+}
+
+/// The largest shares, largest first, of equal ones the first: as many as half of `to`, and behind
+/// them where each was, in the bits of a float.
+pub(super) fn choose(to: &mut [f32], from: &[f32]) {
+    let (shares, places) = to.split_at_mut(to.len() / 2);
+    for (rank, to) in shares.iter_mut().enumerate() {
+        let (before, behind) = places.split_at_mut(rank);
+        let mut largest: Option<(usize, f32)> = None;
+        for (at, share) in from.iter().enumerate() {
+            let is_larger = largest.is_none_or(|(_, known)| *share > known);
+            if is_larger && !before.iter().any(|place| place.to_bits() as usize == at) {
+                largest = Some((at, *share));
+            }
+        }
+        if let Some((at, share)) = largest {
+            *to = share;
+            behind[0] = f32::from_bits(at as u32);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use souk_host::isa::Isa;
-
     use super::*;
+
+    #[test]
+    fn the_largest_are_chosen_in_order_and_of_equal_ones_the_first() {
+        let chosen = |from: &[f32], count: usize| {
+            let mut to = vec![0.0; 2 * count];
+            choose(&mut to, from);
+            let (shares, places) = to.split_at(count);
+            let places: Vec<u32> = places.iter().map(|it| it.to_bits()).collect();
+            (shares.to_vec(), places)
+        };
+        let found = chosen(&[0.1, 0.3, 0.2, 0.3, 0.1], 4);
+        assert_eq!(found, (vec![0.3, 0.3, 0.2, 0.1], vec![1, 3, 2, 0]));
+        // What is no number leaves the places ones that there are.
+        let (_, places) = chosen(&[f32::NAN; 3], 2);
+        assert_eq!(places, [0, 1]);
+        let (_, places) = chosen(&[0.5, f32::NAN, 0.7], 3);
+        assert_eq!(places.iter().sum::<u32>(), 3);
+    }
+
+    #[test]
+    fn shares_are_those_of_their_exponentials_and_mix_rows() {
+        let from: Vec<f32> = (0..37).map(|at| (at * 29 % 37) as f32 / 3.0).collect();
+        let total: f64 = from.iter().map(|it| f64::from(*it).exp()).sum();
+        for isa in Isa::all() {
+            let mut to = vec![0.0; from.len()];
+            softmax(isa, &mut to, &from);
+            for (made, from) in to.iter().zip(&from) {
+                let exact = f64::from(*from).exp() / total;
+                assert!((f64::from(*made) - exact).abs() <= 1e-6 * exact);
+            }
+            let mut mixed = [9.0; 3];
+            mix(
+                isa,
+                &mut mixed,
+                &[1.0, 2.0, 3.0, 10.0, 20.0, 30.0],
+                &[0.5, 2.0],
+            );
+            assert_eq!(mixed, [20.5, 41.0, 61.5]);
+        }
+        for value in [-100.0f32, -3.0, 0.0, 3.0, 100.0] {
+            let exact = 1.0 / (1.0 + f64::from(-value).exp());
+            assert!((f64::from(logistic(value)) - exact).abs() <= 1e-6 * exact.max(1e-6));
+        }
+    }
 
     #[test]
     fn bytes_times_their_scale_are_within_half_a_step_of_what_they_stand_for() {

@@ -1,5 +1,7 @@
 //! A step carried out: tasks of stages, each on rows that it alone writes.
 
+mod routing;
+
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
 
@@ -88,10 +90,14 @@ impl Run<'_> {
                 let matrix = &self.model.matrices[matrix];
                 matrix.tiles().div_ceil(tiles_each(matrix))
             }
+            Action::Route { experts, .. } if rows > 0 => {
+                let matrix = &self.model.matrices[experts.matrix];
+                matrix.tiles().div_ceil(tiles_each(matrix))
+            }
             Action::Attend { keys, .. } => {
                 attention::tasks(self.blocks, self.model.plan.states[keys].heads)
             }
-            Action::Product { .. } => 0,
+            Action::Product { .. } | Action::Route { .. } => 0,
             _ => rows,
         }
     }
@@ -158,7 +164,9 @@ impl Run<'_> {
                     rows::normalise(isa, to, from, scale, *epsilon);
                 }
             }
-            (Action::Quantise, Some(to)) => rows::quantise(isa, self.made(to, task), read(0)),
+            (Action::Quantise { parts }, Some(to)) => {
+                self.quantise(self.made(to, task), read(0), *parts);
+            }
             (Action::Rotate { .. }, Some(to)) => {
                 self.rotate(step, self.made(to, task), read(0), task);
             }
@@ -173,6 +181,21 @@ impl Run<'_> {
                 rows::bend(isa, self.made(to, task), read(0), *inner, *outer);
             }
             (Action::Add, Some(to)) => rows::add(isa, self.made(to, task), read(0), read(1)),
+            (Action::Softmax, Some(to)) => rows::softmax(isa, self.made(to, task), read(0)),
+            (Action::Choose { is_whole }, Some(to)) => {
+                routing::choose(self.made(to, task), read(0), *is_whole);
+            }
+            (Action::Route { experts, has_parts }, Some(to)) => {
+                self.route(step, *experts, *has_parts, to, task);
+            }
+            (Action::Mix, Some(to)) => {
+                let (shares, _) = read(1).split_at(read(1).len() / 2);
+                rows::mix(isa, self.made(to, task), read(0), shares);
+            }
+            (Action::Portion, Some(to)) => {
+                let share = rows::logistic(read(1)[0]);
+                rows::scale(isa, self.made(to, task), read(0), share);
+            }
             (_, None) => unreachable!("only keeping makes no value"),
         }
     }
@@ -190,18 +213,28 @@ impl Run<'_> {
             data,
             stride,
             count: self.given.count(step.rows),
+            places: None,
         };
         let add = step.reads.get(1).map(|value| start(*value).0.cast_const());
         let results = Results {
             data: made,
             stride: width,
             add,
+            places: None,
         };
         let each = tiles_each(matrix);
         for tile in task * each..((task + 1) * each).min(matrix.tiles()) {
             // SAFETY: the plan holds widths to what the matrix says, and what is added is as wide
             // as the result; buffers have room for all rows; these columns are this task's.
             unsafe { product(self.model.lane_isa, matrix, tile, rows, results, bias) };
+        }
+    }
+
+    /// Parts of a row as bytes, each with its scales behind it.
+    fn quantise(&self, to: &mut [f32], from: &[f32], parts: usize) {
+        let from = from.chunks_exact(from.len() / parts);
+        for (to, from) in to.chunks_exact_mut(to.len() / parts).zip(from) {
+            rows::quantise(self.model.isa, to, from);
         }
     }
 

@@ -79,7 +79,7 @@ impl<'a> Shapes<'a> {
 
     fn products(&self) -> Option<u64> {
         let depth = match self.node.op_type() {
-            "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.last(0, 0),
+            "MatMul" | "MatMulInteger" | "QLinearMatMul" | "RoutedMatMul" => self.last(0, 0),
             "Gemm" => self
                 .last(0, usize::from(self.is_set("transA")))
                 .saturating_add(u64::from(self.count(2) > 0)),

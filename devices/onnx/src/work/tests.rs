@@ -7,6 +7,8 @@ const CASES: &str = "
 MatMul                              4x8 8x16                    4x16      1024
 MatMul                              2x3x4x8 8x16                2x3x4x16  6144
 MatMulInteger                       4x8 8x16                    4x16      1024
+RoutedMatMul                        1x2x8 6x16x8 1x2x3          1x2x3x16  1536
+RoutedMatMul                        1x2x3x8 6x16x8 1x2x3        1x2x3x16  1536
 QLinearMatMul                       4x8 [] [] 8x16 [] [] [] []  4x16      1024
 Gemm                                4x8 8x16                    4x16      1024
 Gemm transA=1                       8x4 8x16 16                 4x16      1152
@@ -166,6 +168,21 @@ fn a_reshape_is_free_and_a_gather_reads_what_it_takes() {
         &[floats(&[2, 4])],
     );
     assert_eq!(work.bytes_read, 2 * 4 * 4 + 2 * 8);
+}
+
+#[test]
+fn of_matrices_that_rows_are_routed_to_only_those_are_read() {
+    let read = |choices: &[usize]| {
+        let choices = Extent {
+            dtype: DType::I64,
+            dims: choices,
+        };
+        let inputs = [floats(&[1, 2, 8]), floats(&[6, 16, 8]), choices].map(Some);
+        let work = Work::of(&node("RoutedMatMul"), &inputs, &[floats(&[1, 2, 2, 16])]);
+        work.bytes_read - choices.bytes() - 4 * 2 * 8
+    };
+    assert_eq!(read(&[1, 2, 2]), 4 * 4 * 16 * 8);
+    assert_eq!(read(&[1, 2, 5]), 6 * 4 * 16 * 8);
 }
 
 #[test]

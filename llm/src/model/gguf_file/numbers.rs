@@ -1,5 +1,7 @@
 //! The numbers of a GGUF file's metadata, as a decoder's.
 
+mod experts;
+
 use super::super::ModelError;
 use super::text;
 use crate::config::{Architecture, Config, ConfigError, LocalLayers, Rotary, Window};
@@ -23,8 +25,8 @@ struct Numbers<'a> {
 
 pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
     let family = text(file, "general.architecture")?;
-    let architecture = Architecture::named(family)?;
     let numbers = Numbers { file, family };
+    let architecture = numbers.architecture()?;
     let hidden = numbers.number("embedding_length")?;
     let heads = numbers.number("attention.head_count")?;
     let width = hidden.checked_div(heads).unwrap_or(0);
@@ -46,6 +48,7 @@ pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
         key_heads: numbers.number_or("attention.head_count_kv", heads)?,
         head_width,
         feed_forward: numbers.number("feed_forward_length")?,
+        experts: numbers.experts(architecture)?,
         vocabulary: numbers.number_or("vocab_size", vocabulary)?,
         epsilon: epsilon as f32,
         positions,
@@ -163,7 +166,7 @@ impl Numbers<'_> {
         let width = self.number_or("rope.dimension_count", head_width)?;
         let mut rotary = Rotary::plain(width, self.float_or("rope.freq_base", 10_000.0))?;
         // Llama's converters put the numbers of a pair side by side; the others leave them.
-        rotary.interleaved = architecture == Architecture::Llama;
+        rotary.interleaved = matches!(architecture, Architecture::Llama | Architecture::Mixtral);
         for name in [DIVISORS, DIVISORS_SHORT] {
             let divisors = self.table(name)?;
             if !divisors.is_empty() && divisors.len() != width / 2 {

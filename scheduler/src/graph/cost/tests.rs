@@ -182,3 +182,34 @@ fn einsum_with_an_ellipsis_is_counted_though_its_shape_is_not_inferred() {
     );
     assert_eq!(work.operations, PRODUCT);
 }
+
+#[test]
+fn of_experts_only_those_are_read_that_rows_may_be_routed_to() {
+    let mut routed = node(routing::OPERATOR, &["x", "experts", "chosen"], &["y"]);
+    routed.domain = Some(souk_onnx::custom::DOMAIN.to_owned());
+    let mut model = model(routed);
+    model.opset_import.push(OperatorSetIdProto {
+        domain: Some(souk_onnx::custom::DOMAIN.to_owned()),
+        version: Some(1),
+    });
+    let experts = Tensor::from_vec([6, 3, SIDE], vec![0.5_f32; 18 * SIDE]).unwrap();
+    let graph = model.graph.as_mut().unwrap();
+    graph.initializer = vec![tensor_to_proto("experts", &experts)];
+    graph.input = vec![value("x", DType::F32), value("chosen", DType::I64)];
+    let bound = Bindings::new().input("x", DType::F32, &[1, 2, SIDE]).input(
+        "chosen",
+        DType::I64,
+        &[1, 2, 2],
+    );
+    let graph = Graph::import(encode(&model), &bound).unwrap();
+    let cost = graph.nodes()[0].cost;
+    assert!(cost.certain);
+    let (rows, chosen, made) = (2 * SIDE as u64, 4, 4 * 3);
+    assert_eq!(cost.flops, 2 * made * SIDE as u64);
+    assert_eq!(
+        cost.bytes_read,
+        4 * rows + 8 * chosen + chosen * 4 * 3 * SIDE as u64
+    );
+    assert_eq!(cost.bytes_written, 4 * made);
+    assert_eq!(cost.weight_bytes, 4 * 18 * SIDE as u64);
+}

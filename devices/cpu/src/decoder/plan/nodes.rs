@@ -1,22 +1,23 @@
 //! The nodes of a decoder's graph, read one by one.
 
 mod elements;
+mod routing;
 
 use std::collections::BTreeMap;
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
 use souk_onnx::graph::{Graph, values_read};
-use souk_onnx::sampling;
 use souk_onnx::states::StatePort;
 use souk_onnx::subgraph::Port;
+use souk_onnx::{routing as routed, sampling};
 
 use super::super::cache::CacheOrder;
 use super::super::matrix::{BLOCK, MatrixSource};
 use super::super::products::bytes_width;
 use super::{
-    Action, DecoderOutput, DecoderStep, Inputs, Meaning, Names, OutputKind, RowCount, RowsId,
-    State, Table, View,
+    Action, DecoderOutput, DecoderStep, ExpertStack, Inputs, Meaning, Names, OutputKind, RowCount,
+    RowsId, State, Table, View,
 };
 
 /// What `RMSNormalization` adds where it does not say.
@@ -37,8 +38,10 @@ pub(super) struct Reader<'a> {
     uses: BTreeMap<&'a str, usize>,
     /// Matrices by the name of their weight.
     placed: BTreeMap<String, usize>,
-    /// Rows as bytes, by what they are made of.
-    quantised: BTreeMap<RowsId, RowsId>,
+    /// Those of experts.
+    stacks: BTreeMap<String, ExpertStack>,
+    /// Rows as bytes, by what they are made of and in how many parts.
+    quantised: BTreeMap<(RowsId, usize), RowsId>,
     /// The step that makes each value.
     makers: Vec<usize>,
     /// Rows of each value.
@@ -80,6 +83,7 @@ impl<'a> Reader<'a> {
             inputs: Inputs::default(),
             uses,
             placed: BTreeMap::new(),
+            stacks: BTreeMap::new(),
             quantised: BTreeMap::new(),
             makers: Vec::new(),
             counts: Vec::new(),
@@ -132,6 +136,7 @@ impl<'a> Reader<'a> {
     pub fn node(&mut self, node: &NodeProto) -> Option<()> {
         let made = match node.op_type() {
             _ if sampling::is_sample(node) => self.sample(node),
+            _ if routed::is_routed(node) => self.route(node),
             _ if !node.operator_domain().is_empty() => None,
             "Cast" => self.cast(node),
             "DequantizeLinear" => self.blocks(node),
@@ -148,6 +153,11 @@ impl<'a> Reader<'a> {
             "Tanh" => self.tanh(node),
             "Mul" => self.times(node),
             "Add" => self.add(node),
+            "Softmax" => self.softmax(node),
+            "TopK" => return self.choose(node),
+            "Div" => self.divide(node),
+            "ReduceSum" => self.sum(node),
+            "Sigmoid" => self.sigmoid(node),
             _ => None,
         }?;
         let [output] = &node.output[..] else {
@@ -223,6 +233,10 @@ impl<'a> Reader<'a> {
         let name = node.input_name(0)?;
         let tensor = self.graph.weights.get(name)?;
         let is_wide = node.int("to") == Some(i64::from(DType::F32.onnx_code()));
+        if tensor.dims().len() == 3 {
+            let stack = self.stack(name, || MatrixSource::Floats(tensor.clone()))?;
+            return is_wide.then_some(Meaning::Experts(stack));
+        }
         let at = self.matrix(name, || MatrixSource::Floats(tensor.clone()))?;
         is_wide.then_some(Meaning::Matrix(at))
     }
@@ -230,11 +244,17 @@ impl<'a> Reader<'a> {
     fn blocks(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (integers, scales) = (self.weight(node, 0)?, self.weight(node, 1)?);
         let f32 = i64::from(DType::F32.onnx_code());
+        let is_stack = integers.dims().len() == 3;
+        let axis = node.int("axis").unwrap_or(1);
         let fits = node.input_name(2).is_none()
-            && matches!(node.int("axis"), None | Some(1 | -1))
+            && (axis == -1 || axis == if is_stack { 2 } else { 1 })
             && node.int("block_size") == Some(BLOCK as i64)
             && node.int("output_dtype") == Some(f32);
         let given = || MatrixSource::Blocks(integers.clone(), scales.clone());
+        if is_stack {
+            let stack = self.stack(node.input_name(0)?, given)?;
+            return fits.then_some(Meaning::Experts(stack));
+        }
         let at = self.matrix(node.input_name(0)?, given)?;
         fits.then_some(Meaning::Matrix(at))
     }
@@ -338,7 +358,7 @@ impl<'a> Reader<'a> {
             return None;
         }
         let read = match self.matrices[matrix].kind()?.is_blocks() {
-            true => self.bytes(value),
+            true => self.bytes(value, 1),
             false => value,
         };
         let bias = Vec::new();
@@ -347,18 +367,22 @@ impl<'a> Reader<'a> {
         Some(Meaning::Rows(made, View::Flat))
     }
 
-    /// Rows as bytes, made once for all products that take them.
-    fn bytes(&mut self, value: RowsId) -> RowsId {
-        if let Some(known) = self.quantised.get(&value) {
+    /// So many parts of rows as bytes, made once for all products that take them.
+    fn bytes(&mut self, value: RowsId, parts: usize) -> RowsId {
+        if let Some(known) = self.quantised.get(&(value, parts)) {
             return *known;
         }
-        let width = bytes_width(self.widths[value]);
-        let made = self.step(Action::Quantise, vec![value], width, self.counts[value]);
-        self.quantised.insert(value, made);
+        let width = bytes_width(self.widths[value] / parts) * parts;
+        let action = Action::Quantise { parts };
+        let made = self.step(action, vec![value], width, self.counts[value]);
+        self.quantised.insert((value, parts), made);
         made
     }
 
     fn reshape(&mut self, node: &NodeProto) -> Option<Meaning> {
+        if let Meaning::Choice(choices, part) = self.named(node.input_name(0)?)? {
+            return self.column(node, choices, part);
+        }
         let (value, view) = self.rows(node, 0)?;
         let sizes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
         let width = self.widths[value] as i64;

@@ -89,11 +89,13 @@ fn multiplied(
             data: rows.as_ptr(),
             stride,
             count,
+            places: None,
         };
         let to = Results {
             data: made.as_mut_ptr(),
             stride: matrix.rows,
             add: None,
+            places: None,
         };
         // SAFETY: rows and results are as long as the matrix says.
         unsafe { product(isa, matrix, tile, from, to, bias) };
@@ -163,6 +165,71 @@ proptest! {
             prop_assert_eq!(&row[..], expected);
         }
     }
+}
+
+/// Rows of which each is taken from where it lies, as often as it is named, and goes to a place of
+/// its own.
+#[test]
+#[expect(unsafe_code, reason = "the kernels take pointers")]
+fn rows_of_any_places_are_the_bits_that_they_are_in_order() {
+    let (rows, depth, count) = (37, 64, 7);
+    let from_places = [6, 0, 0, 3, 5, 5, 2, 1, 4];
+    let to_places = [1, 8, 3, 0, 7, 2, 6, 4, 5];
+    for kind in KINDS {
+        let (matrix, _) = matrix(kind, rows, depth);
+        let (given, stride) = given(kind, &numbers(count * depth, 11), depth);
+        for isa in LaneIsa::all() {
+            let in_order = multiplied(isa, &matrix, &given, stride, &[]);
+            let mut made = vec![0.0; to_places.len() * rows];
+            for tile in 0..matrix.tiles() {
+                let from = Rows {
+                    data: given.as_ptr(),
+                    stride,
+                    count: from_places.len(),
+                    places: Some(&from_places),
+                };
+                let to = Results {
+                    data: made.as_mut_ptr(),
+                    stride: rows,
+                    add: None,
+                    places: Some(&to_places),
+                };
+                // SAFETY: all places are of rows that there are.
+                unsafe { product(isa, &matrix, tile, from, to, &[]) };
+            }
+            for (from, to) in from_places.iter().zip(to_places) {
+                let expected = &in_order[from * rows..][..rows];
+                assert_eq!(&made[to * rows..][..rows], expected, "{isa:?} {kind:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_of_experts_are_each_by_itself_what_they_are_together() {
+    let floats = Tensor::from_vec([3, 2, 4], numbers(24, 1)).unwrap();
+    let apart = MatrixSource::Floats(floats).experts().unwrap();
+    let mut row = [0.0; 4];
+    for (expert, own) in apart.iter().enumerate() {
+        let own = Matrix::pack(own).unwrap();
+        assert_eq!([own.rows, own.depth], [2, 4]);
+        own.row(1, &mut row);
+        assert_eq!(row, numbers(24, 1)[expert * 8 + 4..][..4]);
+    }
+    let fours: Vec<u8> = (0..3 * 2 * 16).map(|at| (at * 37 % 251) as u8).collect();
+    let shape = Shape::new([3, 2, 32]).unwrap();
+    let integers = Tensor::new(DType::I4, shape, fours.clone().into()).unwrap();
+    let scales: Vec<F16> = (1..7).map(|it| F16::from_f32(it as f32)).collect();
+    let scales = Tensor::from_vec([3, 2, 1], scales).unwrap();
+    let apart = MatrixSource::Blocks(integers.clone(), scales).experts();
+    let mut row = [0.0; 32];
+    let last = Matrix::pack(&apart.unwrap()[2]).unwrap();
+    last.row(1, &mut row);
+    let low = ((fours[5 * 16] << 4).cast_signed() >> 4) as f32;
+    assert_eq!(row[0], low * 6.0);
+    // Scales of fewer experts than there are integers of.
+    let few = Tensor::from_vec([2, 2, 1], vec![F16::from_f32(1.0); 4]).unwrap();
+    assert!(MatrixSource::Blocks(integers, few).experts().is_none());
 }
 
 #[test]

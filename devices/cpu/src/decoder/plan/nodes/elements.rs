@@ -7,15 +7,15 @@ use super::Reader;
 
 impl Reader<'_> {
     pub(super) fn swish(&self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
+        let (value, view) = self.rows(node, 0)?;
         let is_plain = matches!(node.float("alpha"), None | Some(1.0));
-        is_plain.then_some(Meaning::Open(value, Curve::Logistic))
+        is_plain.then_some(Meaning::Open(value, Curve::Logistic, view))
     }
 
     pub(super) fn gelu(&self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
+        let (value, view) = self.rows(node, 0)?;
         let is_by_tanh = node.string("approximate") == Some("tanh");
-        is_by_tanh.then_some(Meaning::Open(value, Curve::Gauss))
+        is_by_tanh.then_some(Meaning::Open(value, Curve::Gauss, view))
     }
 
     /// What is scaled, then bent, then scaled is one step.
@@ -61,18 +61,22 @@ impl Reader<'_> {
             self.named(node.input_name(0)?)?,
             self.named(node.input_name(1)?)?,
         );
-        let (gate, curve, up) = match (left, right) {
-            (Meaning::Open(gate, curve), Meaning::Rows(up, View::Flat)) => (gate, curve, up),
-            (Meaning::Rows(up, View::Flat), Meaning::Open(gate, curve)) => (gate, curve, up),
-            _ => return None,
+        let ((gate, curve, open), (up, view)) = match (left, right) {
+            (Meaning::Open(gate, curve, open), Meaning::Rows(up, view))
+            | (Meaning::Rows(up, view), Meaning::Open(gate, curve, open)) => {
+                ((gate, curve, open), (up, view))
+            }
+            (left, right) => return self.weigh(left, right),
         };
-        let alike = self.widths[gate] == self.widths[up] && self.counts[gate] == self.counts[up];
+        let alike = self.widths[gate] == self.widths[up]
+            && self.counts[gate] == self.counts[up]
+            && open == view;
         if !alike {
             return None;
         }
         let (width, rows) = (self.widths[gate], self.counts[gate]);
         let made = self.step(Action::Gate { curve }, vec![gate, up], width, rows);
-        Some(Meaning::Rows(made, View::Flat))
+        Some(Meaning::Rows(made, view))
     }
 
     pub(super) fn add(&mut self, node: &NodeProto) -> Option<Meaning> {

@@ -1,0 +1,36 @@
+//! Matrices of several experts that lie one behind the other, each by itself.
+
+use souk_memory::{Shape, Tensor};
+
+use super::MatrixSource;
+
+impl MatrixSource {
+    /// The matrices of `[experts, rows, depth]`, if products take them.
+    pub fn experts(&self) -> Option<Vec<Self>> {
+        let (Self::Floats(tensor) | Self::Blocks(tensor, _)) = self;
+        let &[count, _, _] = tensor.dims() else {
+            return None;
+        };
+        let own = |at: usize| {
+            let own = match self {
+                Self::Floats(tensor) => Self::Floats(part(tensor, count, at)?),
+                Self::Blocks(integers, scales) => {
+                    Self::Blocks(part(integers, count, at)?, part(scales, count, at)?)
+                }
+            };
+            own.checked().map(|_| own)
+        };
+        (0..count).map(own).collect()
+    }
+}
+
+/// One of so many parts of a tensor along its first axis, if each is of whole bytes.
+fn part(tensor: &Tensor, count: usize, at: usize) -> Option<Tensor> {
+    let (first, dims) = tensor.dims().split_first()?;
+    let each = tensor.bytes().len() / count;
+    if *first != count || each * count != tensor.bytes().len() {
+        return None;
+    }
+    let bytes = tensor.bytes().slice(at * each..(at + 1) * each);
+    Tensor::new(tensor.dtype(), Shape::new(dims).ok()?, bytes).ok()
+}

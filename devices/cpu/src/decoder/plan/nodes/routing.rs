@@ -1,0 +1,191 @@
+//! Nodes that choose experts for each row, and what is made of them.
+
+use souk_onnx::NodeProto;
+
+use super::super::super::matrix::MatrixSource;
+use super::super::{Action, ChoicePart, ExpertStack, Meaning, RowsId, View};
+use super::Reader;
+
+impl Reader<'_> {
+    /// The matrices of experts by the name of their weight, one place for all that read them.
+    pub(super) fn stack(
+        &mut self,
+        name: &str,
+        given: impl FnOnce() -> MatrixSource,
+    ) -> Option<ExpertStack> {
+        if let Some(known) = self.stacks.get(name) {
+            return Some(*known);
+        }
+        let experts = given().experts().filter(|experts| !experts.is_empty())?;
+        let stack = ExpertStack {
+            matrix: self.matrices.len(),
+            count: experts.len(),
+        };
+        self.matrices.extend(experts);
+        self.stacks.insert(name.to_owned(), stack);
+        Some(stack)
+    }
+
+    /// A weight of 32-bit floats, or what a node made of a weight.
+    fn stack_of(&mut self, name: &str) -> Option<ExpertStack> {
+        match self.named(name) {
+            Some(Meaning::Experts(stack)) => Some(stack),
+            Some(_) => None,
+            None => {
+                let tensor = self.graph.weights.get(name)?;
+                let is_floats = tensor.dtype() == souk_memory::DType::F32;
+                let stack = self.stack(name, || MatrixSource::Floats(tensor.clone()));
+                stack.filter(|_| is_floats)
+            }
+        }
+    }
+
+    pub(super) fn softmax(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat(node, 0)?;
+        let is_last = matches!(node.int("axis"), None | Some(-1 | 2));
+        let (width, rows) = (self.widths[value], self.counts[value]);
+        let made = self.step(Action::Softmax, vec![value], width, rows);
+        is_last.then_some(Meaning::Rows(made, View::Flat))
+    }
+
+    /// Shares and experts are the two outputs of one node, and one value.
+    pub(super) fn choose(&mut self, node: &NodeProto) -> Option<()> {
+        let value = self.flat(node, 0)?;
+        let count: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+        let &[count] = &count[..] else {
+            return None;
+        };
+        let count = usize::try_from(count).ok()?;
+        let [shares, experts] = &node.output[..] else {
+            return None;
+        };
+        let fits = matches!(node.int("axis"), None | Some(-1 | 2))
+            && matches!(node.int("largest"), None | Some(1))
+            && (1..=self.widths[value]).contains(&count);
+        if !fits {
+            return None;
+        }
+        let action = Action::Choose { is_whole: false };
+        let made = self.step(action, vec![value], 2 * count, self.counts[value]);
+        let parts = [(shares, ChoicePart::Shares), (experts, ChoicePart::Experts)];
+        for (name, part) in parts {
+            self.names.insert(name.clone(), Meaning::Choice(made, part));
+        }
+        Some(())
+    }
+
+    /// A sum of shares, or of parts by their shares.
+    pub(super) fn sum(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let axes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+        let keeps = node.int("keepdims").unwrap_or(1) != 0;
+        match (self.named(node.input_name(0)?)?, &axes[..], keeps) {
+            (Meaning::Choice(choices, ChoicePart::Shares), [-1 | 2], true) => {
+                Some(Meaning::Choice(choices, ChoicePart::Sum))
+            }
+            (Meaning::Weighted(value, choices), [-2 | 2], false) => {
+                let width = self.widths[value] / (self.widths[choices] / 2);
+                let reads = vec![value, choices];
+                let made = self.step(Action::Mix, reads, width, self.counts[value]);
+                Some(Meaning::Rows(made, View::Flat))
+            }
+            _ => None,
+        }
+    }
+
+    /// Shares by what they come to, which nobody else reads: the choice itself makes them so.
+    pub(super) fn divide(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let part = |index: usize| match self.named(node.input_name(index)?)? {
+            Meaning::Choice(choices, part) => Some((choices, part)),
+            _ => None,
+        };
+        let ((choices, shares), (of, sum)) = (part(0)?, part(1)?);
+        let read_twice = self.uses.get(node.input_name(0)?) == Some(&2);
+        let fits = choices == of
+            && (shares, sum) == (ChoicePart::Shares, ChoicePart::Sum)
+            && read_twice
+            && self.is_read_once(node, 1);
+        match &mut self.steps[self.makers[choices]].action {
+            Action::Choose { is_whole } if fits && !*is_whole => *is_whole = true,
+            _ => return None,
+        }
+        Some(Meaning::Choice(choices, ChoicePart::Shares))
+    }
+
+    /// Shares with an axis more.
+    pub(super) fn column(
+        &self,
+        node: &NodeProto,
+        choices: RowsId,
+        part: ChoicePart,
+    ) -> Option<Meaning> {
+        let sizes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+        let count = (self.widths[choices] / 2) as i64;
+        let fits = part == ChoicePart::Shares
+            && sizes == [0, 0, count, 1]
+            && matches!(node.int("allowzero"), None | Some(0));
+        fits.then_some(Meaning::Choice(choices, ChoicePart::Column))
+    }
+
+    pub(super) fn route(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows(node, 0)?;
+        let experts = self.stack_of(node.input_name(1)?)?;
+        let Meaning::Choice(choices, ChoicePart::Experts) = self.named(node.input_name(2)?)? else {
+            return None;
+        };
+        let count = self.widths[choices] / 2;
+        let parts = match view {
+            View::Flat => 1,
+            View::Split { heads } if heads == count => count,
+            _ => return None,
+        };
+        let matrix = &self.matrices[experts.matrix];
+        let ([columns, depth], is_blocks) = (matrix.checked()?, matrix.kind()?.is_blocks());
+        // Whoever chose them chose among as many as there are matrices.
+        let chosen = self.steps[self.makers[choices]].reads[0];
+        let fits = self.widths[value] == parts * depth
+            && self.widths[chosen] == experts.count
+            && self.counts[value] == self.counts[choices];
+        if !fits {
+            return None;
+        }
+        let read = match is_blocks {
+            true => self.bytes(value, parts),
+            false => value,
+        };
+        let action = Action::Route {
+            experts,
+            has_parts: view != View::Flat,
+        };
+        let (reads, rows) = (vec![read, choices], self.counts[value]);
+        let made = self.step(action, reads, count * columns, rows);
+        Some(Meaning::Rows(made, View::Split { heads: count }))
+    }
+
+    pub(super) fn sigmoid(&self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat(node, 0)?;
+        (self.widths[value] == 1).then_some(Meaning::Logistic(value))
+    }
+
+    /// Parts by their shares, or rows by one share of each.
+    pub(super) fn weigh(&mut self, left: Meaning, right: Meaning) -> Option<Meaning> {
+        let (value, view, other) = match (left, right) {
+            (Meaning::Rows(value, view), other) | (other, Meaning::Rows(value, view)) => {
+                (value, view, other)
+            }
+            _ => return None,
+        };
+        let alike = |other: RowsId| self.counts[value] == self.counts[other];
+        match (view, other) {
+            (View::Split { heads }, Meaning::Choice(choices, ChoicePart::Column)) => {
+                let fits = self.widths[choices] == 2 * heads && alike(choices);
+                fits.then_some(Meaning::Weighted(value, choices))
+            }
+            (View::Flat, Meaning::Logistic(share)) if alike(share) => {
+                let (width, rows) = (self.widths[value], self.counts[value]);
+                let made = self.step(Action::Portion, vec![value, share], width, rows);
+                Some(Meaning::Rows(made, View::Flat))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Rows on their way through the experts that were chosen for them.
+//!
+//! Rows are taken expert by expert, so that a tile of a matrix is read once for all rows that chose
+//! it. Each sum runs along a row as in any product: which rows are beside it changes no bit.
+
+use super::super::matrix::Matrix;
+use super::super::plan::{DecoderStep, ExpertStack, RowsId};
+use super::super::products::{Results, Rows, product};
+use super::super::rows;
+use super::{Run, tiles_each};
+
+/// The largest shares of a row and where they were, coming to one if that is asked for.
+pub(super) fn choose(to: &mut [f32], from: &[f32], is_whole: bool) {
+    rows::choose(to, from);
+    if is_whole {
+        let (shares, _) = to.split_at_mut(to.len() / 2);
+        let sum: f32 = shares.iter().sum();
+        shares.iter_mut().for_each(|share| *share /= sum);
+    }
+}
+
+/// Choices in the order of experts: those of an expert lie between its start and the next one's.
+struct Grouping {
+    starts: Vec<usize>,
+    places: Vec<usize>,
+}
+
+impl Grouping {
+    /// That of choices among so many experts.
+    fn of(choices: &[usize], experts: usize) -> Self {
+        let mut starts = vec![0; experts + 1];
+        for expert in choices {
+            starts[expert + 1] += 1;
+        }
+        for expert in 0..experts {
+            starts[expert + 1] += starts[expert];
+        }
+        let mut next = starts.clone();
+        let mut places = vec![0; choices.len()];
+        for (place, expert) in choices.iter().enumerate() {
+            places[next[*expert]] = place;
+            next[*expert] += 1;
+        }
+        Self { starts, places }
+    }
+
+    /// The places of the choices of an expert.
+    fn places(&self, expert: usize) -> &[usize] {
+        &self.places[self.starts[expert]..self.starts[expert + 1]]
+    }
+}
+
+impl Run<'_> {
+    /// The experts that each row chose, one row's behind another's.
+    fn choices(&self, value: RowsId, rows: usize) -> Vec<usize> {
+        let row = |row: usize| {
+            let both = self.row(value, row);
+            let experts = both[both.len() / 2..].iter();
+            experts.map(|bits| bits.to_bits() as usize)
+        };
+        (0..rows).flat_map(row).collect()
+    }
+
+    /// Some tiles of the products of all rows with their experts.
+    pub(super) fn route(
+        &self,
+        step: &DecoderStep,
+        experts: ExpertStack,
+        has_parts: bool,
+        to: RowsId,
+        task: usize,
+    ) {
+        let matrices = &self.model.matrices[experts.matrix..][..experts.count];
+        let count = self.given.count(step.rows);
+        let choices = self.choices(step.reads[1], count);
+        let each = choices.len() / count.max(1);
+        let grouping = Grouping::of(&choices, experts.count);
+        let tiles = tiles_each(&matrices[0]);
+        let tiles = task * tiles..((task + 1) * tiles).min(matrices[0].tiles());
+        for (expert, matrix) in matrices.iter().enumerate() {
+            let to_places = grouping.places(expert);
+            let from_places: Vec<usize> = match has_parts {
+                true => to_places.to_vec(),
+                false => to_places.iter().map(|place| place / each).collect(),
+            };
+            let parts = if has_parts { each } else { 1 };
+            let rows = self.parts(step.reads[0], parts, &from_places);
+            for tile in tiles.clone() {
+                self.expert_tile(matrix, tile, rows, (to, to_places));
+            }
+        }
+    }
+
+    /// The parts of rows that lie at some places.
+    fn parts<'a>(&self, value: RowsId, parts: usize, places: &'a [usize]) -> Rows<'a> {
+        let place = self.model.plan.places[value];
+        Rows {
+            data: self.buffers[place.slot].start(),
+            stride: place.width / parts,
+            count: places.len(),
+            places: Some(places),
+        }
+    }
+
+    #[expect(unsafe_code, reason = "tiles write columns of rows that threads share")]
+    fn expert_tile(
+        &self,
+        matrix: &Matrix,
+        tile: usize,
+        rows: Rows<'_>,
+        (to, places): (RowsId, &[usize]),
+    ) {
+        let results = Results {
+            data: self.buffers[self.model.plan.places[to].slot].start(),
+            stride: matrix.rows,
+            add: None,
+            places: Some(places),
+        };
+        // SAFETY: the plan holds the widths of rows and results to as many parts of what the
+        // matrices say as there are choices, and all matrices of a stack are of one size; places
+        // are those of choices of rows that there are, for which buffers have room; these columns
+        // are this task's.
+        unsafe { product(self.model.lane_isa, matrix, tile, rows, results, &[]) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_are_taken_expert_by_expert_and_none_is_lost() {
+        let grouping = Grouping::of(&[2, 0, 2, 3, 0, 2], 5);
+        let places: Vec<&[usize]> = (0..5).map(|expert| grouping.places(expert)).collect();
+        assert_eq!(places, [&[1, 4][..], &[], &[0, 2, 5], &[3], &[]]);
+    }
+
+    #[test]
+    fn shares_come_to_one_where_that_is_asked_for() {
+        let mut to = [0.0; 4];
+        choose(&mut to, &[0.125, 0.5, 0.25, 0.125], false);
+        assert_eq!(to[..2], [0.5, 0.25]);
+        choose(&mut to, &[0.125, 0.5, 0.25, 0.125], true);
+        assert_eq!(to[..2], [0.5 / 0.75, 0.25 / 0.75]);
+    }
+}

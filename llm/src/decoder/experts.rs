@@ -1,0 +1,102 @@
+//! The feed-forward part of a mixture of experts.
+//!
+//! A router gives each row shares of all experts. The row goes through those with the largest, and
+//! what they make is added up by their shares; where there is one expert for all rows, what it
+//! makes is added as far as a gate of its own lets it through.
+
+use super::DecoderGraph;
+use crate::config::Experts;
+use crate::weights::WeightError;
+
+impl DecoderGraph<'_> {
+    pub(super) fn experts(
+        &mut self,
+        experts: &Experts,
+        base: &str,
+        from: &str,
+    ) -> Result<String, WeightError> {
+        let hidden = self.config.hidden;
+        let Experts {
+            count,
+            feed_forward,
+            ..
+        } = *experts;
+        let name = |part: &str| format!("{base}.{part}");
+        let [shares, chosen] = self.chosen(experts, base, from)?;
+        let wide = [count, feed_forward, hidden];
+        let gate = self.routed(&name("experts.gate_proj"), wide, [from, &chosen])?;
+        let open = self.nodes.add("Swish", &[&gate], &name("open"), &[]);
+        let up = self.routed(&name("experts.up_proj"), wide, [from, &chosen])?;
+        let gated = self.nodes.add("Mul", &[&open, &up], &name("gated"), &[]);
+        let narrow = [count, hidden, feed_forward];
+        let made = self.routed(&name("experts.down_proj"), narrow, [&gated, &chosen])?;
+        let weighed = self
+            .nodes
+            .add("Mul", &[&made, &shares], &name("weighed"), &[]);
+        let sum = self.nodes.sum(&weighed, -2, false, &name("routed"));
+        match experts.shared {
+            Some(width) => {
+                let shared = self.shared_expert(base, width, from)?;
+                Ok(self.nodes.add("Add", &[&sum, &shared], base, &[]))
+            }
+            None => Ok(sum),
+        }
+    }
+
+    /// Products with the matrices, of these sizes, that rows chose.
+    fn routed(
+        &mut self,
+        name: &str,
+        sizes: [usize; 3],
+        [from, chosen]: [&str; 2],
+    ) -> Result<String, WeightError> {
+        let stack = self.nodes.stack(&format!("{name}.weight"), sizes)?;
+        Ok(self.nodes.routed([from, &stack, chosen], name))
+    }
+
+    /// The shares of the experts that rows go through, `[1, sequence, used, 1]`, and which they
+    /// are, `[1, sequence, used]`.
+    fn chosen(
+        &mut self,
+        experts: &Experts,
+        base: &str,
+        from: &str,
+    ) -> Result<[String; 2], WeightError> {
+        let Experts { count, used, .. } = *experts;
+        let name = |part: &str| format!("{base}.{part}");
+        let sizes = [count, self.config.hidden];
+        let router = self.linear(&name("gate"), sizes, from, false)?;
+        let axis = [("axis", -1)];
+        let shares = self
+            .nodes
+            .add("Softmax", &[&router], &name("shares"), &axis);
+        let [mut largest, chosen] = self.nodes.largest(&shares, used, &name("chosen"));
+        if experts.is_whole {
+            let sum = self.nodes.sum(&largest, -1, true, &name("chosen.sum"));
+            let whole = name("chosen.whole");
+            largest = self.nodes.add("Div", &[&largest, &sum], &whole, &[]);
+        }
+        let column = self
+            .nodes
+            .split(&largest, [used, 1], &name("chosen.column"));
+        Ok([column, chosen])
+    }
+
+    fn shared_expert(
+        &mut self,
+        base: &str,
+        width: usize,
+        from: &str,
+    ) -> Result<String, WeightError> {
+        let name = format!("{base}.shared_expert");
+        let made = self.gated(&name, width, from)?;
+        let gate = format!("{name}_gate");
+        let number = self.linear(&gate, [1, self.config.hidden], from, false)?;
+        let share = self
+            .nodes
+            .add("Sigmoid", &[&number], &format!("{gate}.share"), &[]);
+        Ok(self
+            .nodes
+            .add("Mul", &[&made, &share], &format!("{name}.part"), &[]))
+    }
+}

@@ -1,0 +1,85 @@
+//! What a GGUF file's metadata says of experts.
+
+use super::super::super::ModelError;
+use super::Numbers;
+use crate::config::{Architecture, ConfigError, Experts};
+use crate::gguf::Value;
+
+/// The number of the router whose shares are a softmax of all experts.
+const SOFTMAX: usize = 1;
+
+/// A feature that is not known.
+fn refused<T>(key: &'static str, value: &impl ToString) -> Result<T, ModelError> {
+    let value = value.to_string();
+    Err(ConfigError::Feature { key, value }.into())
+}
+
+impl Numbers<'_> {
+    /// The family, of whose experts Mixtral's files speak as of a Llama's.
+    pub(super) fn architecture(&self) -> Result<Architecture, ModelError> {
+        let named = Architecture::named(self.family)?;
+        let experts = self.number_or("expert_count", 0)?;
+        match named {
+            Architecture::Llama if experts > 0 => Ok(Architecture::Mixtral),
+            named if experts > 0 && !named.has_experts() => refused("expert_count", &experts),
+            named => Ok(named),
+        }
+    }
+
+    pub(super) fn experts(
+        &self,
+        architecture: Architecture,
+    ) -> Result<Option<Experts>, ModelError> {
+        if !architecture.has_experts() {
+            return Ok(None);
+        }
+        self.check_expert_features()?;
+        let (count, used) = (
+            self.number("expert_count")?,
+            self.number("expert_used_count")?,
+        );
+        let whole = self.number("feed_forward_length")?;
+        // Files that do not say have shared that width among those a row goes through.
+        let part = whole.checked_div(used).unwrap_or(0);
+        let feed_forward = match architecture {
+            Architecture::Mixtral => whole,
+            _ => self.number_or("expert_feed_forward_length", part)?,
+        };
+        let shared = architecture.has_shared_expert();
+        let shared = shared.then(|| self.number_or("expert_shared_feed_forward_length", whole));
+        let is_whole = match self.file.metadata.get(&self.key("expert_weights_norm")) {
+            Some(Value::Bool(stated)) => *stated,
+            // Converters do not say: it is what the models that they read have.
+            _ => architecture != Architecture::Qwen2Moe,
+        };
+        Ok(Some(Experts {
+            count,
+            used,
+            feed_forward,
+            is_whole,
+            shared: shared.transpose()?,
+        }))
+    }
+
+    fn check_expert_features(&self) -> Result<(), ModelError> {
+        let router = self.number_or("expert_gating_func", SOFTMAX)?;
+        if router != SOFTMAX {
+            return refused("expert_gating_func", &router);
+        }
+        for key in ["leading_dense_block_count", "expert_group_count"] {
+            let count = self.number_or(key, 0)?;
+            if count > 0 {
+                return refused(key, &count);
+            }
+        }
+        let step = self.number_or("interleave_moe_layer_step", 1)?;
+        if step > 1 {
+            return refused("interleave_moe_layer_step", &step);
+        }
+        // Zero stands for none there.
+        match self.float_or("expert_weights_scale", 1.0) {
+            scale if scale == 0.0 || scale == 1.0 => Ok(()),
+            scale => refused("expert_weights_scale", &scale),
+        }
+    }
+}
