@@ -1,6 +1,6 @@
 //! Jobs that this process runs: begun under a key, once; gone on with after a crash; followed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -14,12 +14,14 @@ use souk_node::buyer::{
 use souk_node::clock::unix_ms;
 use souk_node::memory::Tensor;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use crate::command::{self, Folder, Refusal, Request};
 use crate::job_body::JobBody;
 use crate::job_view;
 use crate::keys::{self, Purpose};
+use crate::output_view;
 use crate::places::JobPlace;
 use crate::planning;
 use crate::problem::{Code, Problem};
@@ -286,7 +288,7 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
             }
         }
     };
-    let keeping = keep(&folder, answered, &place.cancel);
+    let keeping = keep(state, &folder, answered, &place.cancel);
     let telling = tell(state, name, &kept, told);
     let all = async { tokio::join!(running, keeping, telling).0 };
     let mut all = std::pin::pin!(all);
@@ -308,9 +310,14 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
 }
 
 /// Writes the answer; where that cannot be done the job ends.
-async fn keep(folder: &Folder, mut answered: mpsc::Receiver<Answer>, cancel: &Notify) {
+async fn keep(
+    state: &SharedState,
+    folder: &Folder,
+    mut answered: mpsc::Receiver<Answer>,
+    cancel: &Notify,
+) {
     while let Some(answer) = answered.recv().await {
-        match folder.write_outputs(&answer.outputs) {
+        match write(state, folder, answer.outputs.clone()).await {
             Ok(()) => drop(answer.keep()),
             Err(problem) => {
                 tracing::error!(problem = problem.detail, "an answer cannot be kept");
@@ -318,6 +325,24 @@ async fn keep(folder: &Folder, mut answered: mpsc::Receiver<Answer>, cancel: &No
             }
         }
     }
+}
+
+/// Writes outputs and describes them meanwhile: one waits for the disk, the other hashes.
+async fn write(
+    state: &SharedState,
+    folder: &Folder,
+    outputs: BTreeMap<String, Tensor>,
+) -> Result<(), Problem> {
+    let (to, written) = (folder.clone(), outputs.clone());
+    let writing = spawn_blocking(move || to.write_outputs(&written));
+    let of = folder.clone();
+    let describing = spawn_blocking(move || output_view::views(&of, &outputs));
+    let (written, views) = tokio::join!(writing, describing);
+    written.map_err(Problem::unexpected)??;
+    if let Ok(views) = views {
+        state.outputs.remember(folder, views);
+    }
+    Ok(())
 }
 
 /// Keeps what happens, and tells those who follow.
