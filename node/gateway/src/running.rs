@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use souk_node::buyer::job::Job;
 use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
+use souk_node::buyer::told_event::ToldEvent;
 use souk_node::buyer::{
     Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
 };
@@ -354,10 +355,13 @@ async fn tell(
 ) {
     let topic = format!("job:{name}");
     let mut is_first = true;
+    // An earlier life of the job may have begun.
+    let mut number = kept.events().len();
     while let Some(event) = told.recv().await {
         let happened = TimedEvent::now(event);
         kept.add(&happened);
-        state.hub.tell(&topic, &json!(happened));
+        state.hub.tell(&topic, &ToldEvent::new(number, &happened));
+        number += 1;
         if std::mem::take(&mut is_first) {
             tell_state(state, name);
         }
