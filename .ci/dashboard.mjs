@@ -176,7 +176,7 @@ async function submitted(page) {
   assert.equal(price, plan.micro_credits, 'the price that was shown');
   // Whoever has the last part cannot be done with it while the first one runs.
   await until('a part runs', async () =>
-    (await asked(`/v1/jobs/${id}/events`)).items.some((it) => it.event.Running));
+    (await asked(`/v1/jobs/${id}/events`)).items.some((it) => it.event === 'running'));
   const name = plan.parts.at(-1).provider_name;
   process.kill(up.nodes.find(([node]) => node === name)[1], 'SIGKILL');
   await page.locator('.state.done').waitFor({ timeout: 5 * WAIT });

@@ -42,7 +42,9 @@ pub use market::{FoundArgs, Market};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
-pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, LogsArgs, SimArgs, Testnet, UpArgs};
+pub use testnet::{
+    ChaosArgs, FundArgs, GossipArgs, HostileArgs, LogsArgs, SimArgs, Testnet, UpArgs,
+};
 pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, duration};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.

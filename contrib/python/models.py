@@ -23,6 +23,7 @@ Schema = dict[str, Any]
 
 # What a type of the API is called here, where it is more than the word without `View`.
 NAMES = {
+    "BoughtLeaseView": "BoughtLease",
     "ByDtype_Option_u64": "OperationPrices",
     "ByDtype_u64": "Throughput",
     "ClassView": "MarketClass",
@@ -34,7 +35,7 @@ NAMES = {
 
 # What is made by hand, or sent and not received.
 LEFT_OUT = {
-    *("Amendment", "AskBody", "BidBody", "Code", "EventView", "Extension", "Healthy", "InputBody"),
+    *("Amendment", "AskBody", "BidBody", "Code", "Extension", "Healthy", "InputBody"),
     *("JobBody", "JobRequest", "OrderBody", "Problem"),
 }
 

@@ -116,11 +116,19 @@ pub fn read(file: &Bytes) -> Result<Tensor, NpyError> {
 /// # Errors
 /// [`NpyError::Unwritable`] for types NumPy lacks.
 pub fn write(tensor: &Tensor) -> Result<Bytes, NpyError> {
-    let header = Header::text(tensor)?;
+    let header = header(tensor)?;
     let mut file = BytesMut::with_capacity(header.len() + tensor.bytes().len());
     file.extend_from_slice(&header);
     file.extend_from_slice(tensor.bytes());
     Ok(file.freeze())
+}
+
+/// What comes before a tensor's bytes in its file.
+///
+/// # Errors
+/// [`NpyError::Unwritable`] for types NumPy lacks.
+pub fn header(tensor: &Tensor) -> Result<Bytes, NpyError> {
+    Ok(Header::text(tensor)?.into())
 }
 
 /// Elements with the bytes of each number turned round; `size` is the number's.

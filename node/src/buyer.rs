@@ -25,6 +25,7 @@ pub mod resting;
 mod shell;
 mod terms;
 pub mod times;
+pub mod told_event;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,6 +10,7 @@ pub(crate) mod checks;
 mod clocks;
 mod disks;
 mod hosts;
+pub mod kills;
 pub(crate) mod load;
 mod playing;
 mod schedule;

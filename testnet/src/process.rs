@@ -3,7 +3,7 @@
 //! A node's standard input is a pipe that this process holds. When this process ends, however it
 //! ends, the pipe closes and the node stops itself: no kill -9 of the testnet leaves nodes behind.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -18,6 +18,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a node may take to withdraw its asks and close its files before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The file beside a node's log with its process id, there while it serves: for `kill`.
+const PID_FILE: &str = "pid";
 
 /// What a node prints on standard output, as the first word of a line, once it serves.
 pub const READY: &str = "ready";
@@ -162,6 +165,7 @@ impl Node {
             }
             Err(_) => return Err(StartError::Timeout { name, log }),
         }
+        self.keep_process_id();
         // Whatever else it prints is read, or the pipe would fill and block it.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(())
@@ -179,13 +183,18 @@ impl Node {
 
     /// How the process ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        let ended = self.child.try_wait().ok().flatten();
+        if ended.is_some() {
+            self.forget_process_id();
+        }
+        ended
     }
 
     /// Ends the process at once, as a power cut would (kill -9).
     pub async fn kill(mut self) -> Recipe {
         // An error here says that it has ended already.
         let _ = self.child.kill().await;
+        self.forget_process_id();
         self.recipe
     }
 
@@ -202,8 +211,35 @@ impl Node {
             );
             let _ = self.child.kill().await;
         }
+        self.forget_process_id();
         self.recipe
     }
+
+    fn keep_process_id(&self) {
+        let Some(process) = self.process_id() else {
+            return;
+        };
+        // It serves without the file as well, such as on a disk that is full.
+        if let Err(error) = fs::write(self.process_id_path(), format!("{process}\n")) {
+            tracing::debug!(%error, node = self.recipe.name, "its process id is not kept");
+        }
+    }
+
+    fn forget_process_id(&self) {
+        // Where it never served there is none.
+        let _ = fs::remove_file(self.process_id_path());
+    }
+
+    fn process_id_path(&self) -> PathBuf {
+        self.recipe.log.with_file_name(PID_FILE)
+    }
+}
+
+/// The process of a node that serves, by the folder of its log. It tells of a process that is
+/// no more where the one that started it was ended by force.
+pub(crate) fn serving(home: &Path) -> Option<u32> {
+    let text = fs::read_to_string(home.join(PID_FILE)).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Has a process be in a group of its own, which is not told of the terminal's Ctrl-C.
@@ -237,7 +273,7 @@ fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
 
 /// The last error in a log, or else its last line.
 fn last_words(log: &Path) -> String {
-    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let text = fs::read_to_string(log).unwrap_or_default();
     let said: Vec<&str> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -269,9 +305,12 @@ mod tests {
     async fn a_node_stops_when_its_standard_input_closes() {
         let folder = tempfile::tempdir().unwrap();
         let mut node = Node::spawn(shell(folder.path(), "echo ready; cat")).unwrap();
+        assert_eq!(serving(folder.path()), None, "it does not serve yet");
         node.ready().await.unwrap();
+        assert_eq!(serving(folder.path()), node.process_id());
         let recipe = node.stop().await;
         assert_eq!(recipe.name, "node");
+        assert_eq!(serving(folder.path()), None);
     }
 
     #[tokio::test]

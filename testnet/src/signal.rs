@@ -5,6 +5,8 @@ use std::io;
 /// What a process is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
+    /// Nothing: it is ended at once, as by kill -9.
+    Kill,
     /// To end itself.
     Terminate,
     /// To stand still.
@@ -24,6 +26,7 @@ pub(crate) fn send(process: u32, signal: Signal) -> io::Result<()> {
     let process = i32::try_from(process).ok().and_then(Pid::from_raw);
     let process = process.ok_or(io::ErrorKind::NotFound)?;
     let number = match signal {
+        Signal::Kill => Number::KILL,
         Signal::Terminate => Number::TERM,
         Signal::Stop => Number::STOP,
         Signal::Continue => Number::CONT,

@@ -20,6 +20,11 @@ const LOCK_FILE: &str = "lock";
 /// The file with the supervisor's process id.
 const PID_FILE: &str = "testnet.pid";
 
+/// What the gateway beside the nodes is called.
+pub const GATEWAY: &str = "gateway";
+/// Where its log lies, in the testnet's folder: it spends as the buyer.
+pub const GATEWAY_HOME: &str = "buyer";
+
 /// How often nodes are looked at.
 const WATCH_PERIOD: Duration = Duration::from_millis(200);
 /// How long a node that ended is left alone before it is started again: the first time, and at
@@ -216,13 +221,7 @@ fn wait(pauses: &mut BTreeMap<String, (Instant, Duration)>, name: &str) {
 
 /// Stops the testnet that runs in `folder`, from another process.
 pub fn down(folder: &Path) -> Result<(), SupervisorError> {
-    let not_running = || SupervisorError::NotRunning {
-        folder: folder.to_owned(),
-    };
-    if !folder.join(MARKET_FILE).exists() || lock(folder).is_ok() {
-        return Err(not_running());
-    }
-    let pid = pid(folder).ok_or_else(not_running)?;
+    let pid = running(folder)?;
     signal::send(pid, Signal::Terminate).map_err(|source| SupervisorError::File {
         path: folder.join(PID_FILE),
         source,
@@ -235,6 +234,18 @@ pub fn down(folder: &Path) -> Result<(), SupervisorError> {
         std::thread::sleep(WATCH_PERIOD);
     }
     Ok(())
+}
+
+/// The process id of the supervisor of `folder`, which runs.
+///
+/// # Errors
+/// When none does.
+pub fn running(folder: &Path) -> Result<u32, SupervisorError> {
+    let is_free = !folder.join(MARKET_FILE).exists() || lock(folder).is_ok();
+    let pid = if is_free { None } else { pid(folder) };
+    pid.ok_or_else(|| SupervisorError::NotRunning {
+        folder: folder.to_owned(),
+    })
 }
 
 fn lock(folder: &Path) -> Result<File, SupervisorError> {

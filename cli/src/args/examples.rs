@@ -35,6 +35,10 @@ const EXAMPLES: &[Example] = &[
     ("config show", &["souk --dir bazaar/seller config show"]),
     ("debug bundle", &["souk --dir bazaar debug bundle"]),
     (
+        "testnet fund",
+        &["souk testnet fund buyer 50", "souk testnet fund ACCOUNT 50"],
+    ),
+    (
         "testnet logs",
         &["souk testnet logs", "souk testnet logs provider-2 --follow"],
     ),
@@ -58,7 +62,10 @@ const EXAMPLES: &[Example] = &[
     ("testnet attacks", &["souk testnet attacks"]),
     (
         "testnet chaos",
-        &["souk testnet chaos --seed 7 --minutes 10"],
+        &[
+            "souk testnet chaos --seed 7 --minutes 10",
+            "souk testnet chaos --running --minutes 1 --per-hour 360",
+        ],
     ),
     (
         "testnet hostile",

@@ -7,6 +7,7 @@ use clap::Subcommand;
 
 #[cfg(feature = "gateway")]
 use super::PageArgs;
+use super::account::credits;
 
 /// Commands on a testnet.
 #[derive(Debug, Subcommand)]
@@ -17,6 +18,8 @@ pub enum Testnet {
     Down,
     /// Show the validators and what they have agreed on.
     Status,
+    /// Give credits to an account of the testnet: made by its operator, whose key lies in --dir.
+    Fund(FundArgs),
     /// Print what its nodes logged, and with --follow what they log from now on.
     Logs(LogsArgs),
     /// Simulate a market with faults: replicas, log and exchange as they are, in one thread, on
@@ -25,7 +28,8 @@ pub enum Testnet {
     /// Try every way there is to cheat the other party of a lease, on the market's real rules, and
     /// tell the most it can lose.
     Attacks,
-    /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds.
+    /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds;
+    /// with --running kill nodes of the testnet in --dir, which come back.
     Chaos(ChaosArgs),
     /// Attack a market of real processes in every way known while honest buyers go on, and check
     /// what held and what it cost the nodes.
@@ -111,9 +115,26 @@ pub struct GossipArgs {
     pub seconds: u64,
 }
 
+/// Whom to give credits.
+#[derive(Debug, clap::Args)]
+pub struct FundArgs {
+    /// A name of the testnet, such as buyer or provider-2, or an account (64 hexadecimal digits).
+    pub account: String,
+    /// How much, in credits.
+    #[arg(value_parser = credits)]
+    pub amount: u64,
+}
+
 /// What to do to a market.
 #[derive(Debug, clap::Args)]
 pub struct ChaosArgs {
+    /// Kill nodes of the testnet that runs in --dir, one at a time, as kill -9 does: its supervisor
+    /// starts them again.
+    #[arg(long, conflicts_with_all = ["buyers", "netns"])]
+    pub running: bool,
+    /// Kill its gateway as well.
+    #[arg(long, requires = "running")]
+    pub gateway: bool,
     /// Everything drawn follows from it.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

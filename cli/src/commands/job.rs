@@ -33,6 +33,7 @@ use asking::{Asking, Files, PlanView};
 pub use failures::{from_ended, from_import, from_quote, unreadable};
 use failures::{left, with_held};
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
+use souk_node::buyer::told_event::ToldEvent;
 
 /// Progress that may wait to be printed.
 const PROGRESS_MAX: usize = 256;
@@ -231,6 +232,8 @@ async fn tell(
     (output, kept): (Output, Option<&JobFiles>),
 ) -> Times {
     let mut watch = Watch::start();
+    // An earlier life of the job may have begun.
+    let mut number = kept.map_or(0, |kept| kept.events().len());
     while let Some(event) = told.recv().await {
         watch.on_event(&event, Instant::now());
         let happened = TimedEvent::now(event);
@@ -239,9 +242,10 @@ async fn tell(
         }
         match output {
             Output::Text => show::progress::print(&happened.event, names),
-            Output::Json if show::is_by_line() => show::json(&happened),
+            Output::Json if show::is_by_line() => show::json(&ToldEvent::new(number, &happened)),
             Output::Json => {}
         }
+        number += 1;
     }
     watch.measured(Instant::now())
 }

@@ -1,6 +1,7 @@
 //! `souk testnet …`: a whole market on this machine.
 
 mod chaos;
+mod fund;
 #[cfg(feature = "gateway")]
 mod gateway;
 mod gossip;
@@ -46,12 +47,14 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
             Ok(())
         }
         Testnet::Status => status(folder, output).await,
+        Testnet::Fund(args) => fund::run(folder, output, &args).await,
         Testnet::Logs(args) => logs::run(folder, output, &args).await,
         Testnet::Sim(args) => sim::run(output, &args),
         Testnet::Attacks => {
             sim::attacks(output);
             Ok(())
         }
+        Testnet::Chaos(args) if args.running => chaos::kill(folder, output, &args).await,
         Testnet::Chaos(args) => chaos::run(output, &args).await,
         Testnet::Hostile(args) => hostile::run(output, &args).await,
         Testnet::Gossip(args) => gossip::run(output, &args).await,

@@ -14,7 +14,7 @@ fn stalled(market: &Market) -> (Child, String) {
         let name = name(market)?;
         let logs = market.souk(&["job", "logs", &name]);
         let text = (logs.code == 0).then_some(logs.stdout)?;
-        text.contains("Running").then_some(name)
+        text.contains("\"event\":\"running\"").then_some(name)
     };
     market.until(|| runs().is_some());
     let name = runs().expect("it runs");

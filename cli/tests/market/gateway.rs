@@ -167,7 +167,9 @@ fn assert_kept(reader: &Client, id: &str, plan: &Value) {
         plan["parts"].as_array().expect("a list").len()
     );
     let page = of("events?limit=1");
-    assert!(page["items"][0]["event"].get("Leased").is_some(), "{page}");
+    let first = &page["items"][0];
+    assert_eq!(first["event"], "leased", "{page}");
+    assert!(first["leases"][0]["held"].as_u64() > Some(0), "{page}");
     let rest = of(&format!(
         "events?cursor={}",
         page["next"].as_str().expect("a text")

@@ -35,6 +35,7 @@ mod seller;
 mod shares;
 mod streams;
 mod teams;
+mod testnets;
 #[cfg(feature = "generate")]
 mod texts;
 mod trading;

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 import souk
 
@@ -47,7 +49,14 @@ def answering(*answers: tuple[int, bytes], length: int | None = None) -> Generat
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with served_by(Handler) as client:
+        yield client
+
+
+@contextmanager
+def served_by(handler: type[BaseHTTPRequestHandler]) -> Generator[souk.Client]:
+    """A client of what answers so."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -90,8 +99,6 @@ def an_answer_that_is_cut_off_is_no_answer() -> None:
 
 
 def an_output_that_is_another_is_refused() -> None:
-    import io
-
     file = io.BytesIO()
     np.save(file, np.ones(2, np.float32))
     told = json.dumps(JOB).encode()
@@ -108,3 +115,62 @@ def an_output_that_is_no_file_is_refused() -> None:
             job = client.job("abc")
             with pytest.raises(souk.Unexpected, match="NumPy"):
                 job.result()
+
+
+class Takes(BaseHTTPRequestHandler):
+    """Has no content, takes what is brought and refuses the job."""
+
+    brought: ClassVar[list[bytes]] = []
+    refusal: ClassVar[bytes] = b""
+
+    def answer(self, status: int, body: bytes = b"") -> None:
+        """Answers."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        """Nothing is there."""
+        self.answer(404)
+
+    def do_PUT(self) -> None:
+        """Takes what is what it is called."""
+        assert self.headers["Authorization"] == "Bearer token"
+        came = self.rfile.read(int(self.headers["Content-Length"]))
+        if blake3(came).hexdigest() != self.path.rsplit("/", 1)[1]:
+            self.answer(400)
+        elif self.refusal:
+            self.answer(413, self.refusal)
+        else:
+            self.brought.append(came)
+            self.answer(201)
+
+    def do_POST(self) -> None:
+        """Runs nothing."""
+        problem = {"code": "eclipsed", "detail": "the moon", "hint": "wait", "retryable": False}
+        self.answer(409, json.dumps(problem).encode())
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.mark.parametrize("count", [0, 1, 700_000])
+def a_large_array_is_brought_as_the_file_that_it_is(count: int) -> None:
+    class Taking(Takes):
+        brought: ClassVar[list[bytes]] = []
+
+    given = np.arange(count, dtype=np.float32)
+    with served_by(Taking) as client, pytest.raises(souk.SoukError, match="the moon"):
+        client.submit(b"model", {"x": given})
+    assert Taking.brought[0] == b"model"
+    assert np.array_equal(np.load(io.BytesIO(Taking.brought[1])), given)
+
+
+def a_content_that_is_refused_says_why() -> None:
+    class Refusing(Takes):
+        refusal = b'{"code": "too_large", "detail": "too long", "hint": "less", "retryable": false}'
+
+    with served_by(Refusing) as client, pytest.raises(souk.SoukError, match="too long"):
+        client.submit(b"model", {"x": np.zeros(700_000)})

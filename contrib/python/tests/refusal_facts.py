@@ -109,7 +109,7 @@ def wrong_element_type(net: souk.Testnet, digits: Digits) -> None:
 
 def wrong_bytes(net: souk.Testnet, digits: Digits) -> None:
     del digits
-    transport(net).ask("PUT", f"/v1/contents/{NOBODY}", content=Content(b"others"))
+    transport(net).bring(f"/v1/contents/{NOBODY}", Content(b"others"))
 
 
 def too_many_providers(net: souk.Testnet, digits: Digits) -> None:

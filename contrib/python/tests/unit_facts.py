@@ -114,10 +114,25 @@ def what_a_newer_gateway_says_beside_is_passed_over() -> None:
 
 
 def an_event_of_a_newer_gateway_is_told_as_it_came() -> None:
-    for told in ({"Levitating": {"height": 3}}, "Levitating", {"Leased": {"leases": 7}}):
-        event = event_of(NOW, told)
+    when = {"number": 3, "at": "2026-01-02T03:04:05Z"}
+    for facts in (
+        {"event": "levitating", "height": 3},
+        {"event": "levitating"},
+        {"event": "leased", "leases": 7},
+    ):
+        event = event_of({**when, **facts})
         assert isinstance(event, souk.Happened)
-        assert event.name in str(told)
+        assert (event.number, event.at, event.name) == (3, NOW, facts["event"])
+        assert {"event": event.name, **event.facts} == facts
+
+
+def an_event_has_its_number_its_time_and_its_facts() -> None:
+    lease = {"provider": "ab" * 32, "lease": 7, "held": 5}
+    when = {"number": 0, "at": "2026-01-02T03:04:05Z"}
+    event = event_of({**when, "event": "leased", "attempt": 0, "leases": [lease, lease]})
+    assert isinstance(event, souk.Leased)
+    assert (event.number, event.at, event.held) == (0, NOW, Credits(10))
+    assert event.leases["lease"].tolist() == [7, 7]
 
 
 def a_stream_may_be_cut_anywhere() -> None:

@@ -140,10 +140,12 @@ impl Folder {
     /// # Errors
     /// When they are gone.
     pub fn job(&self, request: &Request) -> Result<(Job, Legend), Problem> {
-        request.job.job(|id| {
-            let path = self.path.join(CONTENTS_FOLDER).join(id.to_string());
-            fs::read(path).map(Bytes::from).map_err(|_| missing(id))
-        })
+        request.job.job(|id| self.content(id))
+    }
+
+    fn content(&self, id: &ContentId) -> Result<Bytes, Problem> {
+        let path = self.path.join(CONTENTS_FOLDER).join(id.to_string());
+        fs::read(path).map(Bytes::from).map_err(|_| missing(id))
     }
 
     /// Where outputs and receipts go.
@@ -172,10 +174,10 @@ impl Folder {
         safetensors::read(&bytes.into()).ok()
     }
 
-    /// What its numbers stand for, where the model and the inputs are still there.
+    /// What its numbers stand for, where the model is still there; the inputs are not read.
     pub fn legend(&self) -> Option<Legend> {
-        let (_, legend) = self.job(&self.request()?).ok()?;
-        Some(legend)
+        let model = self.request()?.job.model.parse().ok()?;
+        Some(Legend::of(self.content(&model).ok()?))
     }
 
     /// What `souk submit` would have been given.

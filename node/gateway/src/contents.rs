@@ -16,6 +16,7 @@ use futures::{Stream, StreamExt, stream};
 use souk_node::memory::ContentId;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
 
 use crate::problem::{Code, Problem};
 
@@ -33,6 +34,10 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 
 /// Bytes read from a file at a time.
 const CHUNK_BYTES: u64 = 256 << 10;
+
+/// Bytes that may be written before the disk is told to take them: so that little is left to wait
+/// for at the end.
+const UNSYNCED_BYTES: u64 = 8 << 20;
 
 /// The ending of what has not come whole.
 const PART: &str = "part";
@@ -191,6 +196,7 @@ async fn next(
 async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
     let mut file = File::create(path).await.map_err(Problem::unexpected)?;
     let (mut hash, mut length) = (blake3::Hasher::new(), 0);
+    let mut syncing = Syncing::default();
     let mut body = body.into_data_stream();
     while let Some(bytes) = next(&mut body).await? {
         length += bytes.len() as u64;
@@ -199,7 +205,10 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
         }
         hash.update(&bytes);
         file.write_all(&bytes).await.map_err(Problem::unexpected)?;
+        let going = syncing.on(&file, length).await;
+        going.map_err(Problem::unexpected)?;
     }
+    syncing.end().await.map_err(Problem::unexpected)?;
     let found = hash.finalize();
     if found.as_bytes() != id.as_bytes() {
         let detail = format!("the BLAKE3 of these {length} bytes is {found}, not {id}");
@@ -210,6 +219,36 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
     }
     // A job that is begun with it must find it after a crash.
     file.sync_data().await.map_err(Problem::unexpected)
+}
+
+/// Has the disk take a file while the rest of it comes.
+#[derive(Default)]
+struct Syncing {
+    synced: u64,
+    task: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Syncing {
+    /// The file has so many bytes.
+    async fn on(&mut self, file: &File, length: u64) -> io::Result<()> {
+        let is_busy = self.task.as_ref().is_some_and(|task| !task.is_finished());
+        if is_busy || length < self.synced + UNSYNCED_BYTES {
+            return Ok(());
+        }
+        self.end().await?;
+        let file = file.try_clone().await?;
+        self.synced = length;
+        self.task = Some(tokio::spawn(async move { file.sync_data().await }));
+        Ok(())
+    }
+
+    /// Waits for what is under way. A system tells a fault of the disk once: it is not lost here.
+    async fn end(&mut self) -> io::Result<()> {
+        match self.task.take() {
+            Some(task) => task.await.map_err(io::Error::other)?,
+            None => Ok(()),
+        }
+    }
 }
 
 async fn drain(body: Body) -> Result<(), Problem> {
@@ -251,6 +290,18 @@ mod tests {
         let part = contents.stream(&id, 6..10).await.unwrap();
         let part: Vec<Bytes> = part.map(Result::unwrap).collect().await;
         assert_eq!(part.concat(), b"souk");
+    }
+
+    #[tokio::test]
+    async fn what_reaches_the_disk_while_it_comes_is_whole_and_in_order() {
+        let home = tempfile::tempdir().unwrap();
+        let contents = Contents::open(home.path()).unwrap();
+        let all: Vec<u8> = (0..=250).cycle().take(25_000_007).collect();
+        let id = ContentId::of(&all);
+        let pieces: Vec<_> = all.chunks(100_003).map(<[u8]>::to_vec).collect();
+        let pieces = stream::iter(pieces.into_iter().map(Ok::<_, io::Error>));
+        assert!(contents.take(id, Body::from_stream(pieces)).await.unwrap());
+        assert!(contents.read(&id).unwrap() == all);
     }
 
     #[tokio::test]

@@ -36,6 +36,7 @@ mod command;
 mod contents;
 mod document;
 mod door;
+mod event_view;
 mod extract;
 mod figures;
 mod follow;

@@ -49,21 +49,62 @@ impl OutputCache {
         {
             return views.clone();
         }
-        let outputs = folder.outputs().unwrap_or_default();
-        let legend = folder.legend().unwrap_or_default();
-        let view = |(name, tensor): (String, Tensor)| OutputView {
-            meaning: legend.kind(&name),
-            name,
-            dtype: tensor.dtype().to_string(),
-            shape: tensor.dims().to_vec(),
-            blake3: tensor.id().to_string(),
-            bytes: tensor.bytes().len(),
-        };
-        let views: Vec<OutputView> = outputs.into_iter().map(view).collect();
+        let views = views(folder, &folder.outputs().unwrap_or_default());
         if known.len() >= OutputCache::JOBS_MAX {
             known.pop_first();
         }
         known.insert(path, (written, views.clone()));
         views
+    }
+
+    /// Remembers outputs that were written just now, as they were described meanwhile.
+    pub fn remember(&self, folder: &Folder, views: Vec<OutputView>) {
+        let path = folder.outputs_file();
+        let Ok(written) = path.metadata().and_then(|file| file.modified()) else {
+            return;
+        };
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= OutputCache::JOBS_MAX {
+            known.pop_first();
+        }
+        known.insert(path, (written, views));
+    }
+}
+
+/// Describes outputs, which takes the hash of each.
+pub fn views(folder: &Folder, outputs: &BTreeMap<String, Tensor>) -> Vec<OutputView> {
+    let legend = folder.legend().unwrap_or_default();
+    let view = |(name, tensor): (&String, &Tensor)| OutputView {
+        meaning: legend.kind(name),
+        name: name.clone(),
+        dtype: tensor.dtype().to_string(),
+        shape: tensor.dims().to_vec(),
+        blake3: tensor.id().to_string(),
+        bytes: tensor.bytes().len(),
+    };
+    outputs.iter().map(view).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_described_while_they_were_written_are_not_read_for_that_again() {
+        let jobs = tempfile::tempdir().unwrap();
+        let folder = Folder::new(jobs.path(), "job");
+        let tensor = Tensor::from_vec([2, 2], vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
+        let outputs = BTreeMap::from([("y".to_owned(), tensor)]);
+        folder.write_outputs(&outputs).unwrap();
+        let told = |views: Vec<OutputView>| serde_json::to_value(views).unwrap();
+        let described = told(views(&folder, &outputs));
+        assert_eq!(
+            told(OutputCache::default().of(&folder)),
+            described,
+            "as read"
+        );
+        let cache = OutputCache::default();
+        cache.remember(&folder, Vec::new());
+        assert!(cache.of(&folder).is_empty(), "as remembered");
     }
 }

@@ -1,25 +1,28 @@
 //! Jobs that this process runs: begun under a key, once; gone on with after a crash; followed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use souk_node::buyer::job::Job;
 use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
+use souk_node::buyer::told_event::ToldEvent;
 use souk_node::buyer::{
     Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
 };
 use souk_node::clock::unix_ms;
 use souk_node::memory::Tensor;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::spawn_blocking;
 use utoipa::ToSchema;
 
 use crate::command::{self, Folder, Refusal, Request};
 use crate::job_body::JobBody;
 use crate::job_view;
 use crate::keys::{self, Purpose};
+use crate::output_view;
 use crate::places::JobPlace;
 use crate::planning;
 use crate::problem::{Code, Problem};
@@ -286,7 +289,7 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
             }
         }
     };
-    let keeping = keep(&folder, answered, &place.cancel);
+    let keeping = keep(state, &folder, answered, &place.cancel);
     let telling = tell(state, name, &kept, told);
     let all = async { tokio::join!(running, keeping, telling).0 };
     let mut all = std::pin::pin!(all);
@@ -308,9 +311,14 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
 }
 
 /// Writes the answer; where that cannot be done the job ends.
-async fn keep(folder: &Folder, mut answered: mpsc::Receiver<Answer>, cancel: &Notify) {
+async fn keep(
+    state: &SharedState,
+    folder: &Folder,
+    mut answered: mpsc::Receiver<Answer>,
+    cancel: &Notify,
+) {
     while let Some(answer) = answered.recv().await {
-        match folder.write_outputs(&answer.outputs) {
+        match write(state, folder, answer.outputs.clone()).await {
             Ok(()) => drop(answer.keep()),
             Err(problem) => {
                 tracing::error!(problem = problem.detail, "an answer cannot be kept");
@@ -318,6 +326,24 @@ async fn keep(folder: &Folder, mut answered: mpsc::Receiver<Answer>, cancel: &No
             }
         }
     }
+}
+
+/// Writes outputs and describes them meanwhile: one waits for the disk, the other hashes.
+async fn write(
+    state: &SharedState,
+    folder: &Folder,
+    outputs: BTreeMap<String, Tensor>,
+) -> Result<(), Problem> {
+    let (to, written) = (folder.clone(), outputs.clone());
+    let writing = spawn_blocking(move || to.write_outputs(&written));
+    let of = folder.clone();
+    let describing = spawn_blocking(move || output_view::views(&of, &outputs));
+    let (written, views) = tokio::join!(writing, describing);
+    written.map_err(Problem::unexpected)??;
+    if let Ok(views) = views {
+        state.outputs.remember(folder, views);
+    }
+    Ok(())
 }
 
 /// Keeps what happens, and tells those who follow.
@@ -329,10 +355,13 @@ async fn tell(
 ) {
     let topic = format!("job:{name}");
     let mut is_first = true;
+    // An earlier life of the job may have begun.
+    let mut number = kept.events().len();
     while let Some(event) = told.recv().await {
         let happened = TimedEvent::now(event);
         kept.add(&happened);
-        state.hub.tell(&topic, &json!(happened));
+        state.hub.tell(&topic, &ToldEvent::new(number, &happened));
+        number += 1;
         if std::mem::take(&mut is_first) {
             tell_state(state, name);
         }

@@ -1,31 +1,10 @@
-//! Times as the API writes them: RFC 3339 in UTC.
+//! Times as the API writes them: moments by RFC 3339 in UTC, lengths in seconds.
 
+pub use souk_node::clock::rfc3339 as at;
 use souk_node::market::Millis;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-
-/// A moment in milliseconds since 1970.
-pub fn at(ms: u64) -> String {
-    let nanos = i128::from(ms) * 1_000_000;
-    let known = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
-    let text = known.and_then(|known| known.format(&Rfc3339).ok());
-    // Beyond the year 9999.
-    text.unwrap_or_else(|| "9999-12-31T23:59:59Z".to_owned())
-}
 
 /// A length of time, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "a time in seconds is not exact")]
 pub fn seconds(time: Millis) -> f64 {
     time.0 as f64 / 1e3
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_moment_is_written_in_utc() {
-        assert_eq!(at(1_700_000_000_250), "2023-11-14T22:13:20.25Z");
-        assert_eq!(at(u64::MAX), "9999-12-31T23:59:59Z");
-    }
 }

@@ -5,22 +5,32 @@ use souk_roles::job::JobEvent;
 
 use super::job_files::{JobFiles, TimedEvent};
 use super::journal::Record;
+use super::told_event::ToldEvent;
 
 /// For programs.
 #[must_use]
 pub fn to_json(record: &Record, files: &JobFiles) -> Value {
     json!({
         "job": record.name, "state": record.state, "plan": files.plan().map(|plan| plan.plan),
-        "went_wrong": went_wrong(files),
+        "went_wrong": went_wrong(files).iter().map(told).collect::<Vec<_>>(),
     })
 }
 
-/// What went wrong and was done without, the oldest first.
+/// What went wrong and was done without, the oldest first, each with its number.
 #[must_use]
-pub fn went_wrong(files: &JobFiles) -> Vec<TimedEvent> {
-    let is_wrong = |happened: &TimedEvent| {
+pub fn went_wrong(files: &JobFiles) -> Vec<(usize, TimedEvent)> {
+    let is_wrong = |(_, happened): &(usize, TimedEvent)| {
         let event = &happened.event;
         matches!(event, JobEvent::Retrying { .. } | JobEvent::Refused { .. })
     };
-    files.events().into_iter().filter(is_wrong).collect()
+    files
+        .events()
+        .into_iter()
+        .enumerate()
+        .filter(is_wrong)
+        .collect()
+}
+
+fn told((number, happened): &(usize, TimedEvent)) -> ToldEvent {
+    ToldEvent::new(*number, happened)
 }

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,13 +80,7 @@ impl JobFiles {
 
     /// Keeps something that happened.
     pub fn add(&self, happened: &TimedEvent) {
-        let mut line = serde_json::to_vec(happened).unwrap_or_default();
-        line.push(b'\n');
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.events_path());
-        if let Err(error) = file.and_then(|mut file| file.write_all(&line)) {
+        if let Err(error) = self.append(happened) {
             tracing::debug!(%error, "an event of the job is not kept");
         }
     }
@@ -116,12 +110,12 @@ impl JobFiles {
     /// What happened, oldest first; a line that is not whole is left out.
     #[must_use]
     pub fn events(&self) -> Vec<TimedEvent> {
-        let text = fs::read_to_string(self.events_path()).unwrap_or_default();
-        let whole = text
-            .split_inclusive('\n')
-            .filter(|line| line.ends_with('\n'));
+        let bytes = fs::read(self.events_path()).unwrap_or_default();
+        let whole = bytes
+            .split_inclusive(|byte| *byte == b'\n')
+            .filter(|line| line.ends_with(b"\n"));
         whole
-            .filter_map(|line| serde_json::from_str(line).ok())
+            .filter_map(|line| serde_json::from_slice(line).ok())
             .collect()
     }
 
@@ -167,6 +161,22 @@ impl JobFiles {
         all
     }
 
+    /// Adds a line of its own, also behind one that a process did not live to end.
+    fn append(&self, happened: &TimedEvent) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .create(true)
+            .read(true)
+            .append(true)
+            .open(self.events_path())?;
+        let mut line = Vec::new();
+        if is_torn(&mut file)? {
+            line.push(b'\n');
+        }
+        serde_json::to_writer(&mut line, happened)?;
+        line.push(b'\n');
+        file.write_all(&line)
+    }
+
     fn events_path(&self) -> PathBuf {
         self.folder.join("events.jsonl")
     }
@@ -185,6 +195,17 @@ impl JobFiles {
         let bytes = fs::read(self.folder.join(name)).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
+}
+
+/// Whether a file's last line has no end.
+fn is_torn(file: &mut fs::File) -> io::Result<bool> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(false);
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }
 
 /// What each provider did by the buyer's own clock: fetched, got ready, ran.
@@ -237,6 +258,36 @@ mod tests {
         assert_eq!(events[1].event, JobEvent::Finished { provider });
         let spans = files.whole_timeline(&Names::new());
         assert_eq!(spans.spans()[1].name, "run");
+    }
+
+    #[test]
+    fn what_happens_after_a_torn_line_is_kept_on_a_line_of_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let files = JobFiles::new(home.path(), "");
+        let provider = AccountKey([7; 32]);
+        files.add(&TimedEvent::now(JobEvent::Ready { provider }));
+        // Cut in the middle of a letter of two bytes.
+        let torn = "{\"at_ms\":1,\"event\":{\"Said\":\"é";
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(files.events_path())
+            .unwrap();
+        file.write_all(&torn.as_bytes()[..torn.len() - 1]).unwrap();
+        files.begin();
+        files.add(&TimedEvent::now(JobEvent::Finished { provider }));
+        files.add(&TimedEvent::now(JobEvent::Ready { provider }));
+        let kept: Vec<_> = files.events().into_iter().map(|kept| kept.event).collect();
+        let (ready, finished) = (
+            JobEvent::Ready { provider },
+            JobEvent::Finished { provider },
+        );
+        assert_eq!(kept, [ready.clone(), finished, ready]);
+        let lines = fs::read(files.events_path()).unwrap();
+        assert_eq!(
+            lines.split(|byte| *byte == b'\n').count(),
+            5,
+            "no empty line"
+        );
     }
 
     #[tokio::test]

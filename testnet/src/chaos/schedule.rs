@@ -1,5 +1,7 @@
 //! Which fault comes when: drawn from a seed, so that a run can be made again.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::ChaosConfig;
@@ -144,15 +146,36 @@ const KINDS_OF_PROCESSES: usize = 6;
 /// Draws faults, one after another: a majority of the validators is never away at once. Kinds are
 /// dealt like cards, so that each comes before any comes again.
 pub(super) fn draw(config: &ChaosConfig, nodes: &[String]) -> Vec<PlannedFault> {
-    let mut random = Random::new(config.seed, "chaos");
-    let interval = (3600 / u64::from(config.per_hour.max(1))).max(2);
-    let longest = SECONDS_MAX.min(interval - 1);
     let kinds = match config.namespaces {
         true => &KINDS[..],
         false => &KINDS[..KINDS_OF_PROCESSES],
     };
+    deal(kinds, (config.seed, config.length, config.per_hour), nodes)
+}
+
+/// Draws whom to kill and when, from a seed, for a length of time, so many times an hour.
+pub(super) fn draw_kills(
+    (seed, length, per_hour): (u64, Duration, u32),
+    nodes: &[String],
+) -> Vec<(Duration, String)> {
+    let faults = deal(&[Kind::Kill], (seed, length, per_hour), nodes);
+    let kill = |planned: PlannedFault| match planned.fault {
+        Fault::Kill { node, .. } => Some((Duration::from_secs(planned.at_seconds), node)),
+        _ => None,
+    };
+    faults.into_iter().filter_map(kill).collect()
+}
+
+fn deal(
+    kinds: &[Kind],
+    (seed, length, per_hour): (u64, Duration, u32),
+    nodes: &[String],
+) -> Vec<PlannedFault> {
+    let mut random = Random::new(seed, "chaos");
+    let interval = (3600 / u64::from(per_hour.max(1))).max(2);
+    let longest = SECONDS_MAX.min(interval - 1);
     let (mut deck, mut faults) = (Vec::new(), Vec::new());
-    for begin in (0..config.length.as_secs().saturating_sub(interval - 1))
+    for begin in (0..length.as_secs().saturating_sub(interval - 1))
         .step_by(usize::try_from(interval).expect("an hour at most"))
     {
         let seconds = random.between(1, longest);
@@ -202,7 +225,6 @@ fn fault(random: &mut Random, kind: Kind, nodes: &[String], seconds: u64) -> Fau
 mod tests {
     use std::collections::HashSet;
     use std::mem::discriminant;
-    use std::time::Duration;
 
     use super::*;
 
@@ -235,6 +257,18 @@ mod tests {
         for hand in faults.chunks_exact(KINDS.len()) {
             let kinds = hand.iter().map(|planned| discriminant(&planned.fault));
             assert_eq!(kinds.collect::<HashSet<_>>().len(), KINDS.len());
+        }
+    }
+
+    #[test]
+    fn of_kills_alone_the_same_seed_draws_the_same_and_another_others() {
+        let nodes = ["validator-1", "provider-1", "provider-2"].map(str::to_owned);
+        let draw = |seed| draw_kills((seed, Duration::from_secs(600), 360), &nodes);
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+        assert_eq!(draw(7).len(), 60);
+        for node in &nodes {
+            assert!(draw(7).iter().any(|(_, killed)| killed == node));
         }
     }
 

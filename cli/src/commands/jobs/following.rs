@@ -12,6 +12,7 @@ use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{paste, show};
 use souk_node::buyer::job_files::TimedEvent;
+use souk_node::buyer::told_event::ToldEvent;
 
 /// How often a job's files are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -26,8 +27,8 @@ pub async fn watch(folder: &Path, output: Output, name: &str) -> Outcome {
         let is_busy = Journal::is_busy(&jobs, &name);
         let (record, files) = known(folder, &name)?;
         let (events, names) = (files.events(), names(&record, &files));
-        for happened in events.iter().skip(told) {
-            tell(happened, output, &names);
+        for (number, happened) in events.iter().enumerate().skip(told) {
+            tell((number, happened), output, &names);
         }
         told = told.max(events.len());
         if !is_busy {
@@ -42,18 +43,19 @@ pub fn logs(folder: &Path, output: Output, name: &str) -> Outcome {
     let (record, files) = known(folder, name)?;
     let (events, names) = (files.events(), names(&record, &files));
     match output {
-        Output::Json => show::json(&events),
+        Output::Json => show::json(&ToldEvent::all(&events)),
         Output::Text if events.is_empty() => show::tell("nothing is kept of what happened to it"),
         Output::Text => events
             .iter()
+            .enumerate()
             .for_each(|happened| tell(happened, output, &names)),
     }
     Ok(())
 }
 
-fn tell(happened: &TimedEvent, output: Output, names: &show::Names) {
+fn tell((number, happened): (usize, &TimedEvent), output: Output, names: &show::Names) {
     match output {
-        Output::Json => show::json(happened),
+        Output::Json => show::json(&ToldEvent::new(number, happened)),
         Output::Text => {
             if let Some(text) = show::progress::text(&happened.event, names) {
                 show::say(&format!("{} {text}", show::time_of_day(happened.at_ms)));

@@ -28,7 +28,7 @@ pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
             }
             let wrong = explanation::went_wrong(&files);
             let told = wrong.iter();
-            let told = told.filter_map(|it| show::progress::text(&it.event, &names));
+            let told = told.filter_map(|(_, it)| show::progress::text(&it.event, &names));
             told.for_each(|text| show::say(&format!("  {text}")));
             if let JobState::Failed { cause, .. } = &record.state {
                 let cause = show::named(cause, &names);

@@ -1,12 +1,24 @@
-//! `souk testnet chaos`: faults on real processes under a stream of jobs.
+//! `souk testnet chaos`: faults on real processes under a stream of jobs, or kills on a testnet
+//! that runs.
 
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use souk_testnet::chaos::kills::{self, KillsConfig, KillsError, NodeKill};
 use souk_testnet::chaos::{self, ChaosConfig, ChaosError, ChaosReport};
+use souk_testnet::supervisor;
 
 use crate::args::{ChaosArgs, Output};
+use crate::commands::testnet::from_supervisor;
 use crate::commands::trial;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::look;
 use crate::show::{self, say};
 use crate::stop;
+
+/// Who says more.
+const LOGS_HINT: &str = "`souk testnet logs` shows what the nodes wrote";
 
 /// Brings a market up in a folder of its own, plays the faults, and says what held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
@@ -28,6 +40,55 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
         Output::Text => print(&report),
     }
     trial::verdict(folder, report.seed, &report.violations)
+}
+
+/// Kills nodes of the testnet in `folder` as time goes by, says each, and what held.
+pub async fn kill(folder: &Path, output: Output, args: &ChaosArgs) -> Outcome {
+    let config = KillsConfig {
+        seed: args.seed,
+        length: trial::length(args.minutes)?,
+        per_hour: args.per_hour,
+        gateway: args.gateway,
+    };
+    supervisor::running(folder).map_err(from_supervisor)?;
+    let broker = look(folder).await?;
+    let report = kills::run(folder, &config, &broker, stop::asked(), |killed| {
+        show::line(output, &json!(killed), &killed_text(killed));
+    });
+    let report = report.await.map_err(from_kills)?;
+    let text = format!(
+        "seed {}: {} kills in {} s",
+        report.seed, report.kills, report.seconds
+    );
+    show::line(output, &json!(report), &text);
+    match report.violations.first() {
+        None => Ok(()),
+        Some(first) => {
+            let cause = format!("{} promise(s) broken: {first}", report.violations.len());
+            Err(Failure::new(Kind::Verification, cause, LOGS_HINT))
+        }
+    }
+}
+
+fn killed_text(killed: &NodeKill) -> String {
+    format!(
+        "{:>7.1} s  {:<12} process {} killed, back after {:.1} s",
+        Duration::from_millis(killed.at_ms).as_secs_f64(),
+        killed.node,
+        killed.process,
+        Duration::from_millis(killed.away_ms).as_secs_f64(),
+    )
+}
+
+fn from_kills(error: KillsError) -> Failure {
+    match error {
+        KillsError::Supervisor(error) => from_supervisor(error),
+        KillsError::Control(_) => Failure::new(Kind::Unexpected, error, LOGS_HINT),
+        KillsError::Gateway { .. } => {
+            let hint = "leave --gateway out, or start the testnet without --no-http";
+            Failure::new(Kind::State, error, hint)
+        }
+    }
 }
 
 fn print(report: &ChaosReport) {

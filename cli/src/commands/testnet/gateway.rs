@@ -5,7 +5,7 @@ use std::path::Path;
 
 use souk_gateway::page_of;
 use souk_testnet::ports::Ports;
-use souk_testnet::supervisor::Supervisor;
+use souk_testnet::supervisor::{GATEWAY, GATEWAY_HOME, Supervisor};
 
 use super::{binary, from_supervisor};
 use crate::args::UpArgs;
@@ -14,9 +14,6 @@ use crate::failure::{Failure, Kind};
 
 /// The port of a gateway where nothing is said.
 const PORT: u16 = 7_800;
-
-/// What a testnet's gateway is called.
-const NAME: &str = "gateway";
 
 /// Starts the gateway of a testnet whose nodes serve; what opens its page, if it is wanted.
 pub async fn beside(
@@ -46,8 +43,9 @@ pub async fn beside(
         &address.to_string(),
         "--until-stdin-closes",
     ];
-    let added = supervisor.add(&binary()?, NAME, &arguments, "buyer").await;
-    added.map_err(from_supervisor)?;
+    let binary = binary()?;
+    let added = supervisor.add(&binary, GATEWAY, &arguments, GATEWAY_HOME);
+    added.await.map_err(from_supervisor)?;
     let page = page_of(&folder, scope(args.page)).map_err(from_tokens)?;
     let lost = || {
         Failure::new(

@@ -15,9 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from ._tensors import hash_of, is_safetensors, safetensors_header
 from .errors import InputRefused
 
-# Bytes that go out at a time: enough that few steps are taken, few enough that none is copied much.
-_CHUNK_BYTES = 256 << 10
-
 
 @runtime_checkable
 class Proto(Protocol):
@@ -47,11 +44,11 @@ class Content:
         """The BLAKE3 of the bytes."""
         return hash_of(*self.pieces)
 
-    def chunks(self) -> Iterator[bytes]:
-        """The bytes, some at a time."""
-        for piece in self.pieces:
-            for start in range(0, len(piece), _CHUNK_BYTES):
-                yield bytes(piece[start : start + _CHUNK_BYTES])
+    def chunks(self, most: int) -> Iterator[memoryview]:
+        """The bytes, so many at a time; none is copied."""
+        for piece in map(memoryview, self.pieces):
+            for start in range(0, len(piece), most):
+                yield piece[start : start + most]
 
 
 class Prepared:

@@ -17,6 +17,7 @@ __all__ = [
     "Ask",
     "Balances",
     "BidTerms",
+    "BoughtLease",
     "Cancelled",
     "Candle",
     "Candles",
@@ -26,12 +27,15 @@ __all__ = [
     "Earning",
     "EarningStep",
     "Earnings",
+    "FetchedEvent",
+    "FinishedEvent",
     "Graph",
     "GraphEdge",
     "GraphPart",
     "JobFacts",
     "JobState",
     "Lease",
+    "LeasedEvent",
     "Level",
     "Limits",
     "Link",
@@ -40,6 +44,7 @@ __all__ = [
     "Movement",
     "Node",
     "NodeDevice",
+    "NotCommandedEvent",
     "OfferedDevice",
     "OperationPrices",
     "Order",
@@ -49,8 +54,14 @@ __all__ = [
     "PriceIndex",
     "Provider",
     "ProviderDetail",
+    "ReadyEvent",
+    "RefusedEvent",
     "Replica",
+    "RetryingEvent",
+    "ReturnedEvent",
+    "RunningEvent",
     "Selling",
+    "SignedEvent",
     "Sold",
     "Status",
     "Throughput",
@@ -212,6 +223,18 @@ class Balances:
     available: Credits
     escrow: Credits
     stake: Credits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoughtLease:
+    """A lease that was bought."""
+
+    provider: str
+    """The account of whom it was bought."""
+    lease: int
+    """Its number."""
+    held: Credits
+    """What it holds until it is settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,6 +427,36 @@ class Earnings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedEvent:
+    """A provider has what it needs of the buyer."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    provider: str
+    """Its account."""
+    pieces: int
+    """Pieces it needed."""
+    there_before: int
+    """How many of them it had already."""
+    bytes: int
+    """Bytes that were sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedEvent:
+    """A provider is done."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    provider: str
+    """Its account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEdge:
     """A tensor on its way."""
 
@@ -558,6 +611,20 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedEvent:
+    """The leases of an attempt are bought."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    attempt: int
+    """How often leases were bought before."""
+    leases: Table[BoughtLease]
+    """Those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A way between two, in one direction. What was not measured is null."""
 
@@ -647,6 +714,20 @@ class Movement:
     after: Balances
     causes: tuple[Mapping[str, Any], ...]
     """What caused it, as `souk account history --json` has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCommandedEvent:
+    """The market did not end a lease, dispute it or begin its work; its own rules will close it."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    lease: int
+    """The lease."""
+    why: str
+    """Why not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -743,6 +824,32 @@ class Provider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyEvent:
+    """A provider has compiled its parts."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    provider: str
+    """Its account."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedEvent:
+    """A lease is not paid for."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    provider: str
+    """The account of who provided it."""
+    why: str
+    """Why, as it hears it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """How far a validator is."""
 
@@ -757,11 +864,69 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetryingEvent:
+    """A provider failed; the job goes on without it."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    provider: str
+    """Its account."""
+    reason: str
+    """Why, as a word."""
+    why: str
+    """Why, as a sentence."""
+    kept: int
+    """How many values are kept of what was computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnedEvent:
+    """The outputs are here, checked and not yet paid."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningEvent:
+    """A provider's device runs a part."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    provider: str
+    """Its account."""
+    part: str
+    """Which part, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selling:
     """What is to be changed of what a provider sells."""
 
     price: Credits
     """Its new price a device-second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedEvent:
+    """A receipt has both signatures."""
+
+    number: int
+    """Its number, from 0."""
+    at: datetime
+    """RFC 3339."""
+    provider: str
+    """The account of who is paid."""
+    lease: int
+    """Its lease."""
+    paid: Credits
+    """What it pays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

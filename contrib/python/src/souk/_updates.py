@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from ._decode import decode, decode_rows
 from ._events import JobEvent, event_of
@@ -81,8 +80,6 @@ def _what(topic: str, told: Any) -> What:
     if topic == "market":
         return decode_rows(MarketClass, told)
     if topic == "job":
-        whole = cast("dict[str, Any]", told)
-        at = datetime.fromtimestamp(whole["at_ms"] / 1000, timezone.utc)
-        return event_of(at, whole["event"])
+        return event_of(told)
     known = {"depth": Depth, "trades": Trades, "account": Account, "jobs": JobState}.get(topic)
     return told if known is None else decode(known, told)

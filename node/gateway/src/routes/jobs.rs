@@ -4,23 +4,23 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
-use serde::Serialize;
 use serde_json::Value;
 use souk_node::buyer::ending::end_leases;
-use souk_node::buyer::job_files::{JobFiles, TimedEvent};
+use souk_node::buyer::job_files::JobFiles;
 use souk_node::buyer::journal::JobState;
+use souk_node::buyer::told_event::ToldEvent;
 use souk_node::buyer::{Journal, names};
-use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::event_view::EventView;
 use crate::extract::{Body, Parameters};
 use crate::job_view::{self, JobDetail, JobView};
+use crate::keys;
 use crate::page::{Page, Paging};
 use crate::problem::{Code, Problem};
 use crate::running::{self, JobRequest};
 use crate::state::SharedState;
-use crate::{keys, times};
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -32,18 +32,6 @@ pub fn router() -> OpenApiRouter<SharedState> {
         .routes(routes!(timeline))
         .routes(routes!(trace))
         .routes(routes!(receipts))
-}
-
-/// Something that happened to a job.
-#[derive(Debug, Serialize, ToSchema)]
-struct EventView {
-    /// Its number, from 0.
-    number: usize,
-    /// RFC 3339.
-    at: String,
-    /// What, as `souk job logs --json` has it: a word, or an object of one word and its facts.
-    #[schema(value_type = Value)]
-    event: Value,
 }
 
 /// All jobs, the newest first.
@@ -159,20 +147,19 @@ async fn events(
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<EventView>, Problem> {
     let (_, files) = files(&state, &id)?;
-    let view = |(number, happened): (usize, TimedEvent)| EventView {
-        number,
-        at: times::at(happened.at_ms),
-        event: serde_json::to_value(happened.event).unwrap_or_default(),
-    };
-    let all = files.events().into_iter().enumerate().map(view).collect();
     let parse = |text: &str| text.parse().ok();
-    Page::of(
-        all,
-        |one: &EventView| one.number,
+    let told = Page::of(
+        ToldEvent::all(&files.events()),
+        |one: &ToldEvent| one.number,
         &paging,
         parse,
         usize::to_string,
-    )
+    )?;
+    let items: Result<_, Problem> = told.items.iter().map(EventView::of).collect();
+    Ok(Page {
+        items: items?,
+        next: told.next,
+    })
 }
 
 /// What devices did, and when: spans of time by device and lane.

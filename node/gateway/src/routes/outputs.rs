@@ -1,6 +1,8 @@
 //! `/v1/jobs/{id}/outputs`: what a job made, as NumPy or safetensors have it.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::Range;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -8,6 +10,7 @@ use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, VARY};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
+use futures::stream;
 use souk_node::memory::{Tensor, npy, safetensors};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -67,8 +70,8 @@ async fn output(
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or("*/*");
-    let (kind, bytes) = match accept == JSON {
-        true => (JSON, meaning(&folder, &name, &tensor)?),
+    let (kind, pieces) = match accept == JSON {
+        true => (JSON, vec![meaning(&folder, &name, &tensor)?]),
         false => written(&name, tensor.clone(), accept)?,
     };
     let ending = match kind {
@@ -80,10 +83,12 @@ async fn output(
     let hash = described.iter().find(|output| output.name == name);
     let hash = hash.map_or_else(|| tensor.id().to_string(), |output| output.blake3.clone());
     let etag = format!("{hash}.{ending}");
-    let part = Part::asked(&headers, (&etag, kind), bytes.len() as u64)?;
+    let length: usize = pieces.iter().map(Bytes::len).sum();
+    let part = Part::asked(&headers, (&etag, kind), length as u64)?;
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-    let wanted = bytes.slice(place(part.range.start)..place(part.range.end));
-    let mut response = part.response(Body::from(wanted));
+    let wanted = place(part.range.start)..place(part.range.end);
+    let wanted = stream::iter(sliced(pieces, wanted).map(Ok::<_, Infallible>));
+    let mut response = part.response(Body::from_stream(wanted));
     response
         .headers_mut()
         .insert(VARY, HeaderValue::from_static("accept"));
@@ -102,17 +107,33 @@ fn meaning(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Proble
     Ok(Bytes::from(told.to_string()))
 }
 
-fn written(name: &str, tensor: Tensor, accept: &str) -> Result<(&'static str, Bytes), Problem> {
+/// The file of an output, in pieces: a large tensor is not copied behind a header.
+fn written(
+    name: &str,
+    tensor: Tensor,
+    accept: &str,
+) -> Result<(&'static str, Vec<Bytes>), Problem> {
     if accept.contains(SAFETENSORS) {
         let all = BTreeMap::from([(name.to_owned(), tensor)]);
         let bytes = safetensors::write(&all).map_err(Problem::unexpected)?;
-        return Ok((SAFETENSORS, bytes));
+        return Ok((SAFETENSORS, vec![bytes]));
     }
-    let bytes = npy::write(&tensor).map_err(|error| {
+    let header = npy::header(&tensor).map_err(|error| {
         let hint = format!("ask with `Accept: {SAFETENSORS}`");
         Problem::new(Code::Input, error, &hint)
     })?;
-    Ok((NPY, bytes))
+    Ok((NPY, vec![header, tensor.bytes().clone()]))
+}
+
+/// What of pieces one after the other lies in a range.
+fn sliced(pieces: Vec<Bytes>, range: Range<usize>) -> impl Iterator<Item = Bytes> {
+    let mut at = 0;
+    pieces.into_iter().filter_map(move |piece| {
+        let begin = at;
+        at += piece.len();
+        let within = range.start.max(begin)..range.end.min(at);
+        (!within.is_empty()).then(|| piece.slice(within.start - begin..within.end - begin))
+    })
 }
 
 fn done(state: &SharedState, id: &str) -> Result<String, Problem> {
@@ -130,4 +151,22 @@ fn elsewhere(job: &str) -> Problem {
     let detail = format!("the outputs of job {job} are not kept here");
     let hint = format!("the command line submitted it, and wrote them: souk job result {job}");
     Problem::not_found(detail, &hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_of_pieces_is_that_of_their_bytes() {
+        let pieces =
+            ["head", "er", "", "elements"].map(|piece| Bytes::from_static(piece.as_bytes()));
+        let all = pieces.concat();
+        for start in 0..=all.len() {
+            for end in start..=all.len() {
+                let cut: Vec<Bytes> = sliced(pieces.to_vec(), start..end).collect();
+                assert_eq!(cut.concat(), all[start..end]);
+            }
+        }
+    }
 }

@@ -47,7 +47,7 @@ export function Gantt({ job, plan, events, timeline, names, colours }) {
   const now = useNow(end != null);
   const begun = Date.parse(job.begun_at);
   const until = Math.max(end ?? now, begun + 1);
-  const leased = events.find((it) => it.event.Leased);
+  const leased = events.find((it) => it.event === 'leased');
   const phases = phasesOf(events, until);
   const accounts = [...new Set([...plan.parts.map((it) => it.provider), ...phases.keys()])];
   const rows = accounts.map((account) => {

@@ -96,12 +96,10 @@ function stateOf(events) {
   /** @type {Map<string, string>} */
   const doing = new Map();
   const said = /** @type {Record<string, string>} */ (
-    { Fetched: 'gets ready', Ready: 'is ready', Running: 'runs', Finished: 'is done', Retrying: 'failed' });
-  for (const { event } of events) {
-    if (event.Leased) for (const [account] of event.Leased.leases) doing.set(account, 'fetches');
-    for (const [kind, text] of Object.entries(said)) {
-      if (event[kind]) doing.set(event[kind].provider, text);
-    }
+    { fetched: 'gets ready', ready: 'is ready', running: 'runs', finished: 'is done', retrying: 'failed' });
+  for (const it of events) {
+    if (it.event === 'leased') for (const lease of it.leases) doing.set(lease.provider, 'fetches');
+    if (said[it.event]) doing.set(it.provider, said[it.event]);
   }
   return doing;
 }

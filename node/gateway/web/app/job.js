@@ -69,9 +69,8 @@ function Head({ job, events, again }) {
   const resume = useAction(change('POST', '/resume'));
   const trace = useAction(() => save(`/v1/jobs/${job.id}/trace`, `${job.id}-trace.json`));
   const end = endOf(job, events);
-  const retries = events.filter((it) => it.event.Retrying).length;
-  const held = events.flatMap((it) => it.event.Leased?.leases ?? [])
-    .reduce((sum, [, , escrow]) => sum + escrow, 0);
+  const retries = events.filter((it) => it.event === 'retrying').length;
+  const held = events.flatMap((it) => it.leases ?? []).reduce((sum, it) => sum + it.held, 0);
   return html`<${Panel} title=${html`<${JobState} state=${job.state} />`} class="job-head"
     aside=${html`<span title=${job.model}>${modelName(job.model)}</span>`}>
     <${Facts} rows=${[
@@ -98,14 +97,14 @@ function Head({ job, events, again }) {
 /** Why parts went where they did, which offers were refused, what went wrong.
  * @param {{plan: any, events: any[], names: Map<string, any>, job: any}} props */
 function Why({ plan, events, names, job }) {
-  const wrong = events.filter((it) => it.event.Retrying || it.event.Refused || it.event.NotCommanded);
+  const wrong = events.filter((it) => ['retrying', 'refused', 'not_commanded'].includes(it.event));
   if (!plan && wrong.length === 0 && !job.cause) return null;
   return html`<${Panel} title="Why it ran there" id="why">
     ${plan && html`<${PlanParts} plan=${plan} />
       <p>${words.counted(plan.asks_seen, 'offer')} seen, ${words.count(plan.asks_eligible)} of them
         suited.</p><${Refusals} refusals=${plan.not_eligible} /><${PlanAlternatives} plan=${plan} />`}
     ${wrong.length > 0 && html`<h3>What went wrong on the way</h3><ul>${wrong.map((it) => html`<li>${
-      words.moment(it.at)} ${eventText(it.event, names)}</li>`)}</ul>`}<//>`;
+      words.moment(it.at)} ${eventText(it, names)}</li>`)}</ul>`}<//>`;
 }
 
 function Outputs({ job }) {
@@ -148,50 +147,29 @@ function Leases({ job, names }) {
     rowKey=${(it) => it.lease} empty="None is bought yet." /><//>`;
 }
 
-/** @param {any} event @param {Map<string, any>} names */
-function eventText(event, names) {
-  const who = (account) => names.get(account)?.name ?? words.short(account);
-  if (event === 'Returned') return 'the outputs are here, checked and not yet paid';
-  const [[kind, is]] = Object.entries(event);
-  switch (kind) {
-    case 'Leased': {
-      const held = is.leases.reduce((sum, it) => sum + it[2], 0);
+/** @param {any} is @param {Map<string, any>} names */
+function eventText(is, names) {
+  const called = (account) => names.get(account)?.name ?? words.short(account);
+  const who = called(is.provider);
+  const why = is.why?.replace(/\b[0-9a-f]{64}\b/g, called);
+  switch (is.event) {
+    case 'leased': {
+      const held = is.leases.reduce((sum, it) => sum + it.held, 0);
       return `${words.counted(is.leases.length, 'lease')} bought; ${words.credits(held)} held until settled`;
     }
-    case 'Fetched': return `${who(is.provider)} fetched ${words.bytes(is.bytes)}, ${is.held} of ${
+    case 'fetched': return `${who} fetched ${words.bytes(is.bytes)}, ${is.there_before} of ${
       words.counted(is.pieces, 'piece')} there already`;
-    case 'Ready': return `${who(is.provider)} is ready`;
-    case 'Running': return `${who(is.provider)} runs ${is.part}`;
-    case 'Finished': return `${who(is.provider)} is done`;
-    case 'Signed': return `the receipt of lease ${is.receipt.body.lease} has both signatures: ${
-      words.credits(is.receipt.body.amount)}`;
-    case 'Retrying': return `${who(is.provider)} is done without: ${reasonText(is.why, names)}; ${
+    case 'ready': return `${who} is ready`;
+    case 'running': return `${who} runs ${is.part}`;
+    case 'finished': return `${who} is done`;
+    case 'returned': return 'the outputs are here, checked and not yet paid';
+    case 'signed': return `the receipt of lease ${is.lease} has both signatures: ${words.credits(is.paid)}`;
+    case 'retrying': return `${who} is done without: ${why}; ${
       words.counted(is.kept, 'value')} computed so far kept`;
-    case 'Refused': return `${who(is.provider)} is not paid: ${is.why}`;
-    case 'NotCommanded': return `lease ${is.lease} is left to the market's rules: ${is.why}`;
-    default: return words.spaced(kind);
+    case 'refused': return `${who} is not paid: ${why}`;
+    case 'not_commanded': return `lease ${is.lease} is left to the market's rules: ${why}`;
+    default: return words.spaced(is.event);
   }
-}
-
-/** What is said of reasons that are kept by name and figures. */
-const REASONS = /** @type {Record<string, (is: any) => string>} */ ({
-  Slow: (is) => `a part was not done within ${words.seconds(is.patience / 1e6)}`,
-  Gone: (is) => is,
-  Deadline: () => 'its lease ended before its work was done',
-  Reclaimed: (is) => `it took its device back after ${is.done} of ${is.all}`,
-});
-
-/** A reason as it is kept: its name, and what it is about. @param {any} why @param {Map<string, any>} names */
-function reasonText(why, names) {
-  const plain = (name) => name.replace(/\B[A-Z]/g, (it) => ` ${it}`).toLowerCase();
-  if (typeof why !== 'object' || why == null) return REASONS[why]?.(null) ?? plain(String(why));
-  const [[kind, is]] = Object.entries(why);
-  if (REASONS[kind]) return REASONS[kind](is);
-  if (typeof is !== 'object' || is == null) return `${plain(kind)}: ${is}`;
-  const { provider, ...rest } = is;
-  const about = Object.values(rest).map((it) => (typeof it === 'object' && it != null
-    ? reasonText(it, names) : names.get(String(it))?.name ?? it));
-  return kind === 'Lost' || kind === 'Failed' ? about.join(', ') : [plain(kind), ...about].join(', ');
 }
 
 function Happened({ events, names }) {
@@ -199,7 +177,7 @@ function Happened({ events, names }) {
   const columns = [
     { name: 'when', cell: (it) => new Date(it.at).toLocaleTimeString('en-GB',
       { hour: '2-digit', minute: '2-digit', second: '2-digit', fractionalSecondDigits: 3 }) },
-    { name: 'what', cell: (it) => eventText(it.event, names) },
+    { name: 'what', cell: (it) => eventText(it, names) },
   ];
   return html`<${Panel} title="What happened"><div class="tall"><${Table} caption="Events" columns=${columns}
     rows=${events} canSort=${false} rowKey=${(it) => it.number} /></div><//>`;

@@ -22,7 +22,7 @@ export function phasesOf(events, now) {
   /** @type {Map<string, Span[]>} */
   const phases = new Map();
   const next = /** @type {Record<string, [string, string]>} */ ({
-    Fetched: ['wait', 'get ready'], Ready: ['wait', 'wait'], Running: ['compute', 'run'],
+    fetched: ['wait', 'get ready'], ready: ['wait', 'wait'], running: ['compute', 'run'],
   });
   const close = (account, at) => {
     const last = phases.get(account)?.at(-1);
@@ -34,14 +34,12 @@ export function phasesOf(events, now) {
     known.push({ from: at, to: -1, what: what[0], name: what[1] });
     phases.set(account, known);
   };
-  for (const { at: text, event } of events) {
-    const at = Date.parse(text);
-    for (const [account] of event.Leased?.leases ?? []) open(account, at, ['transfer-in', 'upload']);
-    for (const [kind, what] of Object.entries(next)) {
-      if (event[kind]) open(event[kind].provider, at, what);
-    }
-    for (const kind of ['Finished', 'Retrying']) if (event[kind]) close(event[kind].provider, at);
-    if (event === 'Returned') for (const account of phases.keys()) close(account, at);
+  for (const it of events) {
+    const at = Date.parse(it.at);
+    for (const { provider } of it.leases ?? []) open(provider, at, ['transfer-in', 'upload']);
+    if (next[it.event]) open(it.provider, at, next[it.event]);
+    if (['finished', 'retrying'].includes(it.event)) close(it.provider, at);
+    if (it.event === 'returned') for (const account of phases.keys()) close(account, at);
   }
   for (const account of phases.keys()) close(account, now);
   return phases;
@@ -64,9 +62,9 @@ function sharesOf(job, timeline, events) {
   const end = endOf(job, events);
   if (end == null) return null;
   const begun = Date.parse(job.begun_at);
-  const at = (/** @type {(event: any) => boolean} */ is) => events.filter((it) => is(it.event))
+  const at = (/** @type {string} */ word) => events.filter((it) => it.event === word)
     .map((it) => Date.parse(it.at));
-  const leased = at((it) => it.Leased), returned = at((it) => it === 'Returned');
+  const leased = at('leased'), returned = at('returned');
   const phases = [...phasesOf(events, end).values()].flat();
   const own = ownSpans(timeline);
   const isMeasured = own.some((it) => it.what === 'compute');
@@ -126,8 +124,8 @@ function measuredOf(job, timeline, events) {
   const end = endOf(job, events);
   if (end == null) return null;
   const all = (end - Date.parse(job.begun_at)) / 1000;
-  const last = (kind) => events.findLast((it) => it.event[kind])?.at;
-  const bought = Date.parse(last('Leased')), fetched = Date.parse(last('Fetched'));
+  const last = (word) => events.findLast((it) => it.event === word)?.at;
+  const bought = Date.parse(last('leased')), fetched = Date.parse(last('fetched'));
   const computed = ownSpans(timeline).filter((it) => it.what === 'compute');
   const length = computed.length === 0 ? 0
     : Math.max(...computed.map((it) => it.to)) - Math.min(...computed.map((it) => it.from));

@@ -309,7 +309,7 @@ class AsyncClient:
         try:
             await self._transport.ask("HEAD", path)
         except NotFound:
-            await self._transport.ask("PUT", path, content=content)
+            await self._transport.bring(path, content)
         self._sent[content.name] = None
         while len(self._sent) > _SENT_MAX:
             del self._sent[next(iter(self._sent))]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .. import _tensors
 from .._batches import Outputs
 from .._credits import Credits
-from .._decode import decode, time_of
+from .._decode import decode
 from .._events import Ended, JobEvent, Retrying, event_of
 from .._models import Graph, JobFacts, Lease, OutputFacts, Verdict
 from .._table import Table
@@ -139,7 +139,7 @@ class AsyncJob:
                     page = await self._transport.get(self._path("events"), {"cursor": cursor})
                     for one in page["items"]:
                         cursor = str(one["number"])
-                        event = event_of(time_of(one["at"]), one["event"])
+                        event = event_of(one)
                         if isinstance(event, Retrying):
                             self._failed.append(str(event))
                         yield event

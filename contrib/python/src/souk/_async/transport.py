@@ -10,9 +10,9 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from .._bulk import Cut, download, upload
 from .._contents import Content
 from .._decode import Kind, decode
-from .._download import Cut, download
 from .._find import Found
 from .._table import Table
 from .._twins import async_in_thread, async_sleep
@@ -88,14 +88,13 @@ class AsyncTransport:
         *,
         params: Mapping[str, object] | None = None,
         body: object = None,
-        content: Content | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         """Asks until there is an answer, or a refusal that a moment will not mend."""
         pauses = Pauses(self.patience)
         while True:
             try:
-                return await self._once(method, path, params, body, content, headers)
+                return await self._once(method, path, params, body, headers)
             except SoukError as error:
                 pause = pauses.after(error, self._has_answered)
                 if pause is None:
@@ -108,20 +107,15 @@ class AsyncTransport:
         path: str,
         params: Mapping[str, object] | None,
         body: object,
-        content: Content | None,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        sent = dict(headers or {})
-        if content is not None:
-            sent["Content-Length"] = str(content.length)
         try:
             response = await self._http.request(
                 method,
                 path,
                 params=parameters(params),
                 json=body,
-                content=None if content is None else _chunks(content),
-                headers=sent,
+                headers=dict(headers or {}),
             )
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
@@ -129,6 +123,29 @@ class AsyncTransport:
         if response.is_success:
             return response
         raise refused(response)
+
+    async def bring(self, path: str, content: Content) -> None:
+        """A file, from the memory it lies in."""
+        pauses = Pauses(self.patience)
+        while True:
+            try:
+                return await self._bring(path, content)
+            except SoukError as error:
+                pause = pauses.after(error, self._has_answered)
+                if pause is None:
+                    raise
+            await async_sleep(pause)
+
+    async def _bring(self, path: str, content: Content) -> None:
+        try:
+            status, body = await async_in_thread(
+                upload, self.found.url, path, self._own, self._timeout, content
+            )
+        except Cut as error:
+            raise self._unreachable(error) from error
+        self._has_answered = True
+        if status not in (200, 201):
+            raise refusal("PUT", path, status, body)
 
     async def fetch(self, path: str, accept: str) -> NDArray[np.uint8]:
         """A file, into memory that is taken once."""
@@ -191,8 +208,3 @@ class AsyncTransport:
         trace: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-
-async def _chunks(content: Content) -> AsyncGenerator[bytes]:
-    for chunk in content.chunks():
-        yield chunk

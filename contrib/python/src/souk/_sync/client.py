@@ -305,7 +305,7 @@ class Client:
         try:
             self._transport.ask("HEAD", path)
         except NotFound:
-            self._transport.ask("PUT", path, content=content)
+            self._transport.bring(path, content)
         self._sent[content.name] = None
         while len(self._sent) > _SENT_MAX:
             del self._sent[next(iter(self._sent))]

@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from .._bulk import Cut, download, upload
 from .._contents import Content
 from .._decode import Kind, decode
-from .._download import Cut, download
 from .._find import Found
 from .._table import Table
 from .._twins import in_thread, sleep
@@ -85,14 +85,13 @@ class Transport:
         *,
         params: Mapping[str, object] | None = None,
         body: object = None,
-        content: Content | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         """Asks until there is an answer, or a refusal that a moment will not mend."""
         pauses = Pauses(self.patience)
         while True:
             try:
-                return self._once(method, path, params, body, content, headers)
+                return self._once(method, path, params, body, headers)
             except SoukError as error:
                 pause = pauses.after(error, self._has_answered)
                 if pause is None:
@@ -105,20 +104,15 @@ class Transport:
         path: str,
         params: Mapping[str, object] | None,
         body: object,
-        content: Content | None,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        sent = dict(headers or {})
-        if content is not None:
-            sent["Content-Length"] = str(content.length)
         try:
             response = self._http.request(
                 method,
                 path,
                 params=parameters(params),
                 json=body,
-                content=None if content is None else _chunks(content),
-                headers=sent,
+                headers=dict(headers or {}),
             )
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
@@ -126,6 +120,29 @@ class Transport:
         if response.is_success:
             return response
         raise refused(response)
+
+    def bring(self, path: str, content: Content) -> None:
+        """A file, from the memory it lies in."""
+        pauses = Pauses(self.patience)
+        while True:
+            try:
+                return self._bring(path, content)
+            except SoukError as error:
+                pause = pauses.after(error, self._has_answered)
+                if pause is None:
+                    raise
+            sleep(pause)
+
+    def _bring(self, path: str, content: Content) -> None:
+        try:
+            status, body = in_thread(
+                upload, self.found.url, path, self._own, self._timeout, content
+            )
+        except Cut as error:
+            raise self._unreachable(error) from error
+        self._has_answered = True
+        if status not in (200, 201):
+            raise refusal("PUT", path, status, body)
 
     def fetch(self, path: str, accept: str) -> NDArray[np.uint8]:
         """A file, into memory that is taken once."""
@@ -188,8 +205,3 @@ class Transport:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _chunks(content: Content) -> Generator[bytes]:
-    for chunk in content.chunks():
-        yield chunk

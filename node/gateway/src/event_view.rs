@@ -1,0 +1,243 @@
+//! What happened to a job, as the API describes it: each event by its word and its facts.
+//!
+//! The node tells events; these types describe what it says, and hold it to that.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use souk_node::buyer::told_event::ToldEvent;
+use utoipa::ToSchema;
+
+use crate::problem::Problem;
+
+/// Something that happened to a job; `event` says what.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum EventView {
+    Leased(LeasedEvent),
+    Fetched(FetchedEvent),
+    Ready(ReadyEvent),
+    Running(RunningEvent),
+    Finished(FinishedEvent),
+    Returned(ReturnedEvent),
+    Signed(SignedEvent),
+    Retrying(RetryingEvent),
+    Refused(RefusedEvent),
+    NotCommanded(NotCommandedEvent),
+}
+
+/// The leases of an attempt are bought.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LeasedEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// How often leases were bought before.
+    attempt: u32,
+    /// Those.
+    leases: Vec<BoughtLeaseView>,
+}
+
+/// A provider has what it needs of the buyer.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FetchedEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// Its account.
+    provider: String,
+    /// Pieces it needed.
+    pieces: u32,
+    /// How many of them it had already.
+    there_before: u32,
+    /// Bytes that were sent.
+    bytes: u64,
+}
+
+/// A provider has compiled its parts.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReadyEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// Its account.
+    provider: String,
+}
+
+/// A provider's device runs a part.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RunningEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// Its account.
+    provider: String,
+    /// Which part, in words.
+    part: String,
+}
+
+/// A provider is done.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FinishedEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// Its account.
+    provider: String,
+}
+
+/// The outputs are here, checked and not yet paid.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReturnedEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+}
+
+/// A receipt has both signatures.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SignedEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// The account of who is paid.
+    provider: String,
+    /// Its lease.
+    lease: u64,
+    /// What it pays, in micro-credits.
+    paid: u64,
+}
+
+/// A provider failed; the job goes on without it.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RetryingEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// Its account.
+    provider: String,
+    /// Why, as a word.
+    reason: String,
+    /// Why, as a sentence.
+    why: String,
+    /// How many values are kept of what was computed.
+    kept: u32,
+}
+
+/// A lease is not paid for.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// The account of who provided it.
+    provider: String,
+    /// Why, as it hears it.
+    why: String,
+}
+
+/// The market did not end a lease, dispute it or begin its work; its own rules will close it.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NotCommandedEvent {
+    /// Its number, from 0.
+    number: u64,
+    /// RFC 3339.
+    at: String,
+    /// The lease.
+    lease: u64,
+    /// Why not.
+    why: String,
+}
+
+/// A lease that was bought.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BoughtLeaseView {
+    /// The account of whom it was bought.
+    provider: String,
+    /// Its number.
+    lease: u64,
+    /// What it holds until it is settled, in micro-credits.
+    held: u64,
+}
+
+impl EventView {
+    /// What the node tells.
+    ///
+    /// # Errors
+    /// When that is not as the API describes it.
+    pub fn of(told: &ToldEvent) -> Result<EventView, Problem> {
+        serde_json::from_value(json!(told)).map_err(Problem::unexpected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_node::buyer::told_event::{BoughtLease, EventFacts};
+    use souk_node::market::{AccountKey, Credits, LeaseId};
+
+    use super::*;
+
+    /// One of each.
+    fn facts() -> Vec<EventFacts> {
+        let provider = AccountKey([7; 32]);
+        let (lease, held, paid) = (LeaseId(3), Credits(5), Credits(4));
+        let (part, why) = ("part 1".to_owned(), "it is slow".to_owned());
+        vec![
+            EventFacts::Leased {
+                attempt: 1,
+                leases: vec![BoughtLease {
+                    provider,
+                    lease,
+                    held,
+                }],
+            },
+            EventFacts::Fetched {
+                provider,
+                pieces: 3,
+                there_before: 2,
+                bytes: 9,
+            },
+            EventFacts::Ready { provider },
+            EventFacts::Running { provider, part },
+            EventFacts::Finished { provider },
+            EventFacts::Returned,
+            EventFacts::Signed {
+                provider,
+                lease,
+                paid,
+            },
+            EventFacts::Retrying {
+                provider,
+                reason: "provider_slow",
+                why: why.clone(),
+                kept: 1,
+            },
+            EventFacts::Refused {
+                provider,
+                why: why.clone(),
+            },
+            EventFacts::NotCommanded { lease, why },
+        ]
+    }
+
+    #[test]
+    fn what_is_described_of_each_event_is_all_that_is_told() {
+        for facts in facts() {
+            let at = "1970-01-01T00:00:00Z".to_owned();
+            let told = ToldEvent {
+                number: 6,
+                at,
+                facts,
+            };
+            assert_eq!(json!(EventView::of(&told).unwrap()), json!(told));
+        }
+    }
+}
