@@ -447,6 +447,6 @@ fn runs_second(market: &Market, provider: &Value) -> bool {
     } else {
         Vec::new()
     };
-    let mut running = events.iter().map(|told| &told["event"]["Running"]);
+    let mut running = events.iter().filter(|told| told["event"] == "running");
     running.any(|running| running["provider"] == *provider)
 }
