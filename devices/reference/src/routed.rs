@@ -71,7 +71,7 @@ mod tests {
 
     /// Four experts of three columns and two rows, the first of no numbers.
     fn experts() -> Vec<f32> {
-        let number = |at: usize| (at >= 6).then_some(at as f32).unwrap_or(f32::NAN);
+        let number = |at: usize| if at >= 6 { at as f32 } else { f32::NAN };
         (0..24).map(number).collect()
     }
 
