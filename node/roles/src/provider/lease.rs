@@ -70,7 +70,8 @@ struct Run {
     request: u32,
     part: u32,
     began: Micros,
-    /// What it came to. Runs are told in the order in which they were begun.
+    /// What it came to. Runs are told in the order in which they were begun, but for those of
+    /// sequences.
     ended: Option<Result<RunResult, Failure>>,
 }
 

@@ -267,8 +267,7 @@ impl LeaseCore {
         let run = run.expect("what has ended was begun");
         assert!(run.ended.is_none(), "a run ends once");
         run.ended = Some(ran);
-        while self.runs.front().is_some_and(|run| run.ended.is_some()) {
-            let run = self.runs.pop_front().expect("it is there");
+        while let Some(run) = self.take_ended() {
             shared.turns.end(self.rank());
             let ended = run.ended.expect("it has ended");
             if let Some(end) = self.on_ended(shared, (run.request, run.part), ended) {
@@ -276,6 +275,16 @@ impl LeaseCore {
             }
         }
         self.pump(shared)
+    }
+
+    /// A run to be told of: the one that was begun first, or of a session any, as each is of a
+    /// sequence of its own.
+    fn take_ended(&mut self) -> Option<Run> {
+        let is_session = self.start.sequences > 0;
+        let begun = if is_session { self.runs.len() } else { 1 };
+        let mut first = self.runs.iter().take(begun);
+        let ended = first.position(|run| run.ended.is_some())?;
+        self.runs.remove(ended)
     }
 
     pub(super) fn on_ended(

@@ -122,11 +122,15 @@ fn steps_of_different_sequences_are_run_at_once_and_those_of_one_in_their_order(
     }
     world.settle_but(is_run);
     assert_eq!(world.words(stream)[3..], ["running 0.0", "running 2.0"]);
+    // The second's is done before the first's: neither waits for the other's.
+    let second = world.pending.iter().rposition(|e| is_run(&e.action));
+    world.carry_out(second.expect("both run"), true);
+    assert_eq!(world.words(stream)[5..], ["made 2.0"]);
     world.settle();
     let words = world.words(stream);
     let made = words.iter().filter(|word| word.starts_with("made"));
     let made: Vec<&String> = made.collect();
-    assert_eq!(made, ["made 0.0", "made 2.0", "made 1.0"]);
+    assert_eq!(made, ["made 2.0", "made 0.0", "made 1.0"]);
     // A sequence that was not stated has no room.
     world.say(stream, step(3, 2));
     world.settle();
