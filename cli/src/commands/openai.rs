@@ -33,7 +33,7 @@ use crate::show;
 use crate::stop;
 use answer::Shape;
 use calling::Calling;
-use desk::{Desk, Order, TextOrder};
+use desk::{Desk, DeskOrder, TextOrder};
 use embeddings::EmbeddingQuestion;
 use question::{Input, Question};
 use refusal::Refusal;
@@ -204,7 +204,7 @@ async fn answered(
         .map(|it| Calling::new(voice, it))
         .transpose()?;
     let order = tokio::task::block_in_place(|| order(voice, &question, calls.as_ref()))?;
-    let events = server.desk.take(Order::Text(order))?;
+    let events = server.desk.take(DeskOrder::Text(order))?;
     let calls = calls.map(Calling::reader);
     let shape = Shape::new((kind, &voice.card.name), is_weighed, calls);
     match question.is_streamed {
@@ -255,7 +255,7 @@ async fn embeddings(State(server): ServerState, body: JsonBody) -> Result<Respon
     known(&server, &question.model)?;
     let order = tokio::task::block_in_place(|| question.order(&server.voice))?;
     let tokens = order.texts.iter().map(Vec::len).sum();
-    let events = server.desk.take(Order::Vectors(order))?;
+    let events = server.desk.take(DeskOrder::Vectors(order))?;
     let model = &server.voice.card.name;
     question.answer(tokens, events, model).await
 }

@@ -42,12 +42,12 @@ pub struct VectorOrder {
 }
 
 /// What is asked of a desk.
-pub enum Order {
+pub enum DeskOrder {
     Text(TextOrder),
     Vectors(VectorOrder),
 }
 
-impl Order {
+impl DeskOrder {
     /// The tokens that are read first.
     fn beginning(&self) -> &[u32] {
         match self {
@@ -79,7 +79,7 @@ pub struct Desk {
 
 /// An order that waits.
 struct Task {
-    order: Order,
+    order: DeskOrder,
     events: mpsc::Sender<Event>,
     _place: OwnedSemaphorePermit,
 }
@@ -113,13 +113,13 @@ impl Desk {
     }
 
     /// Takes an order, which is given up once nobody hears of it any more.
-    pub fn take(&self, order: Order) -> Result<mpsc::Receiver<Event>, Refusal> {
+    pub fn take(&self, order: DeskOrder) -> Result<mpsc::Receiver<Event>, Refusal> {
         let full = |_| Refusal::full(QUESTIONS_MAX);
         let place = self.places.clone().try_acquire_owned().map_err(full)?;
         // A piece a token and two events more: whoever reads slowly holds nobody up.
         let most = match &order {
-            Order::Text(order) => order.tokens_max.min(self.room),
-            Order::Vectors(_) => 0,
+            DeskOrder::Text(order) => order.tokens_max.min(self.room),
+            DeskOrder::Vectors(_) => 0,
         };
         let (events, told) = mpsc::channel(most + 2);
         let task = Task {
@@ -307,8 +307,8 @@ impl Answering {
             return Ok(());
         }
         let answered = match &task.order {
-            Order::Text(order) => self.write(sequence, (order, events), &is_wanted),
-            Order::Vectors(order) => self.embed(sequence, order, &is_wanted),
+            DeskOrder::Text(order) => self.write(sequence, (order, events), &is_wanted),
+            DeskOrder::Vectors(order) => self.embed(sequence, order, &is_wanted),
         };
         let event = match answered {
             // What cannot be answered so is no fault of the session.
