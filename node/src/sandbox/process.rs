@@ -338,7 +338,7 @@ impl Sandbox {
 
     /// A number for an order whose answer is awaited from now on.
     fn number(&self) -> Number {
-        let mut asked = self.asked();
+        let mut asked = locked(&self.asked);
         let number = asked.next;
         asked.next += 1;
         asked.answers.insert(number, None);
@@ -366,27 +366,12 @@ impl Sandbox {
         }
     }
 
-    /// The answer to an order. What comes meanwhile is kept for who asked for it.
+    /// The answer to an order.
     async fn answer(&self, number: Number) -> Result<NumberedAnswer, SandboxFault> {
-        loop {
-            let mut hearing = self.answers.lock().await;
-            if let Some(heard) = self.asked().take(number) {
-                return Ok(heard);
-            }
-            let heard = hearing.answer(SILENCE_MAX).await;
-            let kept = heard.and_then(|(number, heard)| self.asked().keep(number, heard));
-            // Whoever waits too hears no more either.
-            hearing.over = kept.err();
-            drop(hearing);
-            if let Err(error) = kept {
-                return Err(self.how_it_ended(error).await);
-            }
+        match heard(&self.answers, &self.asked, number).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.how_it_ended(error).await),
         }
-    }
-
-    fn asked(&self) -> MutexGuard<'_, PendingAnswers> {
-        // Each change is whole before anything can panic.
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why the channel to the sandbox broke.
@@ -418,6 +403,34 @@ impl Sandbox {
             return SandboxFault::OutOfMemory { limit_bytes };
         }
         SandboxFault::ended(status, words, self.memory_bytes)
+    }
+}
+
+fn locked(asked: &Mutex<PendingAnswers>) -> MutexGuard<'_, PendingAnswers> {
+    // Each change is whole before anything can panic.
+    asked.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The answer to an order. What comes meanwhile is kept for who asked for it.
+async fn heard(
+    answers: &Turn<AnswerReader>,
+    asked: &Mutex<PendingAnswers>,
+    number: Number,
+) -> Result<NumberedAnswer, io::ErrorKind> {
+    loop {
+        let mut hearing = answers.lock().await;
+        if let Some(heard) = locked(asked).take(number) {
+            return Ok(heard);
+        }
+        let heard = hearing.answer(SILENCE_MAX).await;
+        let kept = heard.and_then(|(number, heard)| locked(asked).keep(number, heard));
+        // Whoever waits too hears no more either.
+        hearing.over = kept.err();
+        kept?;
+        // Who waits for the turn would hear the next answer before this one is given on.
+        if let Some(heard) = locked(asked).take(number) {
+            return Ok(heard);
+        }
     }
 }
 
@@ -578,5 +591,39 @@ mod tests {
             [true, true],
             "what is answered, and what was never asked"
         );
+    }
+    #[tokio::test]
+    async fn who_hears_its_answer_has_it_before_the_next_one_comes() {
+        let (_orders, answers, far) = channel::pair().unwrap();
+        let mut far = channel::FarEnd::new(far.into());
+        let reader = AnswerReader {
+            answers,
+            over: None,
+            outputs_bytes: 0,
+        };
+        let asked = PendingAnswers {
+            next: 2,
+            answers: BTreeMap::from([(0, None), (1, None)]),
+        };
+        let (reader, asked) = (Turn::new(reader), Mutex::new(asked));
+        let mut first = Box::pin(heard(&reader, &asked, 0));
+        let mut second = Box::pin(heard(&reader, &asked, 1));
+        // The first hears, and the second waits for the turn.
+        assert!(futures::poll!(&mut first).is_pending());
+        assert!(futures::poll!(&mut second).is_pending());
+        let mut answer = |number| {
+            let prepared = SandboxAnswer::Prepared(number, Ok(()));
+            far.send(&prepared, &[]).unwrap();
+        };
+        answer(0);
+        let patience = Duration::from_secs(5);
+        tokio::select! {
+            answered = tokio::time::timeout(patience, &mut first) => {
+                assert!(answered.expect("it is answered").is_ok());
+            }
+            _ = &mut second => unreachable!("nobody answered the second"),
+        }
+        answer(1);
+        assert!(second.await.is_ok());
     }
 }
