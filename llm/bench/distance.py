@@ -153,8 +153,8 @@ class Market:
 
         self.until(120, offered)
 
-    def text(self, providers, tokens, *more):
-        words = ["--json", "generate", "bundled", PROMPT, "--max", str(tokens), "--budget", "20"]
+    def text(self, prompt, providers, tokens, *more):
+        words = ["--json", "generate", "bundled", prompt, "--max", str(tokens), "--budget", "20"]
         words += ["--min-providers", str(providers), "--max-providers", str(providers)]
         return json.loads(self.on("b", *words, *more, timeout=600))
 
@@ -186,6 +186,7 @@ def main():
     parser.add_argument("--round-trips", type=float, nargs="+", default=trips, metavar="MS")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--drafts", type=int, default=8)
+    parser.add_argument("--prompt", default=PROMPT)
     parser.add_argument("--json", type=pathlib.Path)
     asked = parser.parse_args()
     wires = Wires(f"skd{os.getpid() % 1000}")
@@ -199,7 +200,8 @@ def main():
                 wires.half = trip / 2_000
                 for providers in (1, 2):
                     for drafts in (0, asked.drafts):
-                        made = market.text(providers, asked.tokens, "--draft", str(drafts))
+                        made = market.text(asked.prompt, providers, asked.tokens,
+                                           "--draft", str(drafts))
                         text = text or made["text"]
                         assert made["text"] == text, "a text is the same however far it came"
                         facts = {"round_trip": trip, "providers": providers, "drafts": drafts}
