@@ -22,6 +22,7 @@ pub mod status;
 mod table;
 pub mod times;
 pub mod trade;
+pub mod transfer;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,6 +58,11 @@ pub fn set(everywhere: &Everywhere) {
 /// Whether each event is told as JSON when it happens.
 pub fn is_by_line() -> bool {
     IS_BY_LINE.load(Ordering::Relaxed)
+}
+
+/// Whether nothing but results is printed.
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
 }
 
 /// Prints a value as one line of JSON, or a list as a line for each entry where that is asked for.
@@ -103,7 +109,7 @@ pub fn say(text: &str) {
 /// Prints a line of talk: what goes on, and what is no result. A reader that has gone away is no
 /// reason to stop half-way.
 pub fn tell(text: &str) {
-    if IS_QUIET.load(Ordering::Relaxed) {
+    if is_quiet() {
         return;
     }
     let _ = writeln!(std::io::stderr(), "{text}");

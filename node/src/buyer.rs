@@ -306,6 +306,11 @@ impl Buyer {
         Ok(Spending::of(&leases))
     }
 
+    /// Bytes of content that were sent to providers so far.
+    pub fn sent_bytes(&self) -> u64 {
+        self.tensors.moved().0
+    }
+
     /// The account.
     pub fn account(&self) -> AccountKey {
         self.trader.account()

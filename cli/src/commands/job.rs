@@ -28,6 +28,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, join_within};
 use crate::show::balance::Balances;
 use crate::show::times::{Times, Watch};
+use crate::show::transfer::{self, TransferLine};
 use crate::{files, show};
 use asking::{Asking, Files, PlanView};
 pub use failures::{from_ended, from_import, from_quote, unreadable};
@@ -116,7 +117,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
         };
         buyer.submit(&job, quote, journal, submission)
     };
-    let came = asking.run(&shown, running).await;
+    let came = asking.run(&buyer, &shown, running).await;
     asking.deliver(&buyer, (&name, came), shown, before).await
 }
 
@@ -153,7 +154,7 @@ pub async fn resume(
     }
     let all = (files.given(), asking.all());
     let running = |submission| buyer.resume(&job, journal, all, submission);
-    let came = asking.run(&shown, running).await;
+    let came = asking.run(&buyer, &shown, running).await;
     asking.deliver(&buyer, (&name, came), shown, before).await
 }
 
@@ -221,12 +222,13 @@ pub async fn run(
     let names = show::names(&quote.listings);
     let (progress, told) = mpsc::channel(PROGRESS_MAX);
     let running = buyer.run(job, quote, progress);
-    let (ended, _) = tokio::join!(running, tell(told, &names, (output, None)));
+    let (ended, _) = tokio::join!(running, tell(buyer, told, &names, (output, None)));
     ended.map_err(|ended| from_ended(&ended, None))
 }
 
 /// Shows how a job goes, and measures how long it takes.
 async fn tell(
+    buyer: &Buyer,
     mut told: mpsc::Receiver<JobEvent>,
     names: &show::Names,
     (output, kept): (Output, Option<&JobFiles>),
@@ -234,7 +236,18 @@ async fn tell(
     let mut watch = Watch::start();
     // An earlier life of the job may have begun.
     let mut number = kept.map_or(0, |kept| kept.events().len());
-    while let Some(event) = told.recv().await {
+    let mut sending = TransferLine::new(output == Output::Text, buyer.sent_bytes());
+    let mut ticks = tokio::time::interval(transfer::PERIOD);
+    loop {
+        let event = tokio::select! {
+            event = told.recv() => event,
+            _ = ticks.tick() => {
+                sending.tell(buyer.sent_bytes());
+                continue;
+            }
+        };
+        sending.clear();
+        let Some(event) = event else { break };
         watch.on_event(&event, Instant::now());
         let happened = TimedEvent::now(event);
         if let Some(kept) = kept {

@@ -240,6 +240,7 @@ impl<'a> Asking<'a> {
     /// where its user wants that.
     pub async fn run<Running>(
         &self,
+        buyer: &Buyer,
         shown: &PlanView,
         start: impl FnOnce(Submission) -> Running,
     ) -> Came
@@ -275,7 +276,8 @@ impl<'a> Asking<'a> {
             };
             let keeping = self.keep(answered, &mut written);
             let telling = async {
-                measured = Some(tell(told, &shown.names, (self.output, Some(&shown.kept))).await)
+                let how = (self.output, Some(&shown.kept));
+                measured = Some(tell(buyer, told, &shown.names, how).await);
             };
             let mut all = pin!(async { tokio::join!(running, feeding, keeping, telling) });
             let mut stops = stop::Requests::new();
