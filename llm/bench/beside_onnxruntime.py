@@ -44,6 +44,7 @@ class Decoder:
     def __init__(self, options, folder):
         given = onnxruntime.SessionOptions()
         given.intra_op_num_threads, given.inter_op_num_threads = options.threads, 1
+        given.log_severity_level = 3
         path = str(pathlib.Path(folder) / "model.onnx")
         self.session = onnxruntime.InferenceSession(path, given, ["CPUExecutionProvider"])
         self.options = options
