@@ -27,6 +27,7 @@ mod terms;
 pub mod times;
 pub mod told_event;
 mod turn;
+mod unfinished_job;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -66,6 +67,7 @@ pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
 pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
 pub use souk_roles::lease::WINDOW_MAX;
+pub use unfinished_job::UnfinishedJob;
 
 /// Attempts of a job that are looked for: more than it makes, its checks counted.
 const ATTEMPTS_SEEN: u32 = 64;
@@ -167,42 +169,6 @@ pub struct JobResult {
     pub timeline: Timeline,
 }
 
-/// A job that was not done.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", self.why())]
-pub struct UnfinishedJob {
-    /// How it ended.
-    pub how: End,
-    /// What had failed before and was done without, in order.
-    pub before: Vec<Reason>,
-    /// What it has cost, if the market could be asked.
-    pub spending: Option<Spending>,
-    /// How many leases were ended before their time.
-    pub leases_ended: u32,
-    /// What was done and paid for all the same.
-    pub done: JobResult,
-}
-
-impl UnfinishedJob {
-    /// Why, for people.
-    #[must_use]
-    pub fn why(&self) -> String {
-        match &self.how {
-            End::Failed(reason) => reason.to_string(),
-            End::Done | End::Cancelled => "it was stopped".to_owned(),
-        }
-    }
-
-    /// Why, as a word that never changes its meaning.
-    #[must_use]
-    pub fn code(&self) -> &'static str {
-        match &self.how {
-            End::Failed(reason) => reason.code(),
-            End::Done | End::Cancelled => "interrupted",
-        }
-    }
-}
-
 impl Answer {
     /// An answer, and what is told once it is kept.
     fn new(number: u32, outputs: BTreeMap<String, Tensor>) -> (Answer, oneshot::Receiver<()>) {
@@ -220,19 +186,6 @@ impl Answer {
         // A job that is over needs no word.
         let _ = self.kept.send(());
         self.outputs
-    }
-}
-
-impl UnfinishedJob {
-    /// A job that ended before anything was bought.
-    fn at_once(job: JobId, reason: Reason) -> Box<UnfinishedJob> {
-        Box::new(UnfinishedJob {
-            how: End::Failed(reason),
-            before: Vec::new(),
-            spending: None,
-            leases_ended: 0,
-            done: JobResult::new(job),
-        })
     }
 }
 

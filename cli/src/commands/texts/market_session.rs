@@ -338,39 +338,7 @@ impl MarketSessionTask {
     /// one had.
     async fn buy(&mut self, another: bool) -> Result<(), Failure> {
         self.bought += 1;
-        // Nobody else chooses meanwhile.
-        let sellers = self.sellers.clone();
-        let mut sellers = sellers.lock().await;
-        self.purse.look(&self.buyer).await;
-        let mut job = self.job.clone();
-        job.limits.budget = self.purse.left();
-        job.limits.excluded = sellers.excluded(self.number);
-        let mut quote = self.buyer.quote(&job).await;
-        let begun = Instant::now();
-        while another && is_short(&quote) && self.may_come_back(begun) {
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_PERIOD) => self.purse.look(&self.buyer).await,
-                () = self.stop.given() => self.is_stopped = true,
-            }
-            job.limits.budget = self.purse.left();
-            quote = self.buyer.quote(&job).await;
-        }
-        if quote.is_err() && another {
-            // Those that were lost may be back, and those of the session before are given back.
-            sellers.find();
-            job.limits.excluded = sellers.excluded(self.number);
-            job.limits.wait = job.limits.wait.max(GIVEN_BACK_MAX);
-            tokio::select! {
-                waited = self.buyer.quote(&job) => quote = waited,
-                () = self.stop.given() => self.is_stopped = true,
-            }
-            job.limits.wait = self.job.limits.wait;
-        }
-        let quote = quote.map_err(|error| self.purse.explained(job::from_quote(error)))?;
-        let chosen = quote.plan.offers().into_iter();
-        let chosen = chosen.map(|offer| quote.listings[offer].provider);
-        sellers.set(self.number, chosen.collect(), seers(&quote));
-        drop(sellers);
+        let (job, quote) = self.quote(another).await?;
         if self.output == Output::Text {
             for line in show::plan::text(&quote, &job.limits) {
                 show::tell(&line);
@@ -407,6 +375,43 @@ impl MarketSessionTask {
             given: Vec::new(),
         });
         Ok(())
+    }
+
+    /// What a session is bought by, and the job with what there is to pay with.
+    async fn quote(&mut self, another: bool) -> Result<(Job, Quote), Failure> {
+        // Nobody else chooses meanwhile.
+        let sellers = self.sellers.clone();
+        let mut sellers = sellers.lock().await;
+        self.purse.look(&self.buyer).await;
+        let mut job = self.job.clone();
+        job.limits.budget = self.purse.left();
+        job.limits.excluded = sellers.excluded(self.number);
+        let mut quote = self.buyer.quote(&job).await;
+        let begun = Instant::now();
+        while another && is_short(&quote) && self.may_come_back(begun) {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_PERIOD) => self.purse.look(&self.buyer).await,
+                () = self.stop.given() => self.is_stopped = true,
+            }
+            job.limits.budget = self.purse.left();
+            quote = self.buyer.quote(&job).await;
+        }
+        if quote.is_err() && another {
+            // Those that were lost may be back, and those of the session before are given back.
+            sellers.find();
+            job.limits.excluded = sellers.excluded(self.number);
+            job.limits.wait = job.limits.wait.max(GIVEN_BACK_MAX);
+            tokio::select! {
+                waited = self.buyer.quote(&job) => quote = waited,
+                () = self.stop.given() => self.is_stopped = true,
+            }
+            job.limits.wait = self.job.limits.wait;
+        }
+        let quote = quote.map_err(|error| self.purse.explained(job::from_quote(error)))?;
+        let chosen = quote.plan.offers().into_iter();
+        let chosen = chosen.map(|offer| quote.listings[offer].provider);
+        sellers.set(self.number, chosen.collect(), seers(&quote));
+        Ok((job, quote))
     }
 
     /// Whether to wait for what leases hold, since so long.
