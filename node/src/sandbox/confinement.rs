@@ -2,8 +2,9 @@
 //!
 //! Each rule is put up where the kernel has it, and what could not be put up is told with the
 //! reason. Then a sandbox tries to get out: what it says of itself is what it tried, not what it
-//! meant. A GPU's driver needs files and system calls that nobody lists, so a sandbox with one
-//! reads what a system is made of, keeps the devices, and loses the network and everybody's files.
+//! meant. A GPU's driver needs more files and system calls, so a sandbox with one reads what a
+//! system is made of and has a longer list; of `/dev` it has the device nodes of processors alone,
+//! and no socket of any kind.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,9 +18,10 @@ use landlock::{
     RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch, apply_filter, sock_filter,
+    SeccompRule, TargetArch, apply_filter,
 };
 
 use super::SandboxPolicy;
@@ -32,6 +34,9 @@ const FILES_MAX: u64 = 256;
 
 /// A driver opens many.
 const DRIVER_FILES_MAX: u64 = 4096;
+
+/// What a driver may share with its device beyond what a job may use, in one piece.
+const DRIVER_SHARED_BYTES: u64 = 1 << 30;
 
 /// Threads of one process share these flags; what is started without is another process.
 const CLONE_THREAD: u64 = 0x0001_0000;
@@ -46,6 +51,24 @@ const PR_SET_NAME: u64 = 15;
 const SHARED_ANONYMOUS: u64 = 0x21;
 const ANONYMOUS: u64 = 0x20;
 
+/// What a driver may set or ask of itself: names of its threads and mappings, its capabilities.
+const DRIVER_CONTROLS: [u64; 4] = [
+    PR_SET_NAME,
+    libc::PR_GET_NAME as u64,
+    libc::PR_CAPBSET_READ as u64,
+    libc::PR_SET_VMA as u64,
+];
+
+/// What a driver may do to a descriptor beyond [`FILE_CONTROLS`].
+const DRIVER_FILE_CONTROLS: [i32; 6] = [
+    libc::F_DUPFD,
+    libc::F_ADD_SEALS,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_SETLK,
+];
+
 /// What may be done to a descriptor: not, above all, to have signals sent for it.
 const FILE_CONTROLS: [i32; 6] = [
     libc::F_DUPFD_CLOEXEC,
@@ -56,50 +79,8 @@ const FILE_CONTROLS: [i32; 6] = [
     libc::F_GET_SEALS,
 ];
 
-/// What a driver may not do either: reach another machine, start a program, look into another
-/// process or end it, take another way to the same calls, change what the machine is.
-const REFUSED_TO_DRIVERS: [i64; 32] = [
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_kill,
-    libc::SYS_tkill,
-    libc::SYS_rt_sigqueueinfo,
-    libc::SYS_rt_tgsigqueueinfo,
-    libc::SYS_pidfd_open,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_pidfd_send_signal,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_process_madvise,
-    libc::SYS_kcmp,
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_bpf,
-    libc::SYS_userfaultfd,
-    libc::SYS_perf_event_open,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_keyctl,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_open_by_handle_at,
-];
-
-/// From this number on a call is one of another kind of program (x32), which means the same and
-/// which no list names.
-#[cfg(target_arch = "x86_64")]
-const OTHER_KIND: u32 = 0x4000_0000;
-
 /// What a system is made of, which drivers read: libraries, their settings, what devices there are.
-const READ_BY_DRIVERS: [&str; 22] = [
+const READ_BY_DRIVERS: [&str; 33] = [
     "/usr",
     "/lib",
     "/lib32",
@@ -111,7 +92,18 @@ const READ_BY_DRIVERS: [&str; 22] = [
     "/gnu/store",
     "/run/opengl-driver",
     "/sys",
-    "/proc",
+    "/proc/self",
+    "/proc/bus/pci",
+    "/proc/cpuinfo",
+    "/proc/devices",
+    "/proc/driver",
+    "/proc/filesystems",
+    "/proc/meminfo",
+    "/proc/modules",
+    "/proc/stat",
+    "/proc/sys/kernel",
+    "/proc/sys/vm",
+    "/proc/version",
     "/etc/alternatives",
     "/etc/drirc",
     "/etc/egl",
@@ -127,6 +119,46 @@ const READ_BY_DRIVERS: [&str; 22] = [
 /// Where drivers talk to their devices.
 const DEVICES: &str = "/dev";
 
+/// How the names of device nodes begin that drivers of processors open. Everything else under
+/// `/dev` stays closed: memory shared between processes, disks, terminals, virtual machines.
+const DEVICE_NODES: [&str; 29] = [
+    // NVIDIA: cards, control, unified memory, capabilities of partitions; Tegra.
+    "nvidia",
+    "nvhost-",
+    "nvmap",
+    "nvgpu",
+    "nvsciipc",
+    // AMD's compute, Mesa's render nodes, accelerators of the kernel's own subsystem.
+    "kfd",
+    "dri",
+    "accel",
+    // Phones and boards: Adreno, Hexagon, Mali, Rockchip, MediaTek, buffers for all of them.
+    "kgsl-",
+    "adsprpc-",
+    "fastrpc-",
+    "mali",
+    "rknpu",
+    "mpp_service",
+    "apusys",
+    "dma_heap",
+    "ion",
+    "udmabuf",
+    // Huawei Ascend.
+    "davinci",
+    "devmm_svm",
+    "hisi_hdc",
+    // AMD's FPGAs, Google's Edge TPU, Windows' GPUs under WSL.
+    "xclmgmt",
+    "apex_",
+    "dxg",
+    // What every program may have.
+    "full",
+    "null",
+    "random",
+    "urandom",
+    "zero",
+];
+
 /// Where a driver names its threads: CUDA's does not start without.
 const OWN_THREADS: &str = "/proc/self/task";
 
@@ -137,14 +169,6 @@ const TELLING_PATHS: [&str; 5] = [
     "VK_ADD_DRIVER_FILES",
     "LD_LIBRARY_PATH",
     "OCL_ICD_VENDORS",
-];
-
-/// Families of sockets that lead out of the machine.
-const FAMILIES_OUT: [i32; 4] = [
-    libc::AF_INET,
-    libc::AF_INET6,
-    libc::AF_NETLINK,
-    libc::AF_PACKET,
 ];
 
 /// What a job's process may ask of the kernel: memory, threads, time, and its channel.
@@ -200,6 +224,96 @@ const ALLOWED: [i64; 48] = [
     libc::SYS_sched_getscheduler,
 ];
 
+/// What a driver may ask of the kernel beyond [`ALLOWED`]: files, device nodes and their mappings,
+/// threads, waiting. Nothing in it reaches another process or machine, starts a program, changes
+/// what this one may do, or leads around this list.
+const ALLOWED_TO_DRIVERS: [i64; 63] = [
+    libc::SYS_capget,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fadvise64,
+    libc::SYS_fallocate,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_futex_waitv,
+    libc::SYS_get_mempolicy,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getegid,
+    libc::SYS_getgid,
+    libc::SYS_getgroups,
+    libc::SYS_getppid,
+    libc::SYS_getpriority,
+    libc::SYS_getresgid,
+    libc::SYS_getresuid,
+    libc::SYS_getrlimit,
+    libc::SYS_ioctl,
+    libc::SYS_mbind,
+    libc::SYS_memfd_create,
+    libc::SYS_mincore,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_msync,
+    libc::SYS_munlock,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_pipe2,
+    libc::SYS_preadv,
+    libc::SYS_pselect6,
+    libc::SYS_pwrite64,
+    libc::SYS_readlinkat,
+    libc::SYS_sched_get_priority_max,
+    libc::SYS_sched_get_priority_min,
+    libc::SYS_sched_getattr,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_set_mempolicy,
+    libc::SYS_setpriority,
+    libc::SYS_statfs,
+    libc::SYS_sysinfo,
+    libc::SYS_timer_create,
+    libc::SYS_timer_delete,
+    libc::SYS_timer_settime,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_times,
+    libc::SYS_umask,
+];
+
+/// The older forms of those calls, which x86-64 alone still has.
+#[cfg(target_arch = "x86_64")]
+const OLDER_FORMS: [i64; 16] = [
+    libc::SYS_access,
+    libc::SYS_arch_prctl,
+    libc::SYS_dup2,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_getdents,
+    libc::SYS_lstat,
+    libc::SYS_open,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_select,
+    libc::SYS_stat,
+    libc::SYS_time,
+    libc::SYS_getrlimit,
+];
+
 /// What a sandbox computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confinement {
@@ -230,6 +344,7 @@ impl SandboxPolicy {
             "no new privileges",
             told(rustix::thread::set_no_new_privs(true)),
         );
+        policy.wall("no capabilities", drop_capabilities());
         let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         policy.wall("hidden from other processes", told(hidden));
         policy.wall(
@@ -240,11 +355,15 @@ impl SandboxPolicy {
             policy.wall("no file system (Landlock)", shut());
             policy.wall("a list of system calls (seccomp)", allow_listed());
         } else {
+            policy.wall("not the superuser, who owns the system", is_no_superuser());
             policy.wall(
                 "no files but the system's and its devices (Landlock)",
                 shut_but_for_drivers(library),
             );
-            policy.wall("no network, no programs (seccomp)", refuse_to_drivers());
+            policy.wall(
+                "a list of system calls (seccomp)",
+                allow_listed_to_drivers(),
+            );
         }
         policy.try_to_leave(confinement);
         policy
@@ -291,6 +410,25 @@ fn told<T, E: fmt::Display>(done: Result<T, E>) -> Result<(), String> {
     done.map(|_| ()).map_err(|error| error.to_string())
 }
 
+/// Gives up every capability. A superuser's process without them reads and ends no other one.
+fn drop_capabilities() -> Result<(), String> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets {
+        effective: none,
+        permitted: none,
+        inheritable: none,
+    };
+    told(set_capabilities(None, sets))
+}
+
+/// The superuser owns most files of a system, whatever capabilities the process has.
+fn is_no_superuser() -> Result<(), String> {
+    match rustix::process::geteuid().is_root() {
+        true => Err("the provider runs as root: give it a user of its own".to_owned()),
+        false => Ok(()),
+    }
+}
+
 /// Limits that the kernel holds a process to.
 fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
     let at_most = |resource, most: u64| {
@@ -308,14 +446,21 @@ fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
             at_most(Resource::Data, memory_bytes.saturating_add(OWN_BYTES))
         }
         // A driver maps the device's memory as its own: what that comes to says nothing of the
-        // job, so the device's own limit has to do.
-        Confinement::Driver => at_most(Resource::Nofile, DRIVER_FILES_MAX),
+        // job, so the device's own limit has to do. Memory that it shares with its device is a
+        // file without a name.
+        Confinement::Driver => {
+            at_most(
+                Resource::Fsize,
+                memory_bytes.saturating_add(DRIVER_SHARED_BYTES),
+            )?;
+            at_most(Resource::Nofile, DRIVER_FILES_MAX)
+        }
     }
 }
 
 /// No file, no port, no process outside: Landlock with rules that allow nothing.
 fn shut() -> Result<(), String> {
-    shut_but(&[], None)
+    shut_but(&[], &[])
 }
 
 /// The same but for what a driver reads, and the devices.
@@ -332,13 +477,25 @@ fn shut_but_for_drivers(library: Option<&Path>) -> Result<(), String> {
         );
     }
     read.retain(|path| path.is_absolute());
-    shut_but(&read, Some(Path::new(DEVICES)))
+    shut_but(&read, &device_nodes())
 }
 
-fn shut_but(read: &[PathBuf], used: Option<&Path>) -> Result<(), String> {
+/// The device nodes of this machine that drivers of processors open.
+fn device_nodes() -> Vec<PathBuf> {
+    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
+    let is_for_drivers = |name: &str| DEVICE_NODES.iter().any(|begin| name.starts_with(begin));
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_for_drivers))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+/// Shuts all files but those of `read`, and those of `used`, which are written too.
+fn shut_but(read: &[PathBuf], used: &[PathBuf]) -> Result<(), String> {
     let abi = ABI::V6;
-    let named = used.map(|_| OWN_THREADS);
+    let named = (!used.is_empty()).then_some(OWN_THREADS);
     let written = AccessFs::WriteFile | AccessFs::Truncate;
+    let driven = written | AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::IoctlDev;
     let shut = || -> Result<_, RulesetError> {
         Ruleset::default()
             .handle_access(AccessFs::from_all(abi))?
@@ -346,7 +503,7 @@ fn shut_but(read: &[PathBuf], used: Option<&Path>) -> Result<(), String> {
             .scope(Scope::from_all(abi))?
             .create()?
             .add_rules(path_beneath_rules(read, AccessFs::from_read(abi)))?
-            .add_rules(path_beneath_rules(used, AccessFs::from_all(abi)))?
+            .add_rules(path_beneath_rules(used, driven))?
             .add_rules(path_beneath_rules(named, written))?
             .restrict_self()
     };
@@ -360,31 +517,52 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Every system call is refused but those of the list.
 fn allow_listed() -> Result<(), String> {
+    let mut rules = listed_calls()?;
+    let runs_nothing = one_rule(2, SeccompCmpOp::MaskedEq(PROT_EXEC), 0)?;
+    rules.insert(libc::SYS_mprotect, vec![runs_nothing]);
+    rules.insert(libc::SYS_mmap, mappings()?);
+    rules.insert(libc::SYS_prctl, any_of(0, &[PR_SET_NAME])?);
+    let controls = FILE_CONTROLS.map(|control| control as u64);
+    rules.insert(libc::SYS_fcntl, any_of(1, &controls)?);
+    install_list(rules)
+}
+
+/// The same with what drivers need. What they compile they may run.
+fn allow_listed_to_drivers() -> Result<(), String> {
+    let mut rules = listed_calls()?;
+    rules.extend(ALLOWED_TO_DRIVERS.map(|call| (call, Vec::new())));
+    #[cfg(target_arch = "x86_64")]
+    rules.extend(OLDER_FORMS.map(|call| (call, Vec::new())));
+    rules.insert(libc::SYS_prctl, any_of(0, &DRIVER_CONTROLS)?);
+    let controls = [&FILE_CONTROLS[..], &DRIVER_FILE_CONTROLS].concat();
+    let controls: Vec<u64> = controls.iter().map(|control| *control as u64).collect();
+    rules.insert(libc::SYS_fcntl, any_of(1, &controls)?);
+    install_list(rules)
+}
+
+/// What every sandbox may call, with the arguments that count.
+fn listed_calls() -> Result<Rules, String> {
     let mut rules: Rules = ALLOWED.map(|call| (call, Vec::new())).into();
     let own = u64::from(std::process::id());
-    let when = |argument, operator, value| one_rule(argument, operator, value);
-    let conditions = [
-        (
-            libc::SYS_clone,
-            when(0, SeccompCmpOp::MaskedEq(CLONE_THREAD), CLONE_THREAD)?,
-        ),
-        (
-            libc::SYS_mprotect,
-            when(2, SeccompCmpOp::MaskedEq(PROT_EXEC), 0)?,
-        ),
-        (libc::SYS_prctl, when(0, SeccompCmpOp::Eq, PR_SET_NAME)?),
-        // An abort is a signal to oneself.
-        (libc::SYS_tgkill, when(0, SeccompCmpOp::Eq, own)?),
-    ];
-    rules.extend(conditions.map(|(call, rule)| (call, vec![rule])));
-    rules.insert(libc::SYS_mmap, mappings()?);
-    let controls = FILE_CONTROLS.map(|control| when(1, SeccompCmpOp::Eq, control as u64));
-    rules.insert(
-        libc::SYS_fcntl,
-        controls.into_iter().collect::<Result<_, _>>()?,
-    );
+    // A process of its own would outlive the lease.
+    let thread = one_rule(0, SeccompCmpOp::MaskedEq(CLONE_THREAD), CLONE_THREAD)?;
+    rules.insert(libc::SYS_clone, vec![thread]);
+    // An abort is a signal to oneself.
+    rules.insert(libc::SYS_tgkill, any_of(0, &[own])?);
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_poll, Vec::new());
+    Ok(rules)
+}
+
+/// Rules that an argument meets if it is one of the values.
+fn any_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, String> {
+    let rules = values
+        .iter()
+        .map(|value| one_rule(argument, SeccompCmpOp::Eq, *value));
+    rules.collect()
+}
+
+fn install_list(rules: Rules) -> Result<(), String> {
     // First, since the list refuses to add to the filters.
     without_clone3()?;
     let refused = SeccompAction::Errno(libc::EPERM as u32);
@@ -412,55 +590,6 @@ fn mappings() -> Result<Vec<SeccompRule>, String> {
         .collect()
 }
 
-fn refuse_to_drivers() -> Result<(), String> {
-    let mut rules: Rules = REFUSED_TO_DRIVERS.map(|call| (call, Vec::new())).into();
-    let families = FAMILIES_OUT.map(|family| one_rule(0, SeccompCmpOp::Eq, family as u64));
-    let families = families.into_iter().collect::<Result<_, _>>()?;
-    rules.insert(libc::SYS_socket, families);
-    // A process of its own would outlive the lease.
-    let process = one_rule(0, SeccompCmpOp::MaskedEq(CLONE_THREAD), 0)?;
-    rules.insert(libc::SYS_clone, vec![process]);
-    let own = u64::from(std::process::id());
-    rules.insert(libc::SYS_tgkill, vec![one_rule(0, SeccompCmpOp::Ne, own)?]);
-    #[cfg(target_arch = "x86_64")]
-    {
-        rules.extend([libc::SYS_fork, libc::SYS_vfork].map(|call| (call, Vec::new())));
-        apply_filter(&without_another_kind()).map_err(|error| error.to_string())?;
-    }
-    without_clone3()?;
-    let refused = SeccompAction::Errno(libc::EPERM as u32);
-    install(rules, SeccompAction::Allow, refused)
-}
-
-/// Refuses every call whose number is that of another kind of program. Rules of the library name
-/// single numbers.
-#[cfg(target_arch = "x86_64")]
-fn without_another_kind() -> [sock_filter; 4] {
-    let word = |code: u32, jt, jf, k| sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    [
-        // The number is the first word of what a filter is given.
-        word(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        word(
-            libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K,
-            0,
-            1,
-            OTHER_KIND,
-        ),
-        word(
-            libc::BPF_RET | libc::BPF_K,
-            0,
-            0,
-            libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
-        ),
-        word(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ]
-}
-
 fn one_rule(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, String> {
     let only = vec![condition(argument, operator, value)?];
     SeccompRule::new(only).map_err(|error| error.to_string())
@@ -482,8 +611,10 @@ fn install(rules: Rules, otherwise: SeccompAction, on_match: SeccompAction) -> R
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::thread;
 
+    use rustix::net::{AddressFamily, SocketType, socket};
     use rustix::process::{Pid, test_kill_process};
 
     use super::*;
@@ -501,15 +632,39 @@ mod tests {
 
     #[test]
     fn a_driver_starts_no_process_and_ends_none() {
-        behind(refuse_to_drivers, || {
+        behind(allow_listed_to_drivers, || {
             let other = Pid::from_raw(1).unwrap();
             assert_eq!(test_kill_process(other), Err(rustix::io::Errno::PERM));
             let own = rustix::process::getpid();
             assert_eq!(test_kill_process(own), Err(rustix::io::Errno::PERM));
             assert!(Command::new("/bin/true").spawn().is_err());
-            assert!(TcpListener::bind(("127.0.0.1", 0)).is_err());
             // It has threads as it likes.
             assert_eq!(thread::spawn(|| 7).join().unwrap(), 7);
+        });
+    }
+
+    #[test]
+    fn a_driver_opens_no_socket_of_any_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("service");
+        let _service = UnixListener::bind(&path).unwrap();
+        behind(allow_listed_to_drivers, || {
+            assert!(TcpListener::bind(("127.0.0.1", 0)).is_err());
+            assert!(UnixStream::connect(&path).is_err());
+            for family in 0..=libc::AF_VSOCK + 8 {
+                let family = AddressFamily::from_raw(family as u16);
+                let opened = socket(family, SocketType::STREAM, None);
+                assert_eq!(opened.unwrap_err(), rustix::io::Errno::PERM);
+            }
+            assert!(UnixStream::pair().is_err());
+        });
+    }
+
+    #[test]
+    fn a_process_without_capabilities_has_none() {
+        behind(drop_capabilities, || {
+            let left = rustix::thread::capabilities(None).unwrap();
+            assert!(left.effective.is_empty() && left.permitted.is_empty());
         });
     }
 
@@ -522,14 +677,18 @@ mod tests {
         let beside = library.path().join("plugin.so");
         fs::write(&beside, "code").unwrap();
         let named = library.path().join("library.so");
+        let parent = rustix::process::getppid().unwrap().as_raw_nonzero();
         behind(
             || shut_but_for_drivers(Some(&named)),
             || {
                 assert!(fs::read_dir("/usr").is_ok() && fs::read("/proc/self/maps").is_ok());
-                assert!(fs::read(&beside).is_ok() && fs::read("/dev/null").is_ok());
-                for closed in [key.as_path(), Path::new("/etc/passwd")] {
+                assert!(fs::read(&beside).is_ok() && fs::write("/dev/null", "gone").is_ok());
+                let other = format!("/proc/{parent}/cmdline");
+                for closed in [key.as_path(), Path::new("/etc/passwd"), Path::new(&other)] {
                     assert!(fs::read(closed).is_err(), "{}", closed.display());
                 }
+                assert!(fs::read_dir("/proc").is_err() && fs::read_dir("/dev").is_err());
+                assert!(fs::write("/dev/shm/souk-left-behind", "kept").is_err());
                 assert!(fs::write(&beside, "other code").is_err());
                 let own = rustix::thread::gettid().as_raw_nonzero();
                 assert!(fs::write(format!("/proc/self/task/{own}/comm"), "named").is_ok());
