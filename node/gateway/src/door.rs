@@ -1,19 +1,29 @@
-//! The door: where the gateway listens, and how many may stand in it for how long.
+//! The door: where the gateway listens, how many connections it holds, and which of them it closes
+//! when one more comes.
+//!
+//! A connection without a question costs its client nothing. If all places are taken, the door
+//! closes the connection that has waited longest: first those that never asked anything, then those
+//! that are kept alive between questions. So a client that opens connections and sends nothing
+//! keeps nobody out. A connection whose question is being answered is never closed.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, Semaphore};
 use tower_service::Service;
 
 /// Connections at a time.
@@ -91,25 +101,34 @@ impl Door {
     /// Answers for as long as it is awaited.
     pub async fn serve(self, router: Router) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let waiting = Arc::new(WaitingConnections::default());
         loop {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::debug!(%error, "nobody is let in for a moment");
+                    tracing::debug!(%error, "no connection is accepted for a moment");
                     tokio::time::sleep(REFUSED_PAUSE).await;
                     continue;
                 }
             };
-            match places.clone().try_acquire_owned() {
-                Ok(place) => drop(tokio::spawn(converse(
-                    stream,
-                    router.clone(),
-                    self.head_patience,
-                    place,
-                ))),
-                // One who does not take it at once goes without a word.
-                Err(_) => drop(stream.try_write(FULL)),
-            }
+            let place = match places.clone().try_acquire_owned() {
+                Ok(place) => Ok(place),
+                // The connection that is closed gives its place back at once.
+                Err(_) if waiting.close_oldest() => places.clone().acquire_owned().await,
+                Err(_) => {
+                    // A client that does not read this at once gets no answer.
+                    drop(stream.try_write(FULL));
+                    continue;
+                }
+            };
+            let place = place.expect("nobody closes the semaphore");
+            let connection = Connection::wait(waiting.clone());
+            let (router, patience) = (router.clone(), self.head_patience);
+            let conversation = converse(stream, router, patience, connection);
+            tokio::spawn(async move {
+                conversation.await;
+                drop(place);
+            });
         }
     }
 }
@@ -118,13 +137,15 @@ async fn converse(
     stream: TcpStream,
     router: Router,
     head_patience: Duration,
-    _place: OwnedSemaphorePermit,
+    connection: Arc<Connection>,
 ) {
-    let answer = service_fn(move |asked: Request<Incoming>| {
-        let mut router = router.clone();
+    let asked = connection.clone();
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let (mut router, asked) = (router.clone(), asked.clone());
         async move {
-            let answered: Result<_, Infallible> = router.call(asked).await;
-            answered
+            let question = Question::begin(asked);
+            let answered: Result<_, Infallible> = router.call(request).await;
+            answered.map(|answer| answer.map(|body| AnswerBody { body, question }))
         }
     });
     // Small answers go at once.
@@ -135,7 +156,143 @@ async fn converse(
         .header_read_timeout(head_patience)
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);
-    if let Err(error) = rules.serve_connection(TokioIo::new(stream), answer).await {
-        tracing::debug!(%error, "a conversation ended early");
+    tokio::select! {
+        served = rules.serve_connection(TokioIo::new(stream), answer) => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "a conversation ended early");
+            }
+        }
+        () = connection.closing.notified() => {
+            tracing::debug!("a connection without a question made room for another");
+        }
+    }
+}
+
+/// The connections that wait for a question, those to close first at the beginning.
+#[derive(Debug, Default)]
+struct WaitingConnections {
+    state: Mutex<WaitingState>,
+}
+
+#[derive(Debug, Default)]
+struct WaitingState {
+    /// Numbers each wait, so that the lowest began first.
+    waits: u64,
+    queue: BTreeMap<WaitKey, Arc<Notify>>,
+}
+
+/// Connections that never asked anything come first, then those that began to wait first.
+type WaitKey = (AskedBefore, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum AskedBefore {
+    No,
+    Yes,
+}
+
+impl WaitingConnections {
+    fn lock(&self) -> MutexGuard<'_, WaitingState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, asked: AskedBefore, closing: &Arc<Notify>) -> WaitKey {
+        let mut state = self.lock();
+        state.waits += 1;
+        let key = (asked, state.waits);
+        state.queue.insert(key, closing.clone());
+        key
+    }
+
+    /// Closes the connection that has waited longest, and says whether there was one.
+    fn close_oldest(&self) -> bool {
+        let oldest = self.lock().queue.pop_first();
+        if let Some((_, closing)) = &oldest {
+            closing.notify_one();
+        }
+        oldest.is_some()
+    }
+}
+
+/// An open connection, in the queue while it waits for a question.
+#[derive(Debug)]
+struct Connection {
+    waiting: Arc<WaitingConnections>,
+    closing: Arc<Notify>,
+    key: Mutex<WaitKey>,
+}
+
+impl Connection {
+    fn wait(waiting: Arc<WaitingConnections>) -> Arc<Connection> {
+        let closing = Arc::new(Notify::new());
+        let key = Mutex::new(waiting.add(AskedBefore::No, &closing));
+        Arc::new(Connection {
+            waiting,
+            closing,
+            key,
+        })
+    }
+
+    fn key(&self) -> MutexGuard<'_, WaitKey> {
+        self.key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leave_queue(&self) {
+        let key = *self.key();
+        self.waiting.lock().queue.remove(&key);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.leave_queue();
+    }
+}
+
+/// A question from its head until the last byte of its answer is handed over.
+#[derive(Debug)]
+struct Question(Arc<Connection>);
+
+impl Question {
+    fn begin(connection: Arc<Connection>) -> Question {
+        connection.leave_queue();
+        Question(connection)
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        let connection = &self.0;
+        let key = connection
+            .waiting
+            .add(AskedBefore::Yes, &connection.closing);
+        *connection.key() = key;
+    }
+}
+
+/// The body of an answer, which ends its question when it is dropped.
+#[derive(Debug)]
+struct AnswerBody {
+    body: Body,
+    #[expect(dead_code, reason = "it counts as long as the body lives")]
+    question: Question,
+}
+
+impl HttpBody for AnswerBody {
+    type Data = <Body as HttpBody>::Data;
+    type Error = <Body as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
