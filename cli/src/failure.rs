@@ -142,6 +142,7 @@ impl Failure {
                 text += &format!(" {note}\n");
             }
             // The exit code says it where nothing can be written.
+            let text = show::escape_controls(&text);
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
         ExitCode::from(self.kind.code())

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     {
         return souk_node::sandbox::inside::main();
     }
+    keep_files_private();
     let args = match Args::given() {
         Ok(args) => args,
         Err(error) => return unparsed(&error),
@@ -84,6 +85,13 @@ fn unparsed(error: &clap::Error) -> ExitCode {
         rest.split_whitespace().collect::<Vec<_>>().join(" "),
     )
     .report(true)
+}
+
+/// Makes every file and folder of this process its user's alone, 0600 and 0700: tensors, journals,
+/// outputs, logs.
+fn keep_files_private() {
+    #[cfg(unix)]
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
 /// How much freed memory is worth keeping: more than the frames of a few busy connections.

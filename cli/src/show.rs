@@ -3,6 +3,7 @@
 pub mod balance;
 pub mod book;
 pub mod device;
+mod escape;
 pub mod governance;
 pub mod held;
 pub mod history;
@@ -35,6 +36,7 @@ use time::OffsetDateTime;
 
 use crate::args::{Everywhere, Output};
 
+pub use escape::escape_controls;
 pub use souk_node::buyer::names::{Names, called, names, provider, provider_of};
 pub use souk_node::buyer::plan_json::seconds;
 pub use table::Table;
@@ -73,7 +75,8 @@ pub fn json(value: &impl Serialize) {
     };
     match text {
         Ok(text) if text.is_empty() => {}
-        Ok(text) => say(&text),
+        // Programs read it, and JSON has escapes of its own.
+        Ok(text) => drop(writeln!(std::io::stdout(), "{text}")),
         Err(error) => eprintln!("error: cannot write JSON: {error}"),
     }
 }
@@ -103,7 +106,7 @@ pub fn line(output: Output, facts: &Value, text: &str) {
 
 /// Prints a line. A reader that has gone away is no reason to stop half-way.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = writeln!(std::io::stdout(), "{}", escape_controls(text));
 }
 
 /// Prints a line of talk: what goes on, and what is no result. A reader that has gone away is no
@@ -112,7 +115,7 @@ pub fn tell(text: &str) {
     if is_quiet() {
         return;
     }
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", escape_controls(text));
 }
 
 /// Says how old the answers below are, if they were asked of one validator alone.

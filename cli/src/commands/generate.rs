@@ -1,6 +1,6 @@
 //! `souk generate`: a text goes on, token by token.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use serde_json::json;
@@ -73,6 +73,11 @@ pub fn say(output: Output, piece: &str) {
     if output == Output::Text {
         let mut stdout = std::io::stdout();
         // Whoever closed standard output sees nothing; the figures are still told.
+        // A file or a program takes the text as it is.
+        let piece = match stdout.is_terminal() {
+            true => show::escape_controls(piece),
+            false => piece.into(),
+        };
         let _ = stdout
             .write_all(piece.as_bytes())
             .and_then(|()| stdout.flush());

@@ -56,7 +56,7 @@ fn waiting(address: &str) {
 /// Says something to who watches the node.
 fn tell(text: &str) {
     // A reader that has gone away is no reason to stop.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", show::escape_controls(text));
 }
 
 /// Runs a provider until it is told to stop.

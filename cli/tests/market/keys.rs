@@ -6,7 +6,7 @@ use std::process::Command;
 
 use souk_node::folder::key::NodeKey;
 
-use crate::common::{Ran, SOUK};
+use crate::common::{Market, Ran, SOUK};
 
 fn souk(folder: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Ran {
     let ran = Command::new(SOUK)
@@ -91,4 +91,32 @@ fn a_locked_key_is_used_with_its_passphrase_and_refused_without() {
         fs::read_to_string(&file).expect("it is there").trim(),
         bare.trim()
     );
+}
+
+#[test]
+fn files_of_jobs_are_their_owners_alone() {
+    let market = Market::up();
+    market.submit_digits("out", &[]).done();
+    let mut folders = vec![market.folder().join("out"), market.folder().join("net")];
+    let mut files = 0;
+    while let Some(folder) = folders.pop() {
+        assert_eq!(mode_of(&folder), 0o700, "{}", folder.display());
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let path = entry.path();
+            let kind = entry.file_type().expect("its kind");
+            if kind.is_dir() {
+                folders.push(path);
+            } else if kind.is_file() {
+                assert_eq!(mode_of(&path), 0o600, "{}", path.display());
+                files += 1;
+            }
+        }
+    }
+    assert!(files > 20, "{files} files were looked at");
+}
+
+fn mode_of(path: &Path) -> u32 {
+    let found = fs::metadata(path).expect("it is there");
+    std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777
 }
