@@ -73,7 +73,11 @@ def copy(package, to):
         for part in ["src", "examples", "tests", "Cargo.toml", "clippy.toml"]:
             path = os.path.join(source, part)
             if os.path.isdir(path):
-                shutil.copytree(path, os.path.join(target, part), ignore=skip)
+                # With times of now: in a target folder that is kept, cargo would take an old time
+                # for a file that has not changed since the last bug was built.
+                shutil.copytree(
+                    path, os.path.join(target, part), ignore=skip, copy_function=shutil.copy
+                )
             elif os.path.isfile(path):
                 os.makedirs(target, exist_ok=True)
                 shutil.copy(path, target)
