@@ -174,18 +174,12 @@ fn provider_that_never_runs_gets_nothing_and_the_buyer_all_back() {
     assert!(matches!(town.state(lease), LeaseState::Due { .. }));
     town.wait(120_000);
     assert_eq!(town.purse(BUYER), (FULL, 0));
-    assert_eq!(
-        town.exchange
-            .account(account(PROVIDER))
-            .unwrap()
-            .reputation
-            .idle,
-        1
-    );
+    let provider = town.exchange.account(account(PROVIDER)).unwrap();
+    assert_eq!(provider.reputation, Reputation::default());
 }
 
 #[test]
-fn buyer_that_never_signs_pays_the_notes_it_did_not_dispute() {
+fn buyer_that_never_signs_pays_the_notes_it_did_not_dispute_and_a_part_of_the_rest() {
     let (mut town, lease) = leased();
     town.wait(10_000);
     let over = Command::NoteUsage {
@@ -209,13 +203,13 @@ fn buyer_that_never_signs_pays_the_notes_it_did_not_dispute() {
     let paid = matches!(
         town.state(lease),
         LeaseState::Closed {
-            paid: Credits(1_200),
+            paid: Credits(1_380),
             ..
         }
     );
     assert!(paid, "{:?}", town.state(lease));
-    assert_eq!(town.purse(BUYER), (FULL - 1_200, 0));
-    assert_eq!(town.purse(PROVIDER), (FULL + 1_200, 0));
+    assert_eq!(town.purse(BUYER), (FULL - 1_380, 0));
+    assert_eq!(town.purse(PROVIDER), (FULL + 1_380, 0));
 }
 
 #[test]
@@ -243,7 +237,7 @@ fn silent_buyer_loses_the_lease_after_three_notes() {
 }
 
 #[test]
-fn disputed_note_is_not_paid_and_closes_the_lease() {
+fn disputed_note_closes_the_lease_and_neither_has_what_it_says() {
     let (mut town, lease) = leased();
     town.wait(2_000);
     town.run(
@@ -267,7 +261,9 @@ fn disputed_note_is_not_paid_and_closes_the_lease() {
     )
     .unwrap();
     town.run(BUYER, Command::Dispute { lease }).unwrap();
-    assert_eq!(town.purse(BUYER), (FULL - 300, 0));
+    assert_eq!(town.purse(BUYER), (FULL - 1_200, 0));
+    assert_eq!(town.purse(PROVIDER), (FULL + 300 + 90, 0));
+    assert_eq!(town.exchange.totals().fees, Credits(810));
     town.place(PROVIDER, sell(ask(1, 300)));
 }
 

@@ -320,6 +320,7 @@ impl World {
             duration_max: Millis(3_600_000),
             notice: Millis(0),
             spot: Vec::new(),
+            idle: Permille(0),
             accepts: Accepts::default(),
             tif: TimeInForce::Gtc,
         };

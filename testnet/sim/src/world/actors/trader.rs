@@ -2,7 +2,7 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
-    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Price, Receipt, ReceiptBody,
+    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, Permille, OrderId, Price, Receipt, ReceiptBody,
     SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
 };
 use souk_roles::market::client::{CallId, Event, Reply};
@@ -207,6 +207,7 @@ impl Trader {
             duration_max: Millis(30_000),
             notice: Millis(self.random.below(3_000)),
             spot: spot.collect(),
+            idle: Permille(0),
             accepts: Accepts::default(),
             tif: self.rests(now),
         }
