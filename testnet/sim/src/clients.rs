@@ -2,8 +2,8 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
-    Direction, Genesis, JobId, LeaseId, Limit, MarketId, Millis, Permille, Name, Nonce, OrderId, Price,
-    Signature, SignedBatch, Term, TimeInForce, Units, Wants,
+    Direction, Genesis, JobId, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId, Permille,
+    Price, Signature, SignedBatch, Term, TimeInForce, Units, Wants,
 };
 
 use super::goods::{CAPACITY, key, push, resources};

@@ -353,6 +353,7 @@ fn ask() -> Ask {
         duration_max: LENGTH,
         notice: Millis(0),
         spot: Vec::new(),
+        idle: souk_market::Permille(100),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
     }

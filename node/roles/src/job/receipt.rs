@@ -208,6 +208,8 @@ mod tests {
             declared_mega_ops: declared,
             delivered_mega_ops: delivered,
             usage: DeviceMicros(usage),
+            idle: DeviceMicros(0),
+            idle_part: souk_market::Permille(100),
             price: Price(1),
             amount: Credits(1),
             bytes_in: 0,

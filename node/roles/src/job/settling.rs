@@ -188,6 +188,10 @@ impl JobCore {
     pub(super) fn on_changed(&mut self, lease: &Lease) {
         let at_work = self.paid_as_they_go().find(|(_, id)| *id == lease.id);
         if let Some((leg, _)) = at_work {
+            if lease.reserved_until.is_some() {
+                // Its provider sees no work: this buyer is there, and pays for what it holds.
+                self.start_work(leg);
+            }
             return lease.note.map_or((), |note| self.on_noted(leg, note));
         }
         let Some(leg) = self

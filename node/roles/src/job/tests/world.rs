@@ -1209,6 +1209,8 @@ impl World {
             declared_mega_ops: 1,
             delivered_mega_ops: 0,
             usage,
+            idle: DeviceMicros(0),
+            idle_part: found.idle,
             price: found.price,
             amount: ReceiptBody::due(found.price, usage).unwrap_or(Credits(1)),
             bytes_in: 0,

@@ -2,8 +2,8 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
-    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, Permille, OrderId, Price, Receipt, ReceiptBody,
-    SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
+    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Permille, Price, Receipt,
+    ReceiptBody, SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
 };
 use souk_roles::market::client::{CallId, Event, Reply};
 use souk_roles::market::words::{Answer, Request};
@@ -170,6 +170,8 @@ impl Trader {
             declared_mega_ops: 80_000_000,
             delivered_mega_ops: 0,
             usage,
+            idle: DeviceMicros(0),
+            idle_part: lease.idle,
             price: lease.price,
             amount,
             bytes_in: 0,
