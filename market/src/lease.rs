@@ -70,6 +70,8 @@ pub struct Lease {
     pub refused: DeviceMicros,
     /// Usage the buyer accepted, by word or by silence.
     pub accepted: DeviceMicros,
+    /// What of it the buyer accepted by word: silence adds one note's span to that at most.
+    pub agreed: DeviceMicros,
     /// Notes in a row that were accepted by silence.
     pub silent_notes: u8,
     /// The note that waits for the buyer.
@@ -223,13 +225,13 @@ impl Lease {
     }
 
     /// The most usage a note may state at `now`: what there can have been, and no more than a span
-    /// of each unit beyond what was accepted; before the work has begun, no more than another span
-    /// in all.
+    /// of each unit beyond what the buyer accepted by word; before the work has begun, no more than
+    /// another span in all.
     pub(crate) fn usage_notable(&self, now: Millis, rules: &Rules) -> DeviceMicros {
         let next = match self.work_started {
             true => {
                 let step = DeviceMicros::of(self.quantity, rules.note_span);
-                DeviceMicros(self.accepted.0.saturating_add(step.0))
+                DeviceMicros(self.agreed.0.saturating_add(step.0))
             }
             false => DeviceMicros::of(self.quantity, rules.note_unstarted),
         };

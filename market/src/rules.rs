@@ -231,10 +231,10 @@ rules! {
     fixed SettleGrace settle_grace: Millis = Millis(120_000), 1, TIME_MAX;
     /// How long a buyer has to dispute a usage note before it counts as accepted.
     fixed NoteDeadline note_deadline: Millis = Millis(60_000), 1, TIME_MAX;
-    /// How much time of each unit one note may add to what was accepted before.
+    /// How much time of each unit notes may add to what the buyer accepted by word.
     fixed NoteSpan note_span: Millis = Millis(300_000), 1, TIME_MAX;
     /// After so many notes in a row that the buyer did not answer, the lease ends.
-    fixed SilentNotesMax silent_notes_max: u8 = 3, 1, u8::MAX.into();
+    fixed SilentNotesMax silent_notes_max: u8 = 2, 1, u8::MAX.into();
     /// How long a buyer has to say that it works, or to end a lease, once its provider said that it is
     /// ready.
     fixed ReserveWait reserve_wait: Millis = Millis(60_000), 1, TIME_MAX;

@@ -100,6 +100,7 @@ impl Exchange {
             claimed: false,
             refused: DeviceMicros(0),
             accepted: DeviceMicros(0),
+            agreed: DeviceMicros(0),
             silent_notes: 0,
             note: None,
             duration_max: ask_terms.duration_max,

@@ -93,7 +93,7 @@ impl Exchange {
         self.set_note(id, None);
         let lease = self.lease_mut(id);
         assert!(usage > lease.accepted, "what is accepted only grows");
-        lease.accepted = usage;
+        (lease.accepted, lease.agreed) = (usage, usage);
         lease.silent_notes = 0;
         self.tell_note(id, usage, NoteState::Accepted, context.events);
         Ok(Acceptance::NoteAccepted)

@@ -205,12 +205,12 @@ const WHOLE: u16 = 10_000;
 /// of a device that is held, so that nobody gains by work that is wrong.
 fn unsigned_payment(lease: &Lease, now: Millis) -> Payment {
     let held = lease.usage_possible(now);
-    let idle = DeviceMicros(held.0.saturating_sub(lease.accepted.0));
     let idle = match lease.claimed {
-        true => lease.idle_counts(idle),
+        true => lease.idle_counts(DeviceMicros(held.0.saturating_sub(lease.agreed.0))),
         false => DeviceMicros(0),
     };
-    let usage = DeviceMicros(lease.accepted.0.saturating_add(idle.0));
+    // Beyond what the buyer accepted by word, silence pays notes or the idle price: not both.
+    let usage = DeviceMicros(lease.agreed.0.saturating_add(idle.0)).max(lease.accepted);
     let due = |usage| {
         let due = ReceiptBody::due(lease.price, usage);
         due.map_or(lease.escrow, |due| due.min(lease.escrow))

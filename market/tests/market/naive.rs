@@ -68,6 +68,7 @@ pub struct Rent {
     pub claimed: bool,
     pub refused: u64,
     pub accepted: u64,
+    pub agreed: u64,
     pub silent: u8,
     pub note: Option<(u64, u64)>,
     pub state: LeaseState,

@@ -147,7 +147,7 @@ impl Naive {
         let elapsed = self.now.min(rent.ends()).saturating_sub(rent.start);
         let units = u64::from(rent.quantity);
         let step = match rent.started {
-            true => rent.accepted + self.rules.note_span.0 * 1_000 * units,
+            true => rent.agreed + self.rules.note_span.0 * 1_000 * units,
             false => self.rules.note_unstarted.0 * 1_000 * units,
         };
         let possible = DeviceMicros((elapsed * 1_000 * units).min(step));
@@ -205,7 +205,7 @@ impl Naive {
             return Err(Refusal::NoteDiffers { noted, accepted });
         }
         let rent = self.rent_mut(id.0);
-        (rent.note, rent.accepted, rent.silent) = (None, usage, 0);
+        (rent.note, rent.accepted, rent.agreed, rent.silent) = (None, usage, usage, 0);
         self.tell_note(id.0, usage, NoteState::Accepted);
         Ok(Acceptance::NoteAccepted)
     }
@@ -381,10 +381,11 @@ impl Naive {
         let held = self.now.min(rent.ends()).saturating_sub(rent.start);
         let held = held * 1_000 * u64::from(rent.quantity);
         let idle = match rent.claimed {
-            true => held.saturating_sub(rent.accepted),
+            true => held.saturating_sub(rent.agreed),
             false => 0,
         };
-        let usage = rent.accepted + ceil(u128::from(idle) * u128::from(rent.idle), 1_000);
+        let idle = ceil(u128::from(idle) * u128::from(rent.idle), 1_000);
+        let usage = rent.accepted.max(rent.agreed + idle);
         let amount = due(rent.price, usage).min(rent.escrow);
         let lost = due(rent.price, rent.refused).min(rent.escrow);
         let forfeit = lost.saturating_sub(amount);

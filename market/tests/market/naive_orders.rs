@@ -681,6 +681,7 @@ impl Naive {
             refused: 0,
             reserved: None,
             accepted: 0,
+            agreed: 0,
             silent: 0,
             note: None,
             state,

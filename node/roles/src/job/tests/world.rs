@@ -193,6 +193,23 @@ pub fn limits() -> Limits {
     }
 }
 
+/// Nobody gains by work that is refused: its provider has no more than the price of a device that
+/// is held.
+pub fn assert_refused(lease: &Lease) {
+    match lease.state {
+        LeaseState::Closed { at, paid, .. } => {
+            let held = DeviceMicros::of(lease.quantity, at.since(lease.start));
+            let idle = ReceiptBody::due(lease.price, lease.idle_counts(held));
+            assert!(Some(paid) <= idle, "{lease:?}");
+            assert_eq!(lease.accepted, DeviceMicros(0), "{lease:?}");
+        }
+        state => assert!(
+            matches!(state, LeaseState::Due { reason, .. } if reason == CloseReason::Disputed),
+            "{lease:?}"
+        ),
+    }
+}
+
 impl World {
     /// A world of providers with these styles, and a job of so many requests.
     pub fn new(seed: u64, styles: Vec<Style>, requests: u32, limits: Limits) -> World {
@@ -1271,7 +1288,7 @@ impl World {
             }
             let is_refused = past.refused.contains_key(&lease.id);
             if is_refused && self.lives == 1 && self.chaos == 0 {
-                assert_eq!(lease.cost, Credits(0), "what is refused is not paid");
+                assert_refused(lease);
             }
         }
     }
