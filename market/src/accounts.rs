@@ -1,13 +1,14 @@
-//! Accounts: balances, nonces, reputation and the device pools a provider has in use.
+//! Accounts: balances, nonces and the device pools a provider has in use.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AccountKey, DeviceId, Nonce};
+use crate::ids::{AccountKey, DeviceId, LeaseId, Nonce};
 use crate::refusal::Refusal;
+use crate::reputation::{Dealings, Reputation};
 use crate::text::Name;
-use crate::units::{Credits, DeviceMicros, Millis, Permille, Units};
+use crate::units::{Credits, DeviceMicros, Millis, Units};
 
 /// One account, as the exchange keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,10 @@ pub struct Account {
     pub moved: Movements,
     /// What its settled leases say of it.
     pub reputation: Reputation,
+    /// What it has settled with whom.
+    pub(crate) dealings: Dealings,
+    /// The latest lease in which a fault of its was proven.
+    pub(crate) faulted: Option<LeaseId>,
     /// Opened by the batch at hand, whose first command says so.
     #[serde(skip)]
     pub(crate) fresh: bool,
@@ -66,105 +71,6 @@ pub struct Movements {
     pub deposits: Credits,
     /// What was asked to go out, and was not refused.
     pub withdrawals: Credits,
-}
-
-/// What an account's settled leases say of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reputation {
-    /// 0 to 1000; an account begins at 500.
-    pub score: Permille,
-    /// Leases settled by a receipt.
-    pub settled: u64,
-    /// Of those, the ones that delivered under 80 % of the advertised speed.
-    pub slow: u64,
-    /// Leases the provider gave up.
-    pub gave_up: u64,
-    /// Faults that were proven against it.
-    pub faults: u64,
-    /// Leases that ended in a dispute.
-    pub disputed: u64,
-    /// Leases whose provider never brought a note or a receipt.
-    pub idle: u64,
-}
-
-impl Default for Reputation {
-    fn default() -> Self {
-        let score = Permille(500);
-        Self {
-            score,
-            settled: 0,
-            slow: 0,
-            gave_up: 0,
-            faults: 0,
-            disputed: 0,
-            idle: 0,
-        }
-    }
-}
-
-impl Reputation {
-    /// A sixteenth of the way up.
-    fn rise(&mut self) {
-        let before = self.score;
-        self.score.0 += (1_000 - self.score.0).div_ceil(16);
-        assert!(self.score.0 <= 1_000, "a reputation is at most whole");
-        assert!(self.score > before || before.0 == 1_000, "and it rises");
-    }
-
-    /// A `part`-th of the score down.
-    fn fall(&mut self, part: u16) {
-        assert!(part > 1, "no fall but a proven fault takes all");
-        let before = self.score;
-        self.score.0 -= self.score.0.div_ceil(part);
-        assert!(
-            self.score < before || before.0 == 0,
-            "it falls, and not below nothing"
-        );
-    }
-
-    pub(crate) fn on_settled(&mut self, slow: bool) {
-        self.settled += 1;
-        if slow {
-            self.slow += 1;
-            self.fall(8);
-        } else {
-            self.rise();
-        }
-        assert!(self.slow <= self.settled, "slow leases were settled");
-    }
-
-    pub(crate) fn on_gave_up(&mut self) {
-        self.gave_up += 1;
-        self.fall(4);
-        assert!(
-            self.gave_up > 0 && self.score.0 < 1_000,
-            "it is counted and costs"
-        );
-    }
-
-    pub(crate) fn on_disputed(&mut self) {
-        self.disputed += 1;
-        self.fall(16);
-        assert!(
-            self.disputed > 0 && self.score.0 < 1_000,
-            "it is counted and costs"
-        );
-    }
-
-    pub(crate) fn on_fault(&mut self) {
-        self.faults += 1;
-        self.score = Permille(0);
-        assert!(self.faults > 0, "a proven fault is counted");
-    }
-
-    pub(crate) fn on_idle(&mut self) {
-        self.idle += 1;
-        self.fall(8);
-        assert!(
-            self.idle > 0 && self.score.0 < 1_000,
-            "it is counted and costs"
-        );
-    }
 }
 
 /// How many nonces up to an account's highest may still arrive, in any order.
@@ -240,6 +146,8 @@ impl Account {
             frozen: None,
             moved: Movements::default(),
             reputation: Reputation::default(),
+            dealings: Dealings::default(),
+            faulted: None,
             fresh: false,
             nonces: Nonces::default(),
             pools: BTreeMap::new(),

@@ -114,13 +114,15 @@ pub enum Command {
         price: Price,
     },
     /// The buyer says that the work of its lease has begun: from now on the provider may state what
-    /// is used, and silence accepts that. Once said it is so; saying it again changes nothing.
+    /// is used, and silence accepts that. It says so again to keep a lease whose provider is ready
+    /// and sees no work.
     StartWork {
         /// Which lease.
         lease: LeaseId,
     },
-    /// The provider says that it is ready for a lease whose buyer has begun nothing. Unless the
-    /// buyer begins or ends it in time the lease closes, and the reserve is paid.
+    /// The provider says that it is ready and sees no work. Unless the buyer says in time that the
+    /// work has begun, or ends the lease, the market ends it. Of a lease that has ended the provider
+    /// claims by this word the time in which its device was held and not used, and nothing else.
     StateReady {
         /// Which lease.
         lease: LeaseId,
@@ -140,7 +142,9 @@ pub enum Command {
         /// The usage it accepts: that of the open note.
         usage: DeviceMicros,
     },
-    /// The buyer refuses the work, noted or not: the lease closes on what was accepted before.
+    /// The buyer refuses the work, noted or not. The provider gets what was accepted before, and
+    /// for the rest of the time no more than for a device that is held and not used; what it states
+    /// beyond that, the buyer pays to the market.
     Dispute {
         /// Which lease.
         lease: LeaseId,

@@ -3,8 +3,9 @@
 //! ```text
 //! Waiting ──device free──> Active ──reclaim, displacement──> Ending ──┐
 //!                            └──deadline, early end, resale───────────┴──> Due
-//! Due ──grace over──> Closed
-//! any but Closed ──receipt, give-up, dispute──> Closed
+//! Due ──grace over, the provider's last claim──> Closed
+//! any but Closed ──receipt, give-up──> Closed
+//! any but Closed ──refused work──> Due, or Closed where its provider has noted it
 //! ```
 //! In `Due` the device is free again and only the money is open: a receipt or a last note may
 //! come until the grace is over. `Closed` has paid and refunded, exactly once.
@@ -14,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::class::Class;
 use crate::ids::{AccountKey, BookId, DeviceId, JobId, LeaseId, OrderId, Slot, TermsId};
 use crate::order::Term;
+use crate::rules::Rules;
 use crate::text::Name;
-use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
+use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Units};
 
 /// Device time bought.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,10 +60,18 @@ pub struct Lease {
     pub fee_basis_points: u16,
     /// Whether its buyer said that the work has begun: before that nothing is noted.
     pub work_started: bool,
-    /// Until when the buyer may begin or give up for nothing, once its provider said it is ready.
+    /// What part of its price a second costs in which the device is held and not used.
+    pub idle: Permille,
+    /// Until when the buyer may say that it works or end it, once its provider said it is ready.
     pub reserved_until: Option<Millis>,
+    /// Whether its provider claims the time in which the device was held and not used.
+    pub claimed: bool,
+    /// Usage that its provider states in all, of work that the buyer refused.
+    pub refused: DeviceMicros,
     /// Usage the buyer accepted, by word or by silence.
     pub accepted: DeviceMicros,
+    /// What of it the buyer accepted by word: silence adds one note's span to that at most.
+    pub agreed: DeviceMicros,
     /// Notes in a row that were accepted by silence.
     pub silent_notes: u8,
     /// The note that waits for the buyer.
@@ -190,7 +200,7 @@ pub enum CloseReason {
     BuyerSilent,
     /// The buyer resold the rest of it.
     Resold,
-    /// The buyer neither began nor ended it, and its provider was ready.
+    /// Its provider was ready, and the buyer neither said that it works nor ended it.
     Unused,
 }
 
@@ -214,12 +224,23 @@ impl Lease {
         matches!(self.state, LeaseState::Closed { .. })
     }
 
-    /// The most usage a note may state at `now`: what there can have been, and no more than `span`
-    /// of each unit beyond what was accepted.
-    pub(crate) fn usage_notable(&self, now: Millis, span: Millis) -> DeviceMicros {
-        let step = DeviceMicros::of(self.quantity, span);
-        let next = DeviceMicros(self.accepted.0.saturating_add(step.0));
+    /// The most usage a note may state at `now`: what there can have been, and no more than a span
+    /// of each unit beyond what the buyer accepted by word; before the work has begun, no more than
+    /// another span in all.
+    pub(crate) fn usage_notable(&self, now: Millis, rules: &Rules) -> DeviceMicros {
+        let next = match self.work_started {
+            true => {
+                let step = DeviceMicros::of(self.quantity, rules.note_span);
+                DeviceMicros(self.agreed.0.saturating_add(step.0))
+            }
+            false => DeviceMicros::of(self.quantity, rules.note_unstarted),
+        };
         self.usage_possible(now).min(next)
+    }
+
+    /// What a time in which the device is held and not used counts as.
+    pub fn idle_counts(&self, idle: DeviceMicros) -> DeviceMicros {
+        idle.part(self.idle)
     }
 
     /// The most usage there can have been at `now`.

@@ -59,6 +59,7 @@ mod predicate;
 mod receipt;
 mod refusal;
 mod refused_nodes;
+mod reputation;
 mod request;
 mod rules;
 mod signing;
@@ -68,7 +69,7 @@ mod terms;
 mod text;
 mod units;
 
-pub use accounts::{Account, Movements, NONCE_WINDOW, Reputation};
+pub use accounts::{Account, Movements, NONCE_WINDOW};
 pub use approval::{APPROVAL_LIFE, APPROVALS_MAX, Approval};
 pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{
@@ -93,6 +94,7 @@ pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
 pub use refused_nodes::{RefusedNodes, TooManyNodes};
+pub use reputation::Reputation;
 pub use request::{Direction, MoneyRequest};
 pub use rules::{
     CHANGES_MAX, ClassRules, RULES_VERSION, Rule, RuleFault, Rules, RulesChange, SETTINGS_MAX,

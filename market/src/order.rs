@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::class::{Class, Resources};
 use crate::ids::{AccountKey, DeviceId, JobId, LeaseId, OrderId, TradeId};
 use crate::predicate::{Accepts, Wants};
-use crate::units::{Credits, Millis, Price, Units};
+use crate::units::{Credits, Millis, Permille, Price, Units};
 
 /// The side of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -113,6 +113,9 @@ pub struct Ask {
     pub notice: Millis,
     /// What spot leases cost that may end at shorter or longer notice; see [`SpotPrice`].
     pub spot: Vec<SpotPrice>,
+    /// What part of its price a second costs in which the device is held and not used. The market's
+    /// reserve where that is more; above 1,000 it counts as 1,000.
+    pub idle: Permille,
     /// Who may buy.
     pub accepts: Accepts,
     /// How long it rests.

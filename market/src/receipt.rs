@@ -11,10 +11,10 @@ use crate::ids::{
 };
 use crate::signing::{Judge, holds_alone, sign, signed_by};
 use crate::text::Name;
-use crate::units::{Credits, DeviceMicros, Millis, Price, Rounding};
+use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Rounding};
 
-const PROVIDER_DOMAIN: &str = "souk receipt v1 provider";
-const BUYER_DOMAIN: &str = "souk receipt v1 buyer";
+const PROVIDER_DOMAIN: &str = "souk receipt v2 provider";
+const BUYER_DOMAIN: &str = "souk receipt v2 buyer";
 
 /// What both parties sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,9 +49,13 @@ pub struct ReceiptBody {
     pub delivered_mega_ops: u64,
     /// Device time used.
     pub usage: DeviceMicros,
+    /// Time in which the device was held for further requests and not used.
+    pub idle: DeviceMicros,
+    /// What part of its price the lease says that such time costs.
+    pub idle_part: Permille,
     /// The lease's price per device-second.
     pub price: Price,
-    /// What is paid: price x usage, rounded up.
+    /// What is paid: price x (usage + the part of the idle time), rounded up.
     pub amount: Credits,
     /// Bytes of inputs and weights that came in over the network.
     pub bytes_in: u64,
@@ -89,14 +93,14 @@ pub enum ReceiptFault {
         /// How many outputs.
         outputs: u32,
     },
-    /// The amount is not price x usage.
+    /// The amount is not the price of the usage and of the part of the idle time.
     #[error("the amount is {claimed} but {usage} device-us at {price} cost {due} micro-credits")]
     Amount {
         /// What the receipt says.
         claimed: Credits,
         /// What it should say.
         due: Credits,
-        /// Device time used.
+        /// Device time that is paid.
         usage: DeviceMicros,
         /// Price per device-second.
         price: Price,
@@ -157,6 +161,12 @@ impl ReceiptBody {
         price.usage_cost(usage, Rounding::Up)
     }
 
+    /// The device time that is paid at the full price: what was used, and the part of the idle time.
+    pub fn charged(&self) -> DeviceMicros {
+        let idle = self.idle.part(self.idle_part);
+        DeviceMicros(self.usage.0.saturating_add(idle.0))
+    }
+
     /// Everything but the signatures.
     ///
     /// # Errors
@@ -179,7 +189,7 @@ impl ReceiptBody {
     }
 
     fn check_amount(&self) -> Result<(), ReceiptFault> {
-        let (price, usage, claimed) = (self.price, self.usage, self.amount);
+        let (price, usage, claimed) = (self.price, self.charged(), self.amount);
         match Self::due(price, usage) {
             None => Err(ReceiptFault::AmountOverflow { usage, price }),
             Some(due) if due == claimed => Ok(()),

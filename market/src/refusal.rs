@@ -263,10 +263,7 @@ refusals! {
         => "lease {lease} waits for the device, until {until} ms at the latest";
     /// The buyer has not said that the work began.
     "work_unstarted" WorkUnstarted { lease: LeaseId }
-        => "the buyer of lease {lease} has not said that the work began, so no usage is noted";
-    /// The work has begun.
-    "work_started" WorkStarted { lease: LeaseId }
-        => "the buyer of lease {lease} has said that the work began";
+        => "the buyer of lease {lease} has not said that the work began: no more usage is noted";
     /// Not more usage than was accepted.
     "usage_stale" UsageStale { claimed: DeviceMicros, accepted: DeviceMicros }
         => "{claimed} device-us are claimed, {accepted} are accepted already";

@@ -231,14 +231,19 @@ rules! {
     fixed SettleGrace settle_grace: Millis = Millis(120_000), 1, TIME_MAX;
     /// How long a buyer has to dispute a usage note before it counts as accepted.
     fixed NoteDeadline note_deadline: Millis = Millis(60_000), 1, TIME_MAX;
-    /// How much time of each unit one note may add to what was accepted before.
+    /// How much time of each unit notes may add to what the buyer accepted by word.
     fixed NoteSpan note_span: Millis = Millis(300_000), 1, TIME_MAX;
     /// After so many notes in a row that the buyer did not answer, the lease ends.
-    fixed SilentNotesMax silent_notes_max: u8 = 3, 1, u8::MAX.into();
-    /// How long a buyer has to begin or to end a lease once its provider said that it is ready.
+    fixed SilentNotesMax silent_notes_max: u8 = 2, 1, u8::MAX.into();
+    /// How long a buyer has to say that it works, or to end a lease, once its provider said that it is
+    /// ready.
     fixed ReserveWait reserve_wait: Millis = Millis(60_000), 1, TIME_MAX;
-    /// What part of the price of the time it was held a lease costs that was neither.
+    /// The least part of its price that a second costs in which a device is held and not used.
     fixed Reserve reserve: Permille = Permille(100), 0, 1_000;
+    /// How much time of each unit may be noted before the buyer said that the work began.
+    fixed NoteUnstarted note_unstarted: Millis = Millis(2_000), 0, TIME_MAX;
+    /// What two accounts must have settled with each other for a step of their reputations.
+    fixed ReputationStep reputation_step: Credits = Credits(100_000), 1, u64::MAX;
     /// How long after its last lease a provider's stake stays.
     fixed StakeHold stake_hold: Millis = Millis(3_600_000), 0, TIME_MAX;
     /// What part of the stake a proven fault costs.

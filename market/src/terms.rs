@@ -14,7 +14,7 @@ use crate::class::Resources;
 use crate::ids::{Slot, TermsId};
 use crate::order::{Ask, Bid, Limit, SpotPrice, Term};
 use crate::predicate::{Accepts, Wants};
-use crate::units::{Millis, Price, Units};
+use crate::units::{Millis, Permille, Price, Units};
 
 /// What an ask says beyond device, price and quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,7 @@ pub(crate) struct AskTerms {
     pub duration_max: Millis,
     pub notice: Millis,
     pub spot: SpotTerms,
+    pub idle: Permille,
     pub accepts: Accepts,
 }
 
@@ -59,7 +60,10 @@ pub(crate) struct BidTerms {
 impl Ord for AskTerms {
     /// Any order will do to find them again; the numbers that differ most come first.
     fn cmp(&self, other: &Self) -> Ordering {
-        let numbers = |it: &Self| (it.notice, it.duration_max, it.duration_min, it.capacity);
+        let numbers = |it: &Self| {
+            let times = (it.notice, it.duration_max, it.duration_min);
+            (times, it.capacity, it.idle)
+        };
         let first = numbers(self).cmp(&numbers(other));
         first
             .then_with(|| self.resources.cmp(&other.resources))
@@ -158,6 +162,7 @@ impl Terms for AskTerms {
             duration_max: ask.duration_max,
             notice: ask.notice,
             spot: SpotTerms::of(ask),
+            idle: ask.idle,
             accepts: ask.accepts.clone(),
         }
     }
@@ -170,6 +175,7 @@ impl Terms for AskTerms {
             && self.notice == ask.notice
             && self.spot.prices == ask.spot
             && (ask.spot.is_empty() || ask.limit == Limit::Price(self.spot.limit))
+            && self.idle == ask.idle
             && self.accepts == ask.accepts
     }
 

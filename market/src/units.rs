@@ -150,6 +150,13 @@ impl Price {
 }
 
 impl DeviceMicros {
+    /// A part of it, rounded up; no more than the whole.
+    pub fn part(self, part: Permille) -> Self {
+        let product = u128::from(self.0) * u128::from(part.0.min(1_000));
+        let part = divided(product, 1_000, Rounding::Up);
+        Self(part.expect("a part is no more than the whole").0)
+    }
+
     /// `quantity` devices for `span`, held at the greatest when it overflows.
     pub fn of(quantity: Units, span: Millis) -> Self {
         Self(

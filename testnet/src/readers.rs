@@ -219,6 +219,7 @@ fn ask() -> Ask {
         duration_max: Millis(3_600_000),
         notice: Millis(0),
         spot: Vec::new(),
+        idle: Permille(0),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
     }

@@ -137,6 +137,7 @@ impl Exchange {
             duration_max: terms.duration_max,
             notice: terms.notice,
             spot: terms.spot.prices,
+            idle: terms.idle,
             accepts: terms.accepts,
             tif: TimeInForce::until(order.detail.expires),
         }

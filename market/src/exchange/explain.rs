@@ -53,6 +53,9 @@ pub struct Listing {
     /// What spot leases cost by their notice; see [`SpotPrice`].
     #[serde(default)]
     pub spot: Vec<SpotPrice>,
+    /// What part of its price a second costs in which the device is held and not used.
+    #[serde(default)]
+    pub idle: Permille,
     /// Who may buy.
     pub accepts: Accepts,
     /// The lease of which this is the rest, where a buyer resells it.
@@ -144,6 +147,7 @@ impl Exchange {
                 Some(_) => Vec::new(),
                 None => terms.spot.prices,
             },
+            idle: terms.idle.clamp(self.rules.reserve, Permille(1_000)),
             accepts: terms.accepts,
             resale,
         }

@@ -6,7 +6,7 @@ use crate::ids::{DeviceId, LeaseId, OrderId, Slot, TermsId, TradeId};
 use crate::lease::{CloseReason, Lease, LeaseState, Parties};
 use crate::order::{Side, Term, Trade};
 use crate::refusal::Refusal;
-use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
+use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Units};
 
 use super::bid::LiveBid;
 use super::{Context, Exchange, Timer, spot_key};
@@ -95,8 +95,12 @@ impl Exchange {
             notice: opening.notice,
             fee_basis_points: self.rules.fee_basis_points,
             work_started: false,
+            idle: ask_terms.idle.clamp(self.rules.reserve, Permille(1_000)),
             reserved_until: None,
+            claimed: false,
+            refused: DeviceMicros(0),
             accepted: DeviceMicros(0),
+            agreed: DeviceMicros(0),
             silent_notes: 0,
             note: None,
             duration_max: ask_terms.duration_max,
@@ -279,7 +283,10 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let lease = self.sold_lease(context, id)?;
         assert_eq!(lease.parties.provider, context.slot, "the provider speaks");
-        self.ledger.get_mut(context.slot).reputation.on_gave_up();
+        let (buyer, step) = (lease.buyer, self.rules.reputation_step);
+        let provider = self.ledger.get_mut(context.slot);
+        let steps = provider.dealings.steps(buyer, step);
+        provider.reputation.on_gave_up(steps);
         Ok(self.close_on_accepted(id, CloseReason::GaveUp, context.events))
     }
 

@@ -1,8 +1,8 @@
 //! Usage notes: what a provider says a lease has used, and what its buyer answers or leaves unsaid.
 //!
-//! Silence pays only for work whose beginning the buyer has signed: who sold and did nothing has
-//! no note. How a lease is begun, and what it costs to hold a device and not begin, is in
-//! `reserve`.
+//! Silence pays for work whose beginning the buyer has signed, and before that for the rule's few
+//! seconds, so that short work is paid whose buyer took the result and is gone. How a lease is
+//! begun, and what it costs to hold a device and not use it, is in `reserve`.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -23,7 +23,8 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let lease = self.open_lease(id)?;
         must_be_provider(lease, context)?;
-        if !lease.work_started {
+        let possible = lease.usage_notable(self.now, &self.rules);
+        if !lease.work_started && lease.accepted >= possible {
             return Err(Refusal::WorkUnstarted { lease: id });
         }
         if let Some(Note { accepted_at, .. }) = lease.note {
@@ -38,7 +39,6 @@ impl Exchange {
                 accepted: lease.accepted,
             });
         }
-        let possible = lease.usage_notable(self.now, self.rules.note_span);
         if usage > possible {
             return Err(Refusal::UsageOver {
                 claimed: usage,
@@ -46,8 +46,15 @@ impl Exchange {
             });
         }
         self.check_note_time(lease)?;
-        let accepted_at = self.now.after(self.rules.note_deadline);
         assert!(usage > lease.accepted, "a note says more than the last");
+        if let LeaseState::Due { reason, .. } = lease.state {
+            self.lease_mut(id).claimed = true;
+            if reason == CloseReason::Disputed {
+                self.lease_mut(id).refused = usage;
+                return Ok(self.close_on_accepted(id, reason, context.events));
+            }
+        }
+        let accepted_at = self.now.after(self.rules.note_deadline);
         assert!(accepted_at >= self.now, "the buyer has time to answer");
         self.set_note(id, Some(Note { usage, accepted_at }));
         self.put_off_closing(id, accepted_at);
@@ -86,7 +93,7 @@ impl Exchange {
         self.set_note(id, None);
         let lease = self.lease_mut(id);
         assert!(usage > lease.accepted, "what is accepted only grows");
-        lease.accepted = usage;
+        (lease.accepted, lease.agreed) = (usage, usage);
         lease.silent_notes = 0;
         self.tell_note(id, usage, NoteState::Accepted, context.events);
         Ok(Acceptance::NoteAccepted)
@@ -114,11 +121,40 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let lease = self.open_lease(id)?;
         must_be_buyer(lease, context)?;
-        let provider = lease.parties.provider;
+        let (provider, note, state) = (lease.parties.provider, lease.note, lease.state);
         assert!(provider != context.slot, "nobody trades with itself");
+        if let LeaseState::Due {
+            ended,
+            reason: CloseReason::Disputed,
+            ..
+        } = state
+        {
+            return Ok(Acceptance::Ending { at: ended });
+        }
         self.ledger.get_mut(provider).reputation.on_disputed();
         self.ledger.get_mut(context.slot).reputation.on_disputed();
-        Ok(self.close_on_accepted(id, CloseReason::Disputed, context.events))
+        if let Some(note) = note {
+            let lease = self.lease_mut(id);
+            (lease.claimed, lease.refused) = (true, note.usage);
+            return Ok(self.close_on_accepted(id, CloseReason::Disputed, context.events));
+        }
+        match state {
+            LeaseState::Due { ended, until, .. } => {
+                self.lease_mut(id).state = LeaseState::Due {
+                    ended,
+                    until,
+                    reason: CloseReason::Disputed,
+                };
+                Ok(Acceptance::Ending { at: ended })
+            }
+            LeaseState::Active | LeaseState::Ending { .. } => {
+                self.end_lease(id, CloseReason::Disputed, context.events);
+                Ok(Acceptance::Ending { at: self.now })
+            }
+            LeaseState::Waiting { .. } | LeaseState::Closed { .. } => {
+                Ok(self.close_on_accepted(id, CloseReason::Disputed, context.events))
+            }
+        }
     }
 
     pub(super) fn set_note(&mut self, id: LeaseId, note: Option<Note>) {

@@ -1,19 +1,18 @@
-//! The beginning of work, and what it costs to hold a device without beginning.
+//! The beginning of work, and what it costs to hold a device without using it.
 //!
-//! A provider that is ready and hears nothing says so in the log. The buyer then has the rule's
-//! time to begin or to end the lease; if it does neither the lease closes, and a part of its price
-//! for the time it was held is the provider's.
+//! A provider that is ready and sees no work says so in the log, before the work has begun or
+//! after. The buyer then has the rule's time to say that it works or to end the lease; if it does
+//! neither the market ends it. Time in which the device was held and not used costs a part of its
+//! price that the lease states, where its provider claims it: who was not there claims nothing.
 
 use crate::command::Acceptance;
 use crate::event::Event;
 use crate::ids::LeaseId;
 use crate::lease::{CloseReason, Lease, LeaseState};
-use crate::receipt::ReceiptBody;
 use crate::refusal::Refusal;
-use crate::units::{DeviceMicros, Rounding, divided};
+use crate::units::Millis;
 
 use super::leases::{must_be_buyer, must_be_provider};
-use super::settle::Payment;
 use super::{Context, Exchange, Timer};
 
 impl Exchange {
@@ -25,9 +24,9 @@ impl Exchange {
         let lease = self.open_lease(id)?;
         must_be_buyer(lease, context)?;
         check_begun(lease)?;
-        if !lease.work_started {
-            let (buyer, provider) = (lease.buyer, lease.provider);
-            self.drop_reserve(id);
+        let (is_new, buyer, provider) = (!lease.work_started, lease.buyer, lease.provider);
+        self.drop_reserve(id);
+        if is_new {
             self.lease_mut(id).work_started = true;
             context.events.push(Event::WorkStarted {
                 lease: id,
@@ -43,11 +42,11 @@ impl Exchange {
         context: &mut Context<'_>,
         id: LeaseId,
     ) -> Result<Acceptance, Refusal> {
-        let lease = self.running_lease(id)?;
+        let lease = self.open_lease(id)?;
         must_be_provider(lease, context)?;
         check_begun(lease)?;
-        if lease.work_started {
-            return Err(Refusal::WorkStarted { lease: id });
+        if let LeaseState::Due { until, reason, .. } = lease.state {
+            return Ok(self.claim_idle(id, (until, reason), context.events));
         }
         if let Some(until) = lease.reserved_until {
             return Ok(Acceptance::Ready { until });
@@ -66,17 +65,33 @@ impl Exchange {
         Ok(Acceptance::Ready { until })
     }
 
-    /// The buyer neither began nor gave up: it pays for the time it held the device.
-    pub(super) fn close_unused(&mut self, id: LeaseId, events: &mut Vec<Event>) {
-        let lease = &self.leases[&id];
-        assert!(!lease.work_started, "what was begun is noted");
-        let held = DeviceMicros::of(lease.quantity, self.now.since(lease.start));
-        let part = u128::from(held.0) * u128::from(self.rules.reserve.0);
-        let part = divided(part, 1_000, Rounding::Up);
-        let usage = DeviceMicros(part.expect("a part is no more than the whole").0);
-        let due = ReceiptBody::due(lease.price, usage);
-        let amount = due.map_or(lease.escrow, |due| due.min(lease.escrow));
-        self.close(id, CloseReason::Unused, Payment { amount, usage }, events);
+    /// The provider claims nothing but the time in which its device was held. A note that is open is
+    /// answered first.
+    fn claim_idle(
+        &mut self,
+        id: LeaseId,
+        (until, reason): (Millis, CloseReason),
+        events: &mut Vec<Event>,
+    ) -> Acceptance {
+        let lease = self.lease_mut(id);
+        lease.claimed = true;
+        match lease.note {
+            Some(_) => Acceptance::Ready { until },
+            None => self.close_on_accepted(id, reason, events),
+        }
+    }
+
+    /// The buyer neither said that it works nor ended the lease: it pays for the time it held the
+    /// device. Of work that has begun the provider may still note what is left.
+    pub(super) fn end_unused(&mut self, id: LeaseId, events: &mut Vec<Event>) {
+        let lease = self.lease_mut(id);
+        lease.claimed = true;
+        match lease.work_started {
+            true => self.end_lease(id, CloseReason::Unused, events),
+            false => {
+                self.close_on_accepted(id, CloseReason::Unused, events);
+            }
+        }
     }
 
     /// Nothing is owed for holding the device any more.

@@ -2,11 +2,12 @@
 
 use crate::command::Acceptance;
 use crate::event::Event;
-use crate::ids::{LeaseId, Slot};
+use crate::ids::{AccountKey, LeaseId, Slot};
 use crate::lease::{CloseReason, Lease, LeaseState, Parties};
 use crate::receipt::{Receipt, ReceiptBody};
 use crate::refusal::Refusal;
-use crate::units::{Credits, DeviceMicros};
+use crate::reputation::Speed;
+use crate::units::{Credits, DeviceMicros, Millis};
 
 use super::{Context, Exchange, Timer};
 
@@ -26,17 +27,13 @@ impl Exchange {
         let lease = self.open_lease(body.lease)?;
         check_against(lease, body)?;
         let parties = lease.parties;
-        self.ledger
-            .get_mut(parties.provider)
-            .reputation
-            .on_settled(is_slow(body));
-        self.ledger
-            .get_mut(parties.buyer)
-            .reputation
-            .on_settled(false);
+        let (buyer, provider) = (lease.buyer, lease.provider);
+        self.judge((parties.provider, buyer), speed(body), body.amount);
+        self.judge((parties.buyer, provider), Speed::AsStated, body.amount);
         let payment = Payment {
             amount: body.amount,
-            usage: body.usage,
+            usage: body.charged(),
+            forfeit: Credits::ZERO,
         };
         assert!(
             payment.usage.0 > 0 || payment.amount.0 == 0,
@@ -45,22 +42,24 @@ impl Exchange {
         Ok(self.close(body.lease, CloseReason::Receipt, payment, context.events))
     }
 
-    /// Closes a lease without a receipt: what was accepted is paid, the rest goes back.
+    /// A receipt moves the reputation of an account by what it has settled with the other one.
+    fn judge(&mut self, (of, with): (Slot, AccountKey), speed: Speed, paid: Credits) {
+        let step = self.rules.reputation_step;
+        let account = self.ledger.get_mut(of);
+        let steps = account.dealings.settle(with, speed, paid, step);
+        account.reputation.on_settled(speed, steps);
+    }
+
+    /// Closes a lease without a receipt: what was accepted is paid, and where its provider claims
+    /// it the time in which its device was held. The rest goes back.
     pub(super) fn close_on_accepted(
         &mut self,
         id: LeaseId,
         reason: CloseReason,
         events: &mut Vec<Event>,
     ) -> Acceptance {
-        let lease = &self.leases[&id];
-        let (usage, escrow, provider) = (lease.accepted, lease.escrow, lease.parties.provider);
-        let due = ReceiptBody::due(lease.price, usage);
-        let amount = due.map_or(escrow, |due| due.min(escrow));
-        assert!(amount <= escrow, "never more is paid than was held");
-        if reason == CloseReason::Deadline && lease.work_started && usage.0 == 0 {
-            self.ledger.get_mut(provider).reputation.on_idle();
-        }
-        self.close(id, reason, Payment { amount, usage }, events)
+        let payment = unsigned_payment(&self.leases[&id], self.now);
+        self.close(id, reason, payment, events)
     }
 
     pub(super) fn close(
@@ -82,11 +81,16 @@ impl Exchange {
         let now = self.now;
         let lease = self.leases.get_mut(id).expect("the lease is known");
         let escrow = std::mem::take(&mut lease.escrow);
-        assert!(payment.amount <= escrow, "never more is paid than was held");
-        lease.cost = payment.amount;
+        let cost = payment.amount.plus(payment.forfeit);
+        assert!(cost <= escrow, "never more is paid than was held");
+        lease.cost = cost;
         let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
-        let refunded = escrow.minus(payment.amount);
+        let refunded = escrow.minus(cost);
         let (paid, fee) = self.pay_out(id, payment);
+        let (payer, payee) = (parties.buyer, parties.provider);
+        let forfeit = self.ledger.pay(payer, payee, payment.forfeit, WHOLE);
+        assert_eq!(forfeit, payment.forfeit, "nobody but the market has it");
+        let fee = fee.plus(forfeit);
         assert!(!self.leases[&id].is_closed(), "a lease is closed once");
         self.ledger.release(parties.buyer, refunded);
         self.lease_mut(id).state = LeaseState::Closed {
@@ -130,7 +134,7 @@ impl Exchange {
         let Parties {
             buyer, provider, ..
         } = lease.parties;
-        let Payment { amount, usage } = payment;
+        let Payment { amount, usage, .. } = payment;
         let Some(resale) = &mut lease.resale else {
             let fee = self.ledger.pay(buyer, provider, amount, share);
             return (amount.minus(fee), fee);
@@ -185,8 +189,39 @@ impl Exchange {
 /// What a closed lease costs, and for how much device time.
 #[derive(Clone, Copy)]
 pub(super) struct Payment {
+    /// What is paid for device time.
     pub amount: Credits,
+    /// That device time, as it counts at the full price.
     pub usage: DeviceMicros,
+    /// What the buyer pays to the market for work that it refused.
+    pub forfeit: Credits,
+}
+
+/// All of an amount, as a market's share.
+const WHOLE: u16 = 10_000;
+
+/// What a lease costs that no receipt closes. Work that was refused costs its buyer what its
+/// provider states, so that nobody gains by refusing; the provider has no more of it than the price
+/// of a device that is held, so that nobody gains by work that is wrong.
+fn unsigned_payment(lease: &Lease, now: Millis) -> Payment {
+    let held = lease.usage_possible(now);
+    let idle = match lease.claimed {
+        true => lease.idle_counts(DeviceMicros(held.0.saturating_sub(lease.agreed.0))),
+        false => DeviceMicros(0),
+    };
+    // Beyond what the buyer accepted by word, silence pays notes or the idle price: not both.
+    let usage = DeviceMicros(lease.agreed.0.saturating_add(idle.0)).max(lease.accepted);
+    let due = |usage| {
+        let due = ReceiptBody::due(lease.price, usage);
+        due.map_or(lease.escrow, |due| due.min(lease.escrow))
+    };
+    let amount = due(usage);
+    let forfeit = due(usage.max(lease.refused)).minus(amount);
+    Payment {
+        amount,
+        usage,
+        forfeit,
+    }
 }
 
 /// Whether a receipt that is valid by itself is for this lease and within it.
@@ -200,7 +235,8 @@ fn check_against(lease: &Lease, body: &ReceiptBody) -> Result<(), Refusal> {
             provider,
         });
     }
-    if body.job != lease.job || body.class != lease.class || body.model != lease.model {
+    let is_same = body.job == lease.job && body.class == lease.class && body.model == lease.model;
+    if !is_same || body.idle_part != lease.idle {
         return Err(Refusal::ReceiptTerms { lease: id });
     }
     if body.price != lease.price {
@@ -211,11 +247,9 @@ fn check_against(lease: &Lease, body: &ReceiptBody) -> Result<(), Refusal> {
         });
     }
     let possible = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
-    if body.usage > possible {
-        return Err(Refusal::UsageOver {
-            claimed: body.usage,
-            possible,
-        });
+    let claimed = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
+    if claimed > possible {
+        return Err(Refusal::UsageOver { claimed, possible });
     }
     if body.amount > lease.escrow {
         return Err(Refusal::ReceiptOver {
@@ -227,7 +261,11 @@ fn check_against(lease: &Lease, body: &ReceiptBody) -> Result<(), Refusal> {
 }
 
 /// Whether less than 80 % of the advertised speed was delivered; unmeasured is not slow.
-fn is_slow(body: &ReceiptBody) -> bool {
+fn speed(body: &ReceiptBody) -> Speed {
     let delivered = u128::from(body.delivered_mega_ops) * 10;
-    delivered != 0 && delivered < u128::from(body.declared_mega_ops) * 8
+    let is_slow = delivered != 0 && delivered < u128::from(body.declared_mega_ops) * 8;
+    match is_slow {
+        true => Speed::Slow,
+        false => Speed::AsStated,
+    }
 }

@@ -3,10 +3,13 @@
 //! The only fault that is proven by what is signed, and needs no judge, is contradiction: two
 //! receipts of one lease, both signed by its provider, that name unlike outputs for the same graph
 //! and inputs. So a provider signs one receipt for one run.
+//!
+//! The two receipts prove it alone: a lease that the market has forgotten, however many others were
+//! closed to that end, costs its provider the stake like any other.
 
 use crate::command::Acceptance;
 use crate::event::{Event, MoveReason};
-use crate::ids::{LeaseId, Slot};
+use crate::ids::Slot;
 use crate::lease::{Lease, LeaseState};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
@@ -58,47 +61,57 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let [first, second] = pair;
         let id = first.body.lease;
-        let lease = self
-            .leases
-            .get(id)
-            .ok_or(Refusal::LeaseUnknown { lease: id })?;
-        if lease.faulted {
-            return Err(Refusal::FaultKnown { lease: id });
+        if id.0 > self.trades_made {
+            return Err(Refusal::LeaseUnknown { lease: id });
         }
+        let lease = self.leases.get(id);
+        let account = lease.map_or(first.body.provider, |lease| lease.provider);
         let of_lease = |one: &Receipt| {
-            one.body.market == self.market
-                && one.body.lease == id
-                && one.body.provider == lease.provider
+            let body = &one.body;
+            (body.market, body.lease, body.provider) == (self.market, id, account)
         };
         if !of_lease(first) || !of_lease(second) || !contradict(first, second) {
             return Err(Refusal::FaultNone { lease: id });
         }
         // Who had nothing left may have made room for others since the lease was closed.
-        let account = lease.provider;
         let guilty = self.ledger.slot(account);
         let guilty = guilty.ok_or(Refusal::AccountUnknown { account })?;
-        Ok(self.punish(id, guilty, context.events))
+        // Of leases that are forgotten one number is kept, so they are proven in their order.
+        let is_known = match lease {
+            Some(lease) => lease.faulted,
+            None => self.ledger.get(guilty).faulted >= Some(id),
+        };
+        if is_known {
+            return Err(Refusal::FaultKnown { lease: id });
+        }
+        Ok(self.punish(first, guilty, context.events))
     }
 
-    fn punish(&mut self, id: LeaseId, guilty: Slot, events: &mut Vec<Event>) -> Acceptance {
-        let lease = &self.leases[&id];
-        let (buyer, provider) = (lease.buyer, lease.provider);
-        let harmed = self.ledger.slot(buyer);
+    fn punish(&mut self, receipt: &Receipt, guilty: Slot, events: &mut Vec<Event>) -> Acceptance {
+        let (id, provider) = (receipt.body.lease, receipt.body.provider);
+        // A buyer is compensated by what the market knows of its lease, not by what is claimed.
+        let lease = self.leases.get(id);
+        let buyer = lease.map_or(receipt.body.buyer, |lease| lease.buyer);
+        let cost = lease.map_or(Credits::ZERO, cost_to_buyer);
+        let harmed = self.ledger.slot(buyer).filter(|harmed| *harmed != guilty);
         let stake = self.ledger.get(guilty).stake;
         let product = u128::from(stake.0) * u128::from(self.rules.slash.0);
         let slashed = divided(product, 1_000, Rounding::Up);
         let slashed = slashed.expect("a part is no more than the whole");
         let compensated = match harmed {
-            Some(_) => slashed.min(cost_to_buyer(lease)),
+            Some(_) => slashed.min(cost),
             None => Credits::ZERO,
         };
         assert!(slashed <= stake, "no more is lost than is at stake");
         let fees = slashed.minus(compensated);
         self.ledger.slash(guilty, harmed, compensated, fees);
-        self.ledger.get_mut(guilty).reputation.on_fault();
-        let lease = self.lease_mut(id);
-        assert!(!lease.faulted, "a fault is proven once");
-        lease.faulted = true;
+        let account = self.ledger.get_mut(guilty);
+        account.reputation.on_fault();
+        account.faulted = account.faulted.max(Some(id));
+        if let Some(lease) = self.leases.get_mut(id) {
+            assert!(!lease.faulted, "a fault is proven once");
+            lease.faulted = true;
+        }
         assert!(
             compensated <= slashed,
             "the buyer gets a part of what was lost"

@@ -30,7 +30,7 @@ impl Exchange {
                 self.drop_order(id, OrderEnd::Expired, events);
             }
             Timer::Note(id) => self.accept_silently(id, events),
-            Timer::Reserve(id) => self.close_unused(id, events),
+            Timer::Reserve(id) => self.end_unused(id, events),
             Timer::LeaseEnds(id) => {
                 let reason = self.end_reason(id);
                 debug_assert!(self.leases[&id].ends() <= self.now, "its time is over");

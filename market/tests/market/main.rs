@@ -4,6 +4,7 @@
 
 mod bytes;
 mod crowd;
+mod harm;
 mod naive;
 mod quotes;
 mod refusals;

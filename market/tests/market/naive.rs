@@ -20,6 +20,8 @@ pub struct Purse {
     pub escrow: u64,
     pub stake: u64,
     pub score: u16,
+    /// What was settled with each other account, as was stated and slowly.
+    pub dealings: BTreeMap<usize, [u64; 2]>,
     pub last_closed: u64,
     pub used: BTreeSet<u64>,
     pub frozen: Option<Name>,
@@ -61,8 +63,12 @@ pub struct Rent {
     pub deadline: u64,
     pub term: Term,
     pub started: bool,
+    pub idle: u64,
     pub reserved: Option<u64>,
+    pub claimed: bool,
+    pub refused: u64,
     pub accepted: u64,
+    pub agreed: u64,
     pub silent: u8,
     pub note: Option<(u64, u64)>,
     pub state: LeaseState,
@@ -116,6 +122,7 @@ impl Naive {
             escrow: 0,
             stake: 0,
             score: 500,
+            dealings: BTreeMap::new(),
             last_closed: 0,
             used: BTreeSet::new(),
             frozen: None,
@@ -271,6 +278,7 @@ impl Naive {
             escrow: 0,
             stake: 0,
             score: 500,
+            dealings: BTreeMap::new(),
             last_closed: 0,
             used: BTreeSet::new(),
             frozen: None,
@@ -610,7 +618,7 @@ impl Naive {
             self.now = self.now.max(at);
             self.telling(|naive| match kind {
                 0 => naive.accept_silently(id),
-                1 => naive.close_unused(id),
+                1 => naive.end_unused(id),
                 2 => naive.end_by_time(id),
                 3 => naive.close_by_time(id),
                 4 => naive.drop_order(id, OrderEnd::Expired),
@@ -624,7 +632,7 @@ impl Naive {
         let mut due = Vec::new();
         for rent in &self.rents {
             due.extend(rent.note.map(|(_, at)| (at, 0, rent.id)));
-            let reserved = rent.reserved.filter(|_| rent.running() && !rent.started);
+            let reserved = rent.reserved.filter(|_| rent.running());
             due.extend(reserved.map(|at| (at, 1, rent.id)));
             match rent.state {
                 LeaseState::Active => due.push((rent.deadline, 2, rent.id)),
@@ -644,14 +652,23 @@ impl Naive {
         due.into_iter().min()
     }
 
-    fn rise(&mut self, who: usize) {
-        let score = &mut self.purses[who].score;
-        *score += (1_000 - *score).div_ceil(16);
+    /// How many steps two accounts have settled: four at most.
+    fn steps(&self, sum: u64) -> u64 {
+        (sum / self.rules.reputation_step.0).min(4)
     }
 
-    fn fall(&mut self, who: usize, part: u16) {
-        let score = &mut self.purses[who].score;
-        *score -= score.div_ceil(part);
+    fn judge(&mut self, who: usize, with: usize, slow: bool, paid: u64) {
+        let dealing = self.purses[who].dealings.entry(with).or_default();
+        let before = dealing[usize::from(slow)];
+        let after = (before + paid).min(4 * self.rules.reputation_step.0);
+        dealing[usize::from(slow)] = after;
+        for _ in self.steps(before)..self.steps(after) {
+            let score = &mut self.purses[who].score;
+            match slow {
+                true => *score -= score.div_ceil(8),
+                false => *score += (1_000 - *score).div_ceil(16),
+            }
+        }
     }
 }
 

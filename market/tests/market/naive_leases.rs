@@ -90,6 +90,7 @@ impl Naive {
             return Err(Refusal::LeaseWaits { lease: id, until });
         }
         self.rent_mut(id.0).started = true;
+        self.rent_mut(id.0).reserved = None;
         if !rent.started {
             let (lease, buyer, provider) = self.parties(id.0);
             self.events.push(Event::WorkStarted {
@@ -102,13 +103,17 @@ impl Naive {
     }
 
     pub fn state_ready(&mut self, who: usize, id: LeaseId) -> Done {
-        let rent = self.not_ended(id)?;
+        let rent = self.open_rent(id)?;
         self.must_provide(who, &rent)?;
         if let LeaseState::Waiting { until, .. } = rent.state {
             return Err(Refusal::LeaseWaits { lease: id, until });
         }
-        if rent.started {
-            return Err(Refusal::WorkStarted { lease: id });
+        if let LeaseState::Due { until, reason, .. } = rent.state {
+            self.rent_mut(id.0).claimed = true;
+            return Ok(match rent.note {
+                Some(_) => Acceptance::Ready { until },
+                None => self.close_accepted(id.0, reason),
+            });
         }
         let at = (self.now + self.rules.reserve_wait.0).min(rent.ends());
         let until = Millis(rent.reserved.unwrap_or(at));
@@ -125,19 +130,28 @@ impl Naive {
         Ok(Acceptance::Ready { until })
     }
 
-    /// A tenth of the price, say, for the time the device was held.
-    pub fn close_unused(&mut self, id: u64) {
-        let rent = self.rent(id).clone();
-        let held = (self.now - rent.start) * 1_000 * u64::from(rent.quantity);
-        let usage = ceil(u128::from(held) * u128::from(self.rules.reserve.0), 1_000);
-        let amount = due(rent.price, usage).min(rent.escrow);
-        self.close(id, CloseReason::Unused, amount, usage);
+    /// Nobody says that there is work.
+    pub fn end_unused(&mut self, id: u64) {
+        self.rent_mut(id).claimed = true;
+        match self.rent(id).started {
+            true => self.end(id, CloseReason::Unused),
+            false => {
+                self.close_accepted(id, CloseReason::Unused);
+            }
+        }
     }
 
     pub fn note(&mut self, who: usize, id: LeaseId, usage: u64) -> Done {
         let rent = self.open_rent(id)?;
         self.must_provide(who, &rent)?;
-        if !rent.started {
+        let elapsed = self.now.min(rent.ends()).saturating_sub(rent.start);
+        let units = u64::from(rent.quantity);
+        let step = match rent.started {
+            true => rent.agreed + self.rules.note_span.0 * 1_000 * units,
+            false => self.rules.note_unstarted.0 * 1_000 * units,
+        };
+        let possible = DeviceMicros((elapsed * 1_000 * units).min(step));
+        if !rent.started && rent.accepted >= possible.0 {
             return Err(Refusal::WorkUnstarted { lease: id });
         }
         if let Some((_, at)) = rent.note {
@@ -151,10 +165,6 @@ impl Naive {
             let accepted = DeviceMicros(rent.accepted);
             return Err(Refusal::UsageStale { claimed, accepted });
         }
-        let elapsed = self.now.min(rent.ends()).saturating_sub(rent.start);
-        let units = u64::from(rent.quantity);
-        let step = rent.accepted + self.rules.note_span.0 * 1_000 * units;
-        let possible = DeviceMicros((elapsed * 1_000 * units).min(step));
         if claimed > possible {
             return Err(Refusal::UsageOver { claimed, possible });
         }
@@ -167,6 +177,14 @@ impl Naive {
             });
         }
         let at = self.now + self.rules.note_deadline.0;
+        let rent = self.rent_mut(id.0);
+        if let LeaseState::Due { reason, .. } = rent.state {
+            rent.claimed = true;
+            if reason == CloseReason::Disputed {
+                rent.refused = usage;
+                return Ok(self.close_accepted(id.0, reason));
+            }
+        }
         let rent = self.rent_mut(id.0);
         rent.note = Some((usage, at));
         if let LeaseState::Due { until, .. } = &mut rent.state {
@@ -187,7 +205,7 @@ impl Naive {
             return Err(Refusal::NoteDiffers { noted, accepted });
         }
         let rent = self.rent_mut(id.0);
-        (rent.note, rent.accepted, rent.silent) = (None, usage, 0);
+        (rent.note, rent.accepted, rent.agreed, rent.silent) = (None, usage, usage, 0);
         self.tell_note(id.0, usage, NoteState::Accepted);
         Ok(Acceptance::NoteAccepted)
     }
@@ -207,9 +225,33 @@ impl Naive {
     pub fn dispute(&mut self, who: usize, id: LeaseId) -> Done {
         let rent = self.open_rent(id)?;
         self.must_buy(who, &rent)?;
-        self.fall(rent.provider, 16);
-        self.fall(who, 16);
-        Ok(self.close_accepted(id.0, CloseReason::Disputed))
+        let disputed = CloseReason::Disputed;
+        match rent.state {
+            LeaseState::Due { ended, reason, .. } if reason == disputed => {
+                return Ok(Acceptance::Ending { at: ended });
+            }
+            _ => {}
+        }
+        if let Some((usage, _)) = rent.note {
+            let rent = self.rent_mut(id.0);
+            (rent.claimed, rent.refused) = (true, usage);
+            return Ok(self.close_accepted(id.0, disputed));
+        }
+        match rent.state {
+            LeaseState::Waiting { .. } => return Ok(self.close_accepted(id.0, disputed)),
+            LeaseState::Due { ended, until, .. } => {
+                let reason = disputed;
+                self.rent_mut(id.0).state = LeaseState::Due {
+                    ended,
+                    until,
+                    reason,
+                };
+                return Ok(Acceptance::Ending { at: ended });
+            }
+            _ => self.end(id.0, disputed),
+        }
+        let at = Millis(self.now);
+        Ok(Acceptance::Ending { at })
     }
 
     pub fn end_early(&mut self, who: usize, id: LeaseId) -> Done {
@@ -227,7 +269,14 @@ impl Naive {
     pub fn give_up(&mut self, who: usize, id: LeaseId) -> Done {
         let rent = self.not_ended(id)?;
         self.must_provide(who, &rent)?;
-        self.fall(who, 4);
+        let [stated, slow] = self.purses[who]
+            .dealings
+            .get(&rent.buyer)
+            .copied()
+            .unwrap_or_default();
+        let steps = self.steps(stated + slow);
+        let score = &mut self.purses[who].score;
+        *score -= (u64::from(score.div_ceil(4)) * steps / 4) as u16;
         Ok(self.close_accepted(id.0, CloseReason::GaveUp))
     }
 
@@ -329,14 +378,27 @@ impl Naive {
 
     fn close_accepted(&mut self, id: u64, reason: CloseReason) -> Acceptance {
         let rent = self.rent(id).clone();
-        if reason == CloseReason::Deadline && rent.started && rent.accepted == 0 {
-            self.fall(rent.provider, 8);
-        }
-        let amount = due(rent.price, rent.accepted).min(rent.escrow);
-        self.close(id, reason, amount, rent.accepted)
+        let held = self.now.min(rent.ends()).saturating_sub(rent.start);
+        let held = held * 1_000 * u64::from(rent.quantity);
+        let idle = match rent.claimed {
+            true => held.saturating_sub(rent.agreed),
+            false => 0,
+        };
+        let idle = ceil(u128::from(idle) * u128::from(rent.idle), 1_000);
+        let usage = rent.accepted.max(rent.agreed + idle);
+        let amount = due(rent.price, usage).min(rent.escrow);
+        let lost = due(rent.price, rent.refused).min(rent.escrow);
+        let forfeit = lost.saturating_sub(amount);
+        self.close(id, reason, (amount, usage, forfeit))
     }
 
-    fn close(&mut self, id: u64, reason: CloseReason, amount: u64, usage: u64) -> Acceptance {
+    /// The forfeit is the market's.
+    fn close(
+        &mut self,
+        id: u64,
+        reason: CloseReason,
+        (amount, usage, forfeit): (u64, u64, u64),
+    ) -> Acceptance {
         self.rent_mut(id).note = None;
         match self.rent(id).state {
             LeaseState::Waiting { behind, .. } => self.rent_mut(behind.0).successor = None,
@@ -344,7 +406,7 @@ impl Naive {
             _ => {}
         }
         let rent = self.rent(id).clone();
-        let refunded = rent.escrow - amount;
+        let refunded = rent.escrow - amount - forfeit;
         let (paid, fee) = match rent.resale {
             None => {
                 let fee = self.pay(rent.buyer, rent.provider, amount);
@@ -365,11 +427,14 @@ impl Naive {
             }
         };
         self.release(rent.buyer, refunded);
+        self.purses[rent.buyer].escrow -= forfeit;
+        self.fees += forfeit;
+        let fee = fee + forfeit;
         self.purses[rent.provider].last_closed = self.now;
         let (at, paid, fee) = (Millis(self.now), Credits(paid), Credits(fee));
         let refunded = Credits(refunded);
         let rent = self.rent_mut(id);
-        (rent.escrow, rent.cost) = (0, amount);
+        (rent.escrow, rent.cost) = (0, amount + forfeit);
         rent.resale = rent.resale.map(|(seller, price, _)| (seller, price, 0));
         rent.state = LeaseState::Closed {
             at,
@@ -420,7 +485,8 @@ impl Naive {
         }
         let resources = &rent.terms.resources;
         let terms = (rent.job, resources.class(), &resources.model);
-        if (body.job, body.class, &body.model) != terms {
+        let is_same = (body.job, body.class, &body.model) == terms;
+        if !is_same || u64::from(body.idle_part.0) != rent.idle {
             return Err(Refusal::ReceiptTerms { lease });
         }
         if body.price.0 != rent.price {
@@ -431,8 +497,9 @@ impl Naive {
             });
         }
         let span = (rent.deadline - rent.start) * 1_000 * u64::from(rent.quantity);
-        if body.usage.0 > span {
-            let (claimed, possible) = (body.usage, DeviceMicros(span));
+        let claimed = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
+        if claimed.0 > span {
+            let possible = DeviceMicros(span);
             return Err(Refusal::UsageOver { claimed, possible });
         }
         if body.amount.0 > rent.escrow {
@@ -440,13 +507,12 @@ impl Naive {
             return Err(Refusal::ReceiptOver { claimed, escrow });
         }
         let slow = body.delivered_mega_ops * 10 < body.declared_mega_ops * 8;
-        if slow && body.delivered_mega_ops != 0 {
-            self.fall(rent.provider, 8);
-        } else {
-            self.rise(rent.provider);
-        }
-        self.rise(rent.buyer);
-        Ok(self.close(rent.id, CloseReason::Receipt, body.amount.0, body.usage.0))
+        let slow = slow && body.delivered_mega_ops != 0;
+        self.judge(rent.provider, rent.buyer, slow, body.amount.0);
+        self.judge(rent.buyer, rent.provider, false, body.amount.0);
+        let idle = ceil(u128::from(body.idle.0) * u128::from(rent.idle), 1_000);
+        let payment = (body.amount.0, body.usage.0 + idle, 0);
+        Ok(self.close(rent.id, CloseReason::Receipt, payment))
     }
 
     pub fn extend(&mut self, who: usize, id: LeaseId, by: u64) -> Done {

@@ -84,7 +84,10 @@ fn index_is_price_per_measured_work_weighted_by_units() {
 
 #[test]
 fn provider_statistics_come_from_closed_leases() {
-    let mut town = Town::with(|genesis| genesis.rules.fee_basis_points = 1_000);
+    let mut town = Town::with(|genesis| {
+        genesis.rules.fee_basis_points = 1_000;
+        genesis.rules.reputation_step = Credits(600);
+    });
     town.place(10, sell(ask(1, 300)));
     let lease = town.place(12, buy(bid(300))).1[0].lease;
     let mut slow = body(&town.exchange, lease, 2_000_000);

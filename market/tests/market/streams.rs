@@ -109,6 +109,8 @@ pub fn genesis(dice: &mut Dice) -> Genesis {
     rules.ask_deposit = Credits(dice.pick(&[0, 0, 7, 60]));
     rules.requests_max = dice.pick(&[1, 3]);
     rules.stake_hold = Millis(5_000);
+    rules.note_unstarted = Millis(dice.pick(&[0, 700, 700]));
+    rules.reputation_step = Credits(dice.pick(&[5, 60]));
     rules.deposit_cap_day = Credits(dice.pick(&[0, 0, 70]));
     rules.withdrawal_cap_day = Credits(dice.pick(&[0, 0, 50]));
     rules.slash = Permille(dice.pick(&[333, 1_000]));
@@ -208,6 +210,7 @@ impl Stream {
             duration_max: Millis(dice.pick(&[3_000, 20_000, 20_000])),
             notice: Millis(dice.pick(&[0, 500, 2_000])),
             spot,
+            idle: Permille(self.dice.pick(&[0, 0, 150, 1_000, 5_000])),
             accepts,
             limit,
             tif,
@@ -261,9 +264,12 @@ impl Stream {
         let usage = dice.below(2_000) * 5_000;
         let mut body = body(exchange, lease, usage);
         body.outputs = vec![ContentId([dice.below(2) as u8; 32])];
+        body.idle = DeviceMicros(dice.pick(&[0, 0, 1_000, 700_000]));
+        body.amount = ReceiptBody::due(body.price, body.charged()).unwrap();
         body.delivered_mega_ops = dice.pick(&[0, 79_000_000, 9_000_000]);
         match dice.below(12) {
             0 => body.amount.0 += 1,
+            3 => body.idle_part.0 += 1,
             1 => body.price.0 += 1,
             2 => body.job = JobId([8; 32]),
             _ => {}
@@ -422,7 +428,7 @@ impl Stream {
     fn fault(&mut self, exchange: &Exchange, lease: LeaseId) -> Command {
         let pair = [self.receipt(exchange, lease), self.receipt(exchange, lease)];
         match pair {
-            [Some(one), Some(other)] if self.dice.one_in(4) => {
+            [Some(one), Some(other)] if self.dice.one_in(2) => {
                 Command::ProveFault(Box::new([one, other]))
             }
             _ => Command::Register {

@@ -169,6 +169,7 @@ pub fn ask(device: u64, price: u64) -> Ask {
         duration_max: Millis(3_600_000),
         notice: Millis(5_000),
         spot: Vec::new(),
+        idle: Permille(0),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
     }
@@ -230,6 +231,8 @@ pub fn body(exchange: &Exchange, lease: LeaseId, usage: u64) -> ReceiptBody {
         declared_mega_ops: 80_000_000,
         delivered_mega_ops: 79_000_000,
         usage,
+        idle: DeviceMicros(0),
+        idle_part: lease.idle,
         price: lease.price,
         amount: ReceiptBody::due(lease.price, usage).unwrap(),
         bytes_in: 1_024,

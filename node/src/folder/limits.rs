@@ -56,6 +56,13 @@ pub struct ProviderLimits {
     pub wgsl: bool,
     /// The least price in micro-credits per device-second, whatever the pricing says.
     pub price_min: u64,
+    /// Per cent of its price that a second costs in which a buyer holds the device and does not use
+    /// it; the market's reserve where that is more.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub idle_percent: u16,
+    /// The least reputation of a buyer, 0 to 1000; one that is new has 500.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub buyer_reputation_min: u16,
     /// Seconds of notice before a spot lease is taken back or displaced; 5 if none
     /// is said.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -127,6 +134,8 @@ impl Default for ProviderLimits {
             wasm: true,
             wgsl: true,
             price_min: 0,
+            idle_percent: 0,
+            buyer_reputation_min: 0,
             notice_seconds: None,
             power_watts: BTreeMap::new(),
         }
@@ -266,6 +275,11 @@ impl ProviderLimits {
             minutes => Some(u64::from(minutes)),
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u16) -> bool {
+    *number == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]

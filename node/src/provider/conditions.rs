@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use souk_market::{Millis, Price, Resources, Units};
+use souk_market::{Millis, Permille, Price, Resources, Units};
 use souk_roles::provider::Terms;
 
 use crate::client::broker::{Broker, BrokerError};
@@ -74,6 +74,8 @@ impl Conditions {
             duration_max,
             notice: Millis(u64::from(notice_seconds) * 1_000),
             spot: self.pricing.spot_prices(price, moment),
+            idle: Permille(self.limits.idle_percent.saturating_mul(10)),
+            reputation_min: Permille(self.limits.buyer_reputation_min),
         })
     }
 

@@ -2,8 +2,8 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
-    Direction, Genesis, JobId, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId, Price,
-    Signature, SignedBatch, Term, TimeInForce, Units, Wants,
+    Direction, Genesis, JobId, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId, Permille,
+    Price, Signature, SignedBatch, Term, TimeInForce, Units, Wants,
 };
 
 use super::goods::{CAPACITY, key, push, resources};
@@ -279,6 +279,7 @@ fn ask(random: &mut Random) -> Ask {
         duration_max: Millis(60_000),
         notice: Millis(random.below(3_000)),
         spot: Vec::new(),
+        idle: Permille(0),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
     }

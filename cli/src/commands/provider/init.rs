@@ -179,6 +179,8 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, 
         price_min: args
             .min_price
             .map_or(Ok(0), |credits| micro(credits, "--min-price"))?,
+        idle_percent: args.idle_percent,
+        buyer_reputation_min: args.min_reputation,
         notice_seconds: None,
         power_watts: power_limits(&args.power_limits)?,
     };
@@ -434,6 +436,8 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         wasm = limits.wasm,
         wgsl = limits.wgsl,
         price_min = limits.price_min,
+        idle_percent = limits.idle_percent,
+        buyer_reputation_min = limits.buyer_reputation_min,
         power_watts = {
             let each = limits.power_watts.iter();
             let each = each.map(|(domain, watts)| format!("{} = {watts}", quoted(domain)));

@@ -151,7 +151,7 @@ async fn ask_of(folder: &Path, args: &AskArgs) -> Result<Ask, Failure> {
             given => given.to_vec(),
         },
         accepts: Accepts {
-            reputation: Permille(args.min_reputation),
+            reputation: ask.accepts.reputation.max(Permille(args.min_reputation)),
             excluded: args.exclude.clone(),
             only: args.only.clone(),
         },

@@ -75,8 +75,9 @@ impl JobCore {
         }
     }
 
-    /// A note is about to be accepted by silence, which ends a lease in the end. It is accepted
-    /// where the work goes on as planned, and of a result that is here where nothing speaks against
+    /// A note is about to be accepted by silence, which ends a lease in the end. It is accepted by
+    /// word where something was made since the last one: who makes nothing is paid by silence, which
+    /// is for one note's span and no more. It is also accepted of a result that is here where nothing speaks against
     /// it and nobody is still to.
     pub(super) fn answer_note(&mut self, leg: Leg) {
         let attempt = self.attempt(leg.attempt);
@@ -94,7 +95,12 @@ impl JobCore {
             };
             return self.hold_back(leg, &why);
         }
-        if let Some(Note { usage, .. }) = noted {
+        let parts: usize = state.made.values().map(Vec::len).sum();
+        let is_late = state.stage.is_talking() && parts <= state.agreed_parts;
+        if let Some(Note { usage, .. }) = noted
+            && !is_late
+        {
+            self.attempt(leg.attempt).legs[leg.place as usize].agreed_parts = parts;
             let accept = Command::AcceptNote { lease, usage };
             self.command(accept, Wait::AcceptNote(lease));
         }

@@ -360,6 +360,7 @@ mod tests {
             duration_max: Millis(1_000),
             notice: Millis(0),
             spot: Vec::new(),
+            idle: Permille(100),
             accepts: Accepts::default(),
             resale: None,
         };

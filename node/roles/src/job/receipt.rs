@@ -107,6 +107,18 @@ fn check_usage(body: &ReceiptBody, possible: DeviceMicros) -> Result<(), Objecti
     Ok(())
 }
 
+/// Whether a receipt bills, used or idle, no more than the time for which its buyer held the device.
+pub(super) fn check_held(body: &ReceiptBody, held: DeviceMicros) -> Result<(), Objection> {
+    let billed = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
+    match billed > held {
+        true => Err(Objection::Usage {
+            billed,
+            possible: held,
+        }),
+        false => Ok(()),
+    }
+}
+
 /// Whether a receipt tells the speed that its usage and the plan come to: a provider that delivers
 /// less than it advertised loses reputation by it, and so must not choose what it says.
 fn check_speed(body: &ReceiptBody, start: &Start) -> Result<(), Objection> {
@@ -208,6 +220,8 @@ mod tests {
             declared_mega_ops: declared,
             delivered_mega_ops: delivered,
             usage: DeviceMicros(usage),
+            idle: DeviceMicros(0),
+            idle_part: souk_market::Permille(100),
             price: Price(1),
             amount: Credits(1),
             bytes_in: 0,
@@ -256,6 +270,16 @@ mod tests {
         );
         let billed = DeviceMicros(USAGE);
         assert_eq!(check(0, USAGE), Err(Objection::Nothing { billed }));
+    }
+
+    #[test]
+    fn idle_time_is_billed_within_the_time_that_the_device_was_held() {
+        let mut body = body(1, USAGE, 1, 0);
+        body.idle = DeviceMicros(500_000);
+        assert_eq!(check_held(&body, DeviceMicros(USAGE + 500_000)), Ok(()));
+        let (billed, possible) = (DeviceMicros(USAGE + 500_000), DeviceMicros(600_000));
+        let over = Err(Objection::Usage { billed, possible });
+        assert_eq!(check_held(&body, possible), over);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{Command, Lease, LeaseId};
+use souk_market::{Command, DeviceMicros, Lease, LeaseId, Millis};
 use souk_memory::ContentId;
 
 use super::JobCore;
@@ -14,7 +14,7 @@ use super::event::{Answer, CommandError, Leg};
 use super::facts::{End, Fact, attempt_id};
 use super::paying::answer_within;
 use super::reason::{Objection, Reason};
-use super::receipt::Purchase;
+use super::receipt::{Purchase, check_held};
 use super::state::{Attempt, Doubt, Pair, Purpose, Side, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Source, WINDOW_MAX};
@@ -22,6 +22,9 @@ use crate::lease::{BuyerWord, Source, WINDOW_MAX};
 /// How long answers may take to decide where no note of usage is open: providers make one half a
 /// minute after they were asked at the latest.
 const DECIDED_WITHIN: Micros = Micros::seconds(25);
+
+/// How far this buyer's clock may be behind the one that a provider bills by.
+const CLOCKS_DIFFER: Millis = Millis(5_000);
 
 /// Comparisons with answers that are under way at a time.
 const PAIRS_MAX: usize = 512;
@@ -65,7 +68,10 @@ impl JobCore {
                 served: leg.served.clone(),
             };
             let receipt = leg.receipt.as_ref().expect("a leg that finished has one");
-            if let Err(objection) = bought.check(receipt) {
+            let held = self.now.log.since(leg.terms.start).after(CLOCKS_DIFFER);
+            let held = DeviceMicros::of(leg.terms.quantity, held);
+            let checked = bought.check(receipt);
+            if let Err(objection) = checked.and_then(|()| check_held(&receipt.body, held)) {
                 objections.push((Leg { attempt: n, place }, objection));
             }
         }
@@ -188,6 +194,10 @@ impl JobCore {
     pub(super) fn on_changed(&mut self, lease: &Lease) {
         let at_work = self.paid_as_they_go().find(|(_, id)| *id == lease.id);
         if let Some((leg, _)) = at_work {
+            if lease.reserved_until.is_some() {
+                // Its provider sees no work: this buyer is there, and pays for what it holds.
+                self.start_work(leg);
+            }
             return lease.note.map_or((), |note| self.on_noted(leg, note));
         }
         let Some(leg) = self

@@ -300,6 +300,8 @@ pub(super) struct LegState {
     /// Since when it runs a part of a request, and how long those took that it has made.
     pub runs: BTreeMap<(u32, u32), Micros>,
     pub busy: Micros,
+    /// Parts that were made when it last accepted a note by word.
+    pub agreed_parts: usize,
     /// Whether it is refused in the log already, though what it made may be right.
     pub is_disputed: bool,
     /// What it made of each request, part by part.
@@ -337,6 +339,7 @@ impl LegState {
             noted: None,
             runs: BTreeMap::new(),
             busy: Micros(0),
+            agreed_parts: 0,
             is_disputed: false,
             made: BTreeMap::new(),
             receipt: None,

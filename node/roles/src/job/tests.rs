@@ -167,17 +167,10 @@ fn who_bills_what_there_was_not_is_refused_and_disputed() {
     let mut world = world(&[Style::Overbills, Style::Honest, Style::Honest], 1);
     assert_done(&mut world, 1);
     assert_eq!(world.facts(|fact| matches!(fact, Fact::Refused { .. })), 1);
-    let disputed = world.leases().into_iter().filter(|lease| {
-        matches!(
-            lease.state,
-            LeaseState::Closed {
-                reason: souk_market::CloseReason::Disputed,
-                ..
-            }
-        )
-    });
-    let costs: Vec<u64> = disputed.map(|lease| lease.cost.0).collect();
-    assert_eq!(costs, [0], "and what it notes pays nothing");
+    let leases = world.leases();
+    let disputed: Vec<_> = leases.iter().filter(|it| is_disputed(it)).collect();
+    assert_eq!(disputed.len(), 1);
+    assert_refused(disputed[0]);
 }
 
 #[test]
@@ -187,15 +180,12 @@ fn a_job_of_some_seconds_tells_the_log_and_who_made_nothing_of_it_is_disputed() 
     let leases = world.leases();
     let started: Vec<_> = leases.iter().filter(|lease| lease.work_started).collect();
     assert!(!started.is_empty(), "it waited for seconds");
-    let is_disputed = |state: &LeaseState| {
-        let LeaseState::Closed { reason, .. } = state else {
-            return false;
-        };
-        *reason == souk_market::CloseReason::Disputed
-    };
-    let mut disputed = leases.iter().filter(|lease| is_disputed(&lease.state));
-    assert!(disputed.all(|lease| lease.work_started && lease.cost == Credits(0)));
-    assert!(leases.iter().any(|lease| is_disputed(&lease.state)));
+    let disputed: Vec<_> = leases.iter().filter(|it| is_disputed(it)).collect();
+    assert!(!disputed.is_empty());
+    for lease in disputed {
+        assert!(lease.work_started);
+        assert_refused(lease);
+    }
 }
 
 #[test]
@@ -214,7 +204,15 @@ fn the_note_of_who_says_nothing_is_disputed_and_not_accepted() {
     let noted = noted.expect("a lease was begun in the log");
     let leases = world.leases();
     let lease = leases.iter().find(|lease| lease.id == noted).unwrap();
-    assert_eq!((lease.accepted.0, lease.cost), (0, Credits(0)), "{lease:?}");
+    assert_refused(lease);
+}
+
+fn is_disputed(lease: &souk_market::Lease) -> bool {
+    let disputed = souk_market::CloseReason::Disputed;
+    match lease.state {
+        LeaseState::Due { reason, .. } | LeaseState::Closed { reason, .. } => reason == disputed,
+        _ => false,
+    }
 }
 
 #[test]
@@ -255,12 +253,9 @@ fn of_two_that_differ_a_third_decides_and_the_liar_is_not_paid() {
             assert_done(&mut world, requests as usize);
             let liar = liar(u8::try_from(place).unwrap());
             let leases = world.leases();
-            let earned: u64 = leases
-                .iter()
-                .filter(|it| it.provider == liar)
-                .map(|it| it.cost.0)
-                .sum();
-            assert_eq!(earned, 0, "liar {place} of {requests} requests");
+            for lease in leases.iter().filter(|it| it.provider == liar) {
+                assert_refused(lease);
+            }
             let before = &world.outcome.as_ref().unwrap().before;
             assert_eq!(before.first().map(Reason::code), Some("outvoted"));
         }
@@ -297,7 +292,7 @@ fn a_liar_that_is_judged_when_silence_would_have_paid_it_is_not_paid() {
     );
     let leases = world.leases();
     let lease = leases.iter().find(|lease| lease.id == noted).unwrap();
-    assert_eq!((lease.accepted.0, lease.cost), (0, Credits(0)), "{lease:?}");
+    assert_refused(lease);
     world.assert_rest();
 }
 
@@ -310,8 +305,7 @@ fn a_job_that_is_stopped_refuses_what_has_begun_and_gave_nothing() {
     world.apply(Event::Cancel);
     assert_eq!(world.run().how, End::Cancelled);
     for lease in world.leases().iter().filter(|lease| lease.work_started) {
-        let reason = souk_market::CloseReason::Disputed;
-        assert!(matches!(lease.state, LeaseState::Closed { reason: of, .. } if of == reason));
+        assert!(is_disputed(lease), "{lease:?}");
     }
     world.assert_rest();
 }

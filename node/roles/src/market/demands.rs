@@ -259,6 +259,7 @@ mod tests {
             duration_max: Millis(1_000),
             notice: Millis(0),
             spot: Vec::new(),
+            idle: Permille(100),
             accepts: souk_market::Accepts::default(),
             resale: None,
         }

@@ -43,7 +43,10 @@ impl Terms {
     fn stand_for(&self, due: &Terms, price_min: u64) -> bool {
         let slack = due.price.0 / 1_000 * PRICE_SLACK;
         let off = self.price.0.abs_diff(due.price.0);
-        let alike = self.duration_max == due.duration_max && self.notice == due.notice;
+        let alike = self.duration_max == due.duration_max
+            && self.notice == due.notice
+            && self.idle == due.idle
+            && self.reputation_min == due.reputation_min;
         let near = |(one, due): (&SpotPrice, &SpotPrice)| {
             one.notice == due.notice && one.price.0.abs_diff(due.price.0) <= slack
         };
@@ -65,7 +68,11 @@ impl Terms {
             duration_max: self.duration_max,
             notice: self.notice,
             spot: self.spot.clone(),
-            accepts: Accepts::default(),
+            idle: self.idle,
+            accepts: Accepts {
+                reputation: self.reputation_min,
+                ..Accepts::default()
+            },
             tif: TimeInForce::Gtc,
         }
     }
@@ -220,7 +227,7 @@ fn cancel(shared: &mut SharedState, order: OrderId) {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::Price;
+    use souk_market::{Permille, Price};
 
     use super::*;
 
@@ -229,6 +236,8 @@ mod tests {
         duration_max: Millis(3_600_000),
         notice: Millis(5_000),
         spot: Vec::new(),
+        idle: Permille(100),
+        reputation_min: Permille(0),
     };
 
     #[test]
@@ -248,6 +257,13 @@ mod tests {
             !priced(995).stand_for(&DUE, 999),
             "never below the least price"
         );
+        let pickier = Terms {
+            reputation_min: Permille(510),
+            ..DUE
+        };
+        assert!(!pickier.stand_for(&DUE, 900));
+        let ask = pickier.ask(&Resources::default(), Units(1), Units(1));
+        assert_eq!(ask.accepts.reputation, Permille(510));
         let shorter = Terms {
             duration_max: Millis(1),
             ..DUE

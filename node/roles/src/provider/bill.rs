@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use souk_market::{ContentId as MarketContentId, DeviceMicros, Dtype, Lease, Millis, ReceiptBody};
+use souk_market::{
+    ContentId as MarketContentId, Credits, DeviceMicros, Dtype, Lease, Millis, ReceiptBody,
+};
 use souk_memory::ContentId;
 
 use super::event::{Arrival, RunResult};
@@ -20,6 +22,8 @@ pub(super) struct Bill {
     runs: u32,
     /// Device time of all of them.
     busy: Micros,
+    /// Time in which the device was held for a further request that did not come.
+    idle: Micros,
     /// Device time of those whose work is known before they are run, and their operations.
     judged: (Micros, u64),
     /// Device time that was promised for those; none once nobody could say.
@@ -79,6 +83,11 @@ impl Bill {
         made.extend(ran.outputs.iter().cloned());
     }
 
+    /// The device waited for a request so long.
+    pub(super) fn waited(&mut self, idle: Micros) {
+        self.idle = self.idle.plus(idle);
+    }
+
     /// Bytes of the tensors that were made.
     pub(super) fn made(&self) -> u64 {
         self.made
@@ -108,7 +117,9 @@ impl Bill {
     ) -> Option<ReceiptBody> {
         assert!(self.has_run(), "nothing is billed for nothing");
         let usage = DeviceMicros(self.busy.0).max(USAGE_MIN);
-        let amount = ReceiptBody::due(lease.price, usage)?;
+        // A lease has so much time, and clocks differ.
+        let most = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
+        let idle = DeviceMicros(self.idle.0.min(most.0.saturating_sub(usage.0)));
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
         let (declared_mega_ops, delivered_mega_ops) = self.speeds(shared);
         let made = self.outputs.values().flatten().map(|(_, id)| id);
@@ -116,7 +127,7 @@ impl Bill {
             0 => (self.inputs.iter().map(id).collect(), made.map(id).collect()),
             _ => (Vec::new(), transcript(made).iter().map(id).collect()),
         };
-        Some(ReceiptBody {
+        let mut body = ReceiptBody {
             market: shared.config.market,
             lease: lease.id,
             job: lease.job,
@@ -132,13 +143,17 @@ impl Bill {
             declared_mega_ops,
             delivered_mega_ops,
             usage,
+            idle,
+            idle_part: lease.idle,
             price: lease.price,
-            amount,
+            amount: Credits::ZERO,
             bytes_in: self.moved,
             bytes_out: self.made,
             started,
             finished: shared.now.log.max(started),
-        })
+        };
+        body.amount = ReceiptBody::due(body.price, body.charged())?;
+        Some(body)
     }
 
     /// The speed that the figures of the ask promise for this work, and the one that was delivered:

@@ -4,6 +4,7 @@
 //! Recording ─Ran on the disk─> Signing ─> Told ─both signed─> Keeping ─on the disk─> Settling
 //!   Told ─refused, 30 s, end, gone─> Noting          Settling ─2 s or stop─> Closing
 //!   nothing ran: GivingUp for an own fault, else Closing (the log ends it)
+//!   Closing ─ended, nothing else to say─> Claiming ─> Closing
 //! ```
 //! A buyer that comes back is told the result in every one of these, and may still sign.
 
@@ -49,6 +50,8 @@ pub enum ClaimStage {
     Noting,
     /// The lease is given up.
     GivingUp,
+    /// The time for which the device was held is claimed.
+    Claiming,
     /// Nothing is left to do but to see how the log closes it.
     Closing,
     /// How the log closed it is being put down.
@@ -67,6 +70,8 @@ pub(super) struct Claim {
     usage: Option<DeviceMicros>,
     /// What of it is noted first; the rest follows once that is accepted.
     noted_part: Option<DeviceMicros>,
+    /// Whether the time for which the device was held may still be claimed.
+    is_claimable: bool,
     work: Option<Box<Work>>,
     /// The receipt that both have signed.
     receipt: Option<Box<Receipt>>,
@@ -95,6 +100,7 @@ impl Claim {
             ends_at,
             usage: Some(usage),
             noted_part: None,
+            is_claimable: true,
             work: Some(Box::new(work)),
             receipt: None,
         };
@@ -116,6 +122,7 @@ impl Claim {
             ends_at,
             usage: None,
             noted_part: None,
+            is_claimable: true,
             work: None,
             receipt: None,
         };
@@ -139,6 +146,7 @@ impl Claim {
             ends_at: Millis(0),
             usage: None,
             noted_part: None,
+            is_claimable: true,
             work: None,
             receipt: None,
         };
@@ -312,6 +320,7 @@ impl Claim {
 
     /// Gives the lease back: nothing is owed for it.
     pub(super) fn give_up(&mut self, shared: &mut SharedState) {
+        self.is_claimable = false;
         self.stage = ClaimStage::GivingUp;
         self.command(shared);
     }
@@ -330,6 +339,7 @@ impl Claim {
                 usage: self.next_note().expect("what was done was measured"),
             },
             ClaimStage::GivingUp => Command::GiveUp { lease },
+            ClaimStage::Claiming => Command::StateReady { lease },
             ClaimStage::Settling => {
                 let receipt = self.receipt.clone().expect("both have signed");
                 Command::Settle(receipt)
@@ -342,7 +352,9 @@ impl Claim {
     /// A moment to try again is here.
     pub(super) fn on_retry(&mut self, shared: &mut SharedState) {
         match self.stage {
-            ClaimStage::Noting | ClaimStage::GivingUp => self.command(shared),
+            ClaimStage::Noting | ClaimStage::GivingUp | ClaimStage::Claiming => {
+                self.command(shared);
+            }
             ClaimStage::Settling | ClaimStage::Recovering | ClaimStage::Closing => {
                 shared.look_at(self.lease);
             }
@@ -358,7 +370,7 @@ impl Claim {
     ) {
         let is_awaited = matches!(
             self.stage,
-            ClaimStage::Noting | ClaimStage::GivingUp | ClaimStage::Settling
+            ClaimStage::Noting | ClaimStage::GivingUp | ClaimStage::Settling | ClaimStage::Claiming
         );
         if !is_awaited {
             return;
@@ -392,6 +404,7 @@ impl Claim {
                         return;
                     }
                     ClaimStage::GivingUp => Command::GiveUp { lease },
+                    ClaimStage::Claiming => Command::StateReady { lease },
                     _ => Command::NoteUsage {
                         lease,
                         usage: self.usage.unwrap_or_default(),
@@ -458,6 +471,11 @@ impl Claim {
                 self.stage = ClaimStage::Noting;
                 self.command(shared);
             }
+            ClaimStage::Closing if self.is_claimable && is_unclaimed(lease) => {
+                self.is_claimable = false;
+                self.stage = ClaimStage::Claiming;
+                self.command(shared);
+            }
             ClaimStage::Settling if !shared.timers.is_set(Timer::Settle(self.lease)) => {
                 let is_asked = |w: &Wait| matches!(w, Wait::Command(of) if *of == self.lease);
                 if !shared.waits.iter().any(is_asked) {
@@ -473,6 +491,11 @@ impl Claim {
         if matches!(self.stage, ClaimStage::Recovering | ClaimStage::Settling) {
             shared.wake_in(Timer::Retry(self.lease), RETRY);
         }
+    }
+
+    /// Whether nothing more is said of it while the lease goes on.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.stage == ClaimStage::Closing && self.stream.is_none()
     }
 
     /// What holds of it after each step.
@@ -505,6 +528,12 @@ impl Claim {
             self.lease
         );
     }
+}
+
+/// Whether a device was held by a lease that is over, and its provider has claimed nothing for it.
+fn is_unclaimed(lease: &Lease) -> bool {
+    let is_held = matches!(lease.state, LeaseState::Due { ended, .. } if ended > lease.start);
+    is_held && !lease.claimed && lease.note.is_none()
 }
 
 /// A refusal that says no more than that it is over, or was said before.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Acceptance, AccountKey, Lease, Millis, OrderId, Price, Receipt, Refusal, Resources, SpotPrice,
-    Units,
+    Acceptance, AccountKey, Lease, Millis, OrderId, Permille, Price, Receipt, Refusal, Resources,
+    SpotPrice, Units,
 };
 use souk_memory::ContentId;
 
@@ -142,6 +142,10 @@ pub struct Terms {
     pub notice: Millis,
     /// What spot leases of other notices cost.
     pub spot: Vec<SpotPrice>,
+    /// What part of its price a second costs in which the device is held and not used.
+    pub idle: Permille,
+    /// The least reputation of a buyer.
+    pub reputation_min: Permille,
 }
 
 /// A content that is here.

@@ -9,6 +9,7 @@
 
 mod contents;
 mod ending;
+mod idle;
 mod notes;
 mod runs;
 
@@ -107,6 +108,8 @@ pub(super) struct LeaseCore {
     awaited: Option<(u32, u32)>,
     pub(super) requests: Requests,
     pub(super) bill: Bill,
+    /// Since when the device has waited for a further request.
+    idle_since: Option<Micros>,
     /// Bytes of graphs, weights and what came with them.
     bytes: u64,
     pins: Vec<ContentId>,
@@ -171,6 +174,7 @@ impl LeaseCore {
             awaited: None,
             requests,
             bill: Bill::new(),
+            idle_since: None,
             bytes: 0,
             pins: Vec::new(),
         };

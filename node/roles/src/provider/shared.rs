@@ -60,7 +60,8 @@ pub(super) enum Wait {
     Cancel(OrderId),
     /// A lease that was not begun, or that is not over, was given back.
     GiveBack(LeaseId),
-    /// The log is told that this provider is ready for a lease that nobody begins.
+    /// The log is told that this provider is ready and sees no work, or claims the time for which
+    /// its device was held.
     Ready(LeaseId),
     /// The lease that a stream wants to start.
     Opening(StreamId),
@@ -114,6 +115,8 @@ pub(super) enum Timer {
     Nears(LeaseId),
     /// What a lease at work has used so far is noted.
     Note(LeaseId),
+    /// A device that waits for a buyer's next request.
+    Idle(LeaseId),
     /// A buyer that is lost: what others do not offer is not waited for any more.
     Patience(LeaseId),
     /// The buyer's signature.
@@ -143,6 +146,7 @@ impl Timer {
             | Timer::Nears(lease)
             | Timer::Note(lease)
             | Timer::Patience(lease)
+            | Timer::Idle(lease)
             | Timer::Signature(lease)
             | Timer::Settle(lease)
             | Timer::Retry(lease) => Some(lease),

@@ -193,6 +193,23 @@ pub fn limits() -> Limits {
     }
 }
 
+/// Nobody gains by work that is refused: its provider has no more than the price of a device that
+/// is held.
+pub fn assert_refused(lease: &Lease) {
+    match lease.state {
+        LeaseState::Closed { at, paid, .. } => {
+            let held = DeviceMicros::of(lease.quantity, at.since(lease.start));
+            let idle = ReceiptBody::due(lease.price, lease.idle_counts(held));
+            assert!(Some(paid) <= idle, "{lease:?}");
+            assert_eq!(lease.accepted, DeviceMicros(0), "{lease:?}");
+        }
+        state => assert!(
+            matches!(state, LeaseState::Due { reason, .. } if reason == CloseReason::Disputed),
+            "{lease:?}"
+        ),
+    }
+}
+
 impl World {
     /// A world of providers with these styles, and a job of so many requests.
     pub fn new(seed: u64, styles: Vec<Style>, requests: u32, limits: Limits) -> World {
@@ -320,6 +337,7 @@ impl World {
             duration_max: Millis(3_600_000),
             notice: Millis(0),
             spot: Vec::new(),
+            idle: Permille(0),
             accepts: Accepts::default(),
             tif: TimeInForce::Gtc,
         };
@@ -1208,6 +1226,8 @@ impl World {
             declared_mega_ops: 1,
             delivered_mega_ops: 0,
             usage,
+            idle: DeviceMicros(0),
+            idle_part: found.idle,
             price: found.price,
             amount: ReceiptBody::due(found.price, usage).unwrap_or(Credits(1)),
             bytes_in: 0,
@@ -1268,7 +1288,7 @@ impl World {
             }
             let is_refused = past.refused.contains_key(&lease.id);
             if is_refused && self.lives == 1 && self.chaos == 0 {
-                assert_eq!(lease.cost, Credits(0), "what is refused is not paid");
+                assert_refused(lease);
             }
         }
     }

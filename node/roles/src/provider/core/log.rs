@@ -43,20 +43,31 @@ impl ProviderCore {
         self.look_again();
     }
 
-    /// Says in the log that this provider is ready, where a buyer has not been heard of for long.
+    /// Says in the log that this provider is ready, where a buyer has not been heard of for long,
+    /// and claims the time for which a device was held that nobody used.
     fn say_ready(&mut self, view: &MarketView) {
         let (account, now) = (self.shared.config.account, self.shared.now.log);
-        let is_unheard = |lease: &&Lease| {
-            lease.provider == account
-                && lease.state == LeaseState::Active
-                && !lease.work_started
-                && lease.reserved_until.is_none()
-                && now.since(lease.start) >= UNHEARD
-                && !self.shared.begun.has(lease.id)
+        let is_due = |lease: &&Lease| {
+            let is_unheard = !self.leases.contains_key(&lease.id)
+                && match self.claims.get(&lease.id) {
+                    Some(claim) => claim.is_at_rest(),
+                    None => !self.shared.begun.has(lease.id),
+                };
+            let is_claimable = match lease.state {
+                LeaseState::Active => {
+                    lease.reserved_until.is_none() && now.since(lease.start) >= UNHEARD
+                }
+                // What was begun claims by itself.
+                LeaseState::Due { ended, .. } => {
+                    let is_held = ended > lease.start && !lease.claimed;
+                    is_held && !self.shared.begun.has(lease.id)
+                }
+                _ => false,
+            };
+            lease.provider == account && is_unheard && is_claimable
         };
-        let unheard = view.leases.iter().filter(is_unheard);
-        let unheard: Vec<LeaseId> = unheard.map(|lease| lease.id).collect();
-        for lease in unheard {
+        let due: Vec<LeaseId> = view.leases.iter().filter(is_due).map(|l| l.id).collect();
+        for lease in due {
             let is_said = |wait: &Wait| matches!(wait, Wait::Ready(of) if *of == lease);
             if !self.shared.waits.iter().any(is_said) {
                 let ready = Command::StateReady { lease };

@@ -133,6 +133,7 @@ impl LeaseCore {
     /// Ends all that goes on for it. Its process ends before anybody is told.
     pub(in crate::provider) fn close(&mut self, shared: &mut SharedState) {
         let id = self.id();
+        self.end_idle(shared);
         self.stop_runs(shared);
         shared.stop(|wait| matches!(wait, Wait::Work(of, _) if *of == id));
         if std::mem::take(&mut self.has_place) {

@@ -1,5 +1,6 @@
 //! What a lease at work has used so far is noted in the log, so that never more than one note's
-//! worth is at risk.
+//! worth is at risk. Nothing more is begun where the market lets nothing more be noted: its buyer
+//! has not said that the work began, or answers no notes.
 
 use souk_market::{Command, DeviceMicros, Refusal};
 
@@ -10,18 +11,27 @@ use crate::provider::event::NotDone;
 /// what was used by then is within the next.
 const NOTE_PERIOD: Micros = Micros::seconds(240);
 
+/// When the first note is filed: by then a buyer has long said that the work began. Who takes work
+/// and does not say so gets no more of it.
+const FIRST_NOTE: Micros = Micros::seconds(30);
+
 impl LeaseCore {
     pub(super) fn note_later(&self, shared: &mut SharedState) {
-        shared.wake_in(Timer::Note(self.id()), NOTE_PERIOD);
+        shared.wake_in(Timer::Note(self.id()), FIRST_NOTE);
     }
 
     /// It is time to note what was used.
     pub(in crate::provider) fn on_note_due(&self, shared: &mut SharedState) {
+        let since = Micros::millis(shared.now.log.since(self.started).0);
+        if self.lease.work_started && since < NOTE_PERIOD {
+            let left = Micros(NOTE_PERIOD.0 - since.0);
+            return shared.wake_in(Timer::Note(self.id()), left);
+        }
         let usage = self.used(shared.now.tick);
         if usage > self.lease.accepted && self.lease.note.is_none() {
             self.note(shared, usage);
         }
-        self.note_later(shared);
+        shared.wake_in(Timer::Note(self.id()), NOTE_PERIOD);
     }
 
     fn note(&self, shared: &mut SharedState, usage: DeviceMicros) {
@@ -30,9 +40,12 @@ impl LeaseCore {
         shared.ask(Wait::Note(lease), Action::Command(Box::new(command)));
     }
 
-    /// Device time so far: of a run that goes on no more than was expected of it.
+    /// Device time so far: of a run that goes on no more than was expected of it, and nothing where
+    /// a note was left unanswered: a buyer pays for what it saw nothing of once and no more.
     fn used(&self, now: Micros) -> DeviceMicros {
-        let unended = self.runs.iter().filter(|run| run.ended.is_none());
+        let is_answered = self.lease.silent_notes == 0;
+        let unended = self.runs.iter();
+        let unended = unended.filter(|run| is_answered && run.ended.is_none());
         let so_far = unended.map(|run| {
             let expected = self.start.parts[run.part as usize].expected;
             Micros(now.0.saturating_sub(run.began.0)).min(expected)
@@ -51,9 +64,14 @@ impl LeaseCore {
                 if possible > self.lease.accepted =>
             {
                 self.note(shared, possible);
+                let why = "its buyer answers no notes, or did not say that the work began";
+                self.stall(shared, Failure::Lease(why.to_owned()));
+                return self.pump(shared);
             }
             // Nobody would pay for more of it.
-            Err(NotDone::Refused(refusal @ Refusal::WorkUnstarted { .. })) => {
+            Err(NotDone::Refused(
+                refusal @ (Refusal::WorkUnstarted { .. } | Refusal::UsageOver { .. }),
+            )) => {
                 self.stall(shared, Failure::Lease(refusal.to_string()));
                 return self.pump(shared);
             }

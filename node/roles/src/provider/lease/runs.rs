@@ -136,6 +136,7 @@ impl LeaseCore {
             self.stall(shared, Failure::Stopping);
         }
         while self.has_slot() && self.over.is_none() && self.begin_next(shared) {}
+        self.watch_idle(shared);
         let end = self.end(shared);
         if end.is_none() {
             self.check();

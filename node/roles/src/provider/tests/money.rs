@@ -8,6 +8,9 @@ use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
 use crate::provider::event::RunResult;
 use crate::provider::{Action, Answer, ClaimStage, Fact, StreamId};
 
+/// What a lease of 100 s brings that is held to its end: a tenth of its price.
+const HELD_TO_THE_END: u64 = 10_000_000;
+
 /// A lease whose result was told.
 fn told(world: &mut World, start: crate::lease::Start) -> StreamId {
     let stream = world.open(Opening::Start(Box::new(start)));
@@ -35,19 +38,25 @@ fn a_buyer_that_does_not_sign_is_waited_for_and_then_the_usage_is_noted() {
     world.live(2_000);
     assert_eq!(notes(&world), 1);
     world.live(300_000);
-    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+    assert_eq!(
+        world.paid(lease.id).map(|paid| paid.0),
+        Some(HELD_TO_THE_END)
+    );
     world.assert_at_rest();
 }
 
 #[test]
-fn a_lease_whose_buyer_told_the_log_of_no_work_is_not_paid_by_silence() {
+fn short_work_whose_buyer_told_the_log_nothing_is_paid_by_silence() {
     let mut world = World::selling();
     let lease = world.buy_quietly(Term::Firm, 100_000);
     told(&mut world, start(&lease, true));
     world.live(31_000);
     assert_eq!(notes(&world), 1);
     world.live(300_000);
-    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(0));
+    assert_eq!(
+        world.paid(lease.id).map(|paid| paid.0),
+        Some(HELD_TO_THE_END)
+    );
     world.assert_at_rest();
 }
 
@@ -113,11 +122,7 @@ fn what_a_long_run_has_used_is_noted_so_that_one_note_is_at_risk() {
         assert!(risked <= 301_000_000, "{risked} at {used}");
     }
     let closed = world.exchange.lease(lease.id).unwrap();
-    assert_eq!(
-        closed.accepted.0, 720_000_000,
-        "three notes that nobody answered"
-    );
-    assert_eq!(notes(&world), 3);
+    assert_eq!(closed.accepted.0, 300_000_000, "so much is paid by silence");
 }
 
 #[test]
@@ -135,7 +140,16 @@ fn what_is_more_than_one_note_may_say_is_noted_one_by_one() {
     world.answer_with(is_run, Answer::Ran(Ok(made)));
     world.settle();
     world.hang(stream);
-    world.live(400_000);
+    let buyer = world.buyer.clone();
+    for _ in 0..400 {
+        world.live(1_000);
+        let seen = world.exchange.lease(lease.id).unwrap();
+        if let Some(souk_market::Note { usage, .. }) = seen.note {
+            let lease = lease.id;
+            let accept = Command::AcceptNote { lease, usage };
+            world.carry(&buyer, accept).expect("the note is open");
+        }
+    }
     let accepted = world.exchange.lease(lease.id).unwrap().accepted;
     assert_eq!(accepted.0, 790_000_000);
 }
@@ -274,7 +288,11 @@ fn a_command_that_the_market_does_not_answer_is_given_again() {
         world.pass(2_000);
     }
     world.live(300_000);
-    assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
+    let paid = world.paid(lease.id).expect("it is closed").0;
+    assert!(
+        (7_000_000..7_100_000).contains(&paid),
+        "it says that it is ready: {paid}"
+    );
 }
 
 #[test]
@@ -362,4 +380,79 @@ fn what_the_market_has_forgotten_is_closed_and_nobody_knows_what_it_was_paid() {
     let forgotten = |fact: &Fact| matches!(fact, Fact::Closed { paid: None, .. });
     assert!(world.journal.iter().any(forgotten));
     world.assert_at_rest();
+}
+
+#[test]
+fn a_session_that_waits_for_its_buyer_is_billed_the_price_of_a_device_that_is_held() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = world.open(Opening::Start(Box::new(start(&lease, false))));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    world.live(41_000);
+    world.say(stream, BuyerWord::NoMore);
+    world.settle();
+    let body = world.finished(stream).receipt.body;
+    // The first second between two requests is free.
+    assert_eq!((body.usage.0, body.idle.0), (30_000, 40_000_000));
+    assert_eq!(body.amount.0, 30_000 + 4_000_000);
+    world.sign(stream);
+    world.live(5_000);
+    assert_eq!(world.paid(lease.id), Some(body.amount));
+}
+
+#[test]
+fn a_buyer_that_holds_a_session_and_sends_nothing_is_asked_and_loses_the_lease() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 3_600_000);
+    let stream = world.open(Opening::Start(Box::new(start(&lease, false))));
+    world.settle();
+    world.say(stream, BuyerWord::Go);
+    world.live(119_000);
+    let ready = Command::StateReady { lease: lease.id };
+    assert!(!world.commands.contains(&ready));
+    world.live(2_000);
+    assert!(world.commands.contains(&ready));
+    world.live(60_000);
+    assert!(!world.exchange.lease(lease.id).unwrap().is_running());
+    world.live(300_000);
+    let paid = world.paid(lease.id).expect("it is closed").0;
+    assert!(
+        (18_000_000..18_200_000).contains(&paid),
+        "a tenth of 180 s: {paid}"
+    );
+    world.assert_at_rest();
+}
+
+#[test]
+fn a_device_that_was_held_and_not_begun_is_claimed_once_the_lease_is_over() {
+    let mut world = World::selling();
+    let lease = world.buy_quietly(Term::Firm, 3_600_000);
+    world.live(5_000);
+    let buyer = world.buyer.clone();
+    let ended = world.carry(&buyer, Command::EndLease { lease: lease.id });
+    ended.expect("it may");
+    world.live(3_000);
+    let paid = world.paid(lease.id).expect("it is claimed").0;
+    assert!((500_000..600_000).contains(&paid), "a tenth of 5 s: {paid}");
+}
+
+#[test]
+fn of_work_that_is_refused_the_provider_has_the_price_of_a_device_that_is_held() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    let buyer = world.buyer.clone();
+    let disputed = world.carry(&buyer, Command::Dispute { lease: lease.id });
+    disputed.expect("it may");
+    let reason = "no".to_owned();
+    world.say(stream, BuyerWord::Refused { reason });
+    world.live(5_000);
+    let closed = world.exchange.lease(lease.id).unwrap();
+    assert_eq!(closed.refused.0, 30_000, "it states what it used");
+    let LeaseState::Closed { reason, paid, .. } = closed.state else {
+        panic!("{:?}", closed.state)
+    };
+    assert_eq!(reason, CloseReason::Disputed);
+    assert!(paid.0 < 30_000, "{paid}");
 }

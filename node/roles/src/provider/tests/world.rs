@@ -437,6 +437,8 @@ impl World {
                 duration_max: Millis(3_600_000),
                 notice: Millis(5_000),
                 spot: Vec::new(),
+                idle: souk_market::Permille(100),
+                reputation_min: souk_market::Permille(0),
             }),
         }
     }

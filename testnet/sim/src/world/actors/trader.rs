@@ -2,8 +2,8 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
-    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Price, Receipt, ReceiptBody,
-    SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
+    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Permille, Price, Receipt,
+    ReceiptBody, SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
 };
 use souk_roles::market::client::{CallId, Event, Reply};
 use souk_roles::market::words::{Answer, Request};
@@ -170,6 +170,8 @@ impl Trader {
             declared_mega_ops: 80_000_000,
             delivered_mega_ops: 0,
             usage,
+            idle: DeviceMicros(0),
+            idle_part: lease.idle,
             price: lease.price,
             amount,
             bytes_in: 0,
@@ -207,6 +209,7 @@ impl Trader {
             duration_max: Millis(30_000),
             notice: Millis(self.random.below(3_000)),
             spot: spot.collect(),
+            idle: Permille(0),
             accepts: Accepts::default(),
             tif: self.rests(now),
         }

@@ -1,6 +1,6 @@
 //! What buyers and providers ask the market, through the client of their account.
 
-use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Price, SpotPrice, Units};
+use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Permille, Price, SpotPrice, Units};
 use souk_roles::effect::Ticket;
 use souk_roles::job;
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
@@ -121,6 +121,8 @@ impl World {
                             notice: Millis(1_000),
                             price: Price(60 + actor as u64),
                         }],
+                        idle: Permille(100),
+                        reputation_min: Permille(0),
                     }),
                 };
                 (ticket, provider::Answer::MarketSeen(Box::new(view)))

@@ -1,0 +1,230 @@
+//! Reputation: what an account's settled leases and proven faults say of it.
+//!
+//! A word is free and a key is free, so neither moves it. A settled receipt has two signatures and
+//! credits behind it: each time that two accounts have settled a rule's amount with each other, the
+//! score of each takes a step, and with one counterpart it takes a few steps only. So a new key
+//! with a thousandth of a credit moves nothing, and many receipts of one friend move little.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::AccountKey;
+use crate::units::{Credits, Permille};
+
+/// Steps up, and steps down, that one counterpart can cause.
+const STEPS_MAX: u64 = 4;
+
+/// Counterparts that an account remembers: those with which it settled most.
+const DEALINGS_MAX: usize = 16;
+
+/// What an account's settled leases say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reputation {
+    /// 0 to 1000; an account begins at 500.
+    pub score: Permille,
+    /// Leases settled by a receipt.
+    pub settled: u64,
+    /// Of those, the ones that delivered under 80 % of the advertised speed.
+    pub slow: u64,
+    /// Leases the provider gave up.
+    pub gave_up: u64,
+    /// Faults that were proven against it.
+    pub faults: u64,
+    /// Leases that ended in a dispute. They are counted and move no score.
+    pub disputed: u64,
+}
+
+impl Default for Reputation {
+    fn default() -> Self {
+        let score = Permille(500);
+        Self {
+            score,
+            settled: 0,
+            slow: 0,
+            gave_up: 0,
+            faults: 0,
+            disputed: 0,
+        }
+    }
+}
+
+impl Reputation {
+    /// A sixteenth of the way up.
+    fn rise(&mut self) {
+        let before = self.score;
+        self.score.0 += (1_000 - self.score.0).div_ceil(16);
+        assert!(self.score.0 <= 1_000, "a reputation is at most whole");
+        assert!(self.score > before || before.0 == 1_000, "and it rises");
+    }
+
+    /// An eighth of the score down.
+    fn fall(&mut self) {
+        let before = self.score;
+        self.score.0 -= self.score.0.div_ceil(8);
+        assert!(
+            self.score < before || before.0 == 0,
+            "it falls, and not below nothing"
+        );
+    }
+
+    /// A lease was settled by a receipt, which brought `steps`.
+    pub(crate) fn on_settled(&mut self, speed: Speed, steps: u64) {
+        assert!(steps <= STEPS_MAX, "a counterpart causes a few steps");
+        self.settled = self.settled.saturating_add(1);
+        if speed == Speed::Slow {
+            self.slow = self.slow.saturating_add(1);
+        }
+        for _ in 0..steps {
+            match speed {
+                Speed::Slow => self.fall(),
+                Speed::AsStated => self.rise(),
+            }
+        }
+        assert!(self.slow <= self.settled, "slow leases were settled");
+    }
+
+    /// The provider gave a lease up, of a buyer with which it has settled `steps`: a quarter of the
+    /// score goes where they are as many as count.
+    pub(crate) fn on_gave_up(&mut self, steps: u64) {
+        self.gave_up = self.gave_up.saturating_add(1);
+        let quarter = u64::from(self.score.0.div_ceil(4));
+        let lost = quarter * steps.min(STEPS_MAX) / STEPS_MAX;
+        let lost = u16::try_from(lost).expect("a part of a score is no more than it");
+        self.score.0 -= lost;
+    }
+
+    pub(crate) fn on_disputed(&mut self) {
+        self.disputed = self.disputed.saturating_add(1);
+    }
+
+    pub(crate) fn on_fault(&mut self) {
+        self.faults = self.faults.saturating_add(1);
+        self.score = Permille(0);
+        assert!(self.faults > 0, "a proven fault is counted");
+    }
+}
+
+/// Whether a receipt says that the speed of the ask was delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speed {
+    /// At least 80 % of it was, or nobody could measure it.
+    AsStated,
+    /// Less was.
+    Slow,
+}
+
+/// What an account has settled with others, as far as that moves its score.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dealings(Vec<Dealing>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Dealing {
+    with: AccountKey,
+    /// Credits of receipts that said the speed was delivered, up to those that count.
+    as_stated: Credits,
+    /// Credits of those that said it was not.
+    slow: Credits,
+}
+
+impl Dealing {
+    fn sum(&self) -> u64 {
+        self.as_stated.0.saturating_add(self.slow.0)
+    }
+}
+
+impl Dealings {
+    /// `paid` was settled with another account; how many steps that brings, each of `step` credits.
+    pub(crate) fn settle(
+        &mut self,
+        with: AccountKey,
+        speed: Speed,
+        paid: Credits,
+        step: Credits,
+    ) -> u64 {
+        assert!(step.0 > 0, "a step is of some credits");
+        let dealing = self.dealing_mut(with);
+        let sum = match speed {
+            Speed::AsStated => &mut dealing.as_stated,
+            Speed::Slow => &mut dealing.slow,
+        };
+        let before = (sum.0 / step.0).min(STEPS_MAX);
+        sum.0 = sum
+            .0
+            .saturating_add(paid.0)
+            .min(step.0.saturating_mul(STEPS_MAX));
+        let steps = (sum.0 / step.0).min(STEPS_MAX);
+        assert!(self.0.len() <= DEALINGS_MAX, "so many are remembered");
+        steps.saturating_sub(before)
+    }
+
+    /// How many steps an account has settled with another one.
+    pub(crate) fn steps(&self, with: AccountKey, step: Credits) -> u64 {
+        let dealing = self.0.iter().find(|dealing| dealing.with == with);
+        let sum = dealing.map_or(0, Dealing::sum);
+        (sum / step.0.max(1)).min(STEPS_MAX)
+    }
+
+    /// The dealing with an account; a new one takes the place of the least.
+    fn dealing_mut(&mut self, with: AccountKey) -> &mut Dealing {
+        let known = self.0.iter().position(|dealing| dealing.with == with);
+        let at = known.unwrap_or_else(|| {
+            let new = Dealing {
+                with,
+                as_stated: Credits::ZERO,
+                slow: Credits::ZERO,
+            };
+            if self.0.len() < DEALINGS_MAX {
+                self.0.push(new);
+                return self.0.len() - 1;
+            }
+            let sums = self.0.iter().map(Dealing::sum).enumerate();
+            let least = sums.min_by_key(|(at, sum)| (*sum, *at));
+            let (at, _) = least.expect("a full list has a least");
+            self.0[at] = new;
+            at
+        });
+        &mut self.0[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Credits = Credits(100);
+
+    fn key(number: u8) -> AccountKey {
+        AccountKey([number; 32])
+    }
+
+    #[test]
+    fn a_new_key_with_little_moves_nothing_and_one_with_much_moves_a_few_steps() {
+        let mut dealings = Dealings::default();
+        let mut settle = |paid| dealings.settle(key(1), Speed::AsStated, Credits(paid), STEP);
+        assert_eq!((settle(1), settle(98), settle(1)), (0, 0, 1));
+        assert_eq!((settle(1_000_000), settle(1_000_000)), (3, 0));
+        assert_eq!(dealings.steps(key(1), STEP), STEPS_MAX);
+        assert_eq!(dealings.steps(key(2), STEP), 0);
+    }
+
+    #[test]
+    fn many_small_counterparts_never_push_a_large_one_out() {
+        let mut dealings = Dealings::default();
+        for number in 0..200 {
+            let paid = Credits(if number < 15 { 400 } else { 1 });
+            dealings.settle(key(number), Speed::AsStated, paid, STEP);
+        }
+        for number in 0..15 {
+            assert_eq!(dealings.steps(key(number), STEP), STEPS_MAX);
+        }
+    }
+
+    #[test]
+    fn giving_up_costs_as_much_as_the_two_have_settled() {
+        let lost = |steps| {
+            let mut reputation = Reputation::default();
+            reputation.on_gave_up(steps);
+            500 - reputation.score.0
+        };
+        assert_eq!((lost(0), lost(1), lost(4)), (0, 31, 125));
+    }
+}

@@ -1,0 +1,74 @@
+//! Receipts with a field that is false, one for each field there is.
+//!
+//! The table takes a receipt apart without a rest pattern, so a field that is added does not compile
+//! before its row says how a provider would falsify it.
+
+use souk_market::{
+    AccountKey, Class, ContentId, Credits, DeviceMicros, Dtype, JobId, LeaseId, MarketId, Millis,
+    Name, Permille, Price, ReceiptBody,
+};
+
+/// A receipt with one field that is false.
+pub struct Lie {
+    /// The field.
+    pub field: &'static str,
+    /// What the receipt says.
+    pub body: ReceiptBody,
+}
+
+macro_rules! lies {
+    ($honest:expr; $($field:ident => $value:expr;)+) => {{
+        let honest: &ReceiptBody = $honest;
+        // Every field, and no other.
+        let ReceiptBody { $($field: _),+ } = honest;
+        vec![$({
+            let mut body = honest.clone();
+            body.$field = $value;
+            Lie { field: stringify!($field), body }
+        }),+]
+    }};
+}
+
+/// All of them, of a lease that can have used so much.
+pub fn lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
+    let account = AccountKey([9; 32]);
+    let content = ContentId([9; 32]);
+    let class = Class {
+        emulated: !honest.class.emulated,
+        ..honest.class
+    };
+    let idle = DeviceMicros(possible.0.saturating_sub(honest.usage.0));
+    let mut lies = lies! { honest;
+        market => MarketId([9; 32]);
+        lease => LeaseId(honest.lease.0 + 1);
+        job => JobId([9; 32]);
+        buyer => account;
+        provider => account;
+        graph => content;
+        inputs => vec![content];
+        outputs => vec![content];
+        class => class;
+        model => Name::try_from("another").expect("a short name");
+        emulated => !honest.emulated;
+        dtype => Dtype::F64;
+        declared_mega_ops => honest.declared_mega_ops / 2;
+        delivered_mega_ops => honest.delivered_mega_ops * 2 + 1;
+        usage => possible;
+        idle => idle;
+        idle_part => Permille(1_000);
+        price => Price(honest.price.0 * 2);
+        amount => Credits(honest.amount.0 * 2 + 1);
+        bytes_in => honest.bytes_in + 1;
+        bytes_out => honest.bytes_out + 1;
+        started => Millis(0);
+        finished => honest.finished.after(Millis(1));
+    };
+    // A liar gets the sum right where it lies about what the sum is of.
+    for lie in &mut lies {
+        if lie.field != "amount" {
+            let due = ReceiptBody::due(lie.body.price, lie.body.charged());
+            lie.body.amount = due.unwrap_or(lie.body.amount);
+        }
+    }
+    lies
+}

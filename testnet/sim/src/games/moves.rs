@@ -1,0 +1,170 @@
+//! What a party of a lease may do to the other: every command there is, none left out.
+//!
+//! The table below is turned into a match without a wildcard, so a command that is added does not
+//! compile before its row says who may play it in a lease, or why it is no move there.
+
+use souk_market::{Command, DeviceMicros, Lease, Millis};
+
+/// Who plays a command in the game of one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Player {
+    /// The lease's buyer.
+    Buyer,
+    /// The lease's provider.
+    Provider,
+    /// Whoever has a receipt that both signed: what an honest party signs is played apart.
+    Signed,
+    /// Nobody: it does not touch a lease that is open, for this reason.
+    Nobody(&'static str),
+}
+
+/// What a move needs to know.
+pub struct Scene<'a> {
+    /// The lease.
+    pub lease: &'a Lease,
+    /// Usages that a note may state: what the rules allow, and what an honest buyer bears.
+    pub usages: [DeviceMicros; 2],
+}
+
+macro_rules! moves {
+    ($($name:ident, $pattern:pat => $player:expr;)+) => {
+        /// The commands of the market, by name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $(#[doc = stringify!($name)] $name,)+
+        }
+
+        impl Kind {
+            /// Every command.
+            pub const ALL: &[Kind] = &[$(Kind::$name),+];
+
+            /// The kind of a command.
+            pub fn of(command: &Command) -> Kind {
+                match command {
+                    $($pattern => Kind::$name,)+
+                }
+            }
+
+            /// Who plays it.
+            pub fn player(self) -> Player {
+                match self {
+                    $(Kind::$name => $player,)+
+                }
+            }
+        }
+    };
+}
+
+const NOT_OF_A_LEASE: Player = Player::Nobody("no command about a lease");
+const OPERATORS: Player = Player::Nobody("operators are trusted");
+
+moves! {
+    Register, Command::Register { .. } => NOT_OF_A_LEASE;
+    Deposit, Command::Deposit { .. } => OPERATORS;
+    Request, Command::Request { .. } => NOT_OF_A_LEASE;
+    Confirm, Command::Confirm { .. } => OPERATORS;
+    Refuse, Command::Refuse { .. } => NOT_OF_A_LEASE;
+    Transfer, Command::Transfer { .. } => Player::Nobody("what a lease holds is in escrow");
+    Collect, Command::Collect { .. } => OPERATORS;
+    Freeze, Command::Freeze { .. } => OPERATORS;
+    Thaw, Command::Thaw { .. } => OPERATORS;
+    ChangeRules, Command::ChangeRules { .. } => OPERATORS;
+    KeepRules, Command::KeepRules { .. } => OPERATORS;
+    Upgrade, Command::Upgrade(_) => OPERATORS;
+    PlaceAsk, Command::PlaceAsk(_) => NOT_OF_A_LEASE;
+    PlaceBid, Command::PlaceBid(_) => NOT_OF_A_LEASE;
+    PlaceGang, Command::PlaceGang(_) => NOT_OF_A_LEASE;
+    Cancel, Command::Cancel { .. } => NOT_OF_A_LEASE;
+    Amend, Command::Amend { .. } => NOT_OF_A_LEASE;
+    StartWork, Command::StartWork { .. } => Player::Buyer;
+    StateReady, Command::StateReady { .. } => Player::Provider;
+    NoteUsage, Command::NoteUsage { .. } => Player::Provider;
+    AcceptNote, Command::AcceptNote { .. } => Player::Buyer;
+    Dispute, Command::Dispute { .. } => Player::Buyer;
+    Settle, Command::Settle(_) => Player::Signed;
+    EndLease, Command::EndLease { .. } => Player::Buyer;
+    GiveUp, Command::GiveUp { .. } => Player::Provider;
+    Reclaim, Command::Reclaim { .. } => Player::Provider;
+    Extend, Command::Extend { .. } => Player::Buyer;
+    Resell, Command::Resell { .. } => Player::Nobody("its provider is paid its own price");
+    Stake, Command::Stake { .. } => NOT_OF_A_LEASE;
+    Unstake, Command::Unstake { .. } => NOT_OF_A_LEASE;
+    ProveFault, Command::ProveFault(_) => Player::Nobody("it takes two signatures of the guilty");
+}
+
+/// The commands of a kind that make sense in a scene.
+pub fn instances(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
+    let lease = scene.lease.id;
+    match kind {
+        Kind::StartWork => vec![Command::StartWork { lease }],
+        Kind::StateReady => vec![Command::StateReady { lease }],
+        Kind::NoteUsage => {
+            let [most, borne] = scene.usages;
+            let second = (borne < most).then_some(borne);
+            let usages = [Some(most), second].into_iter().flatten();
+            usages
+                .map(|usage| Command::NoteUsage { lease, usage })
+                .collect()
+        }
+        Kind::AcceptNote => {
+            let note = scene.lease.note.map(|note| note.usage);
+            let accept = note.map(|usage| Command::AcceptNote { lease, usage });
+            accept.into_iter().collect()
+        }
+        Kind::Dispute => vec![Command::Dispute { lease }],
+        Kind::EndLease => vec![Command::EndLease { lease }],
+        Kind::GiveUp => vec![Command::GiveUp { lease }],
+        Kind::Reclaim => vec![Command::Reclaim { lease }],
+        Kind::Extend => {
+            let by = Millis(1);
+            vec![Command::Extend { lease, by }]
+        }
+        // What nobody plays has no instances, and receipts are played apart.
+        Kind::Settle
+        | Kind::Register
+        | Kind::Deposit
+        | Kind::Request
+        | Kind::Confirm
+        | Kind::Refuse
+        | Kind::Transfer
+        | Kind::Collect
+        | Kind::Freeze
+        | Kind::Thaw
+        | Kind::ChangeRules
+        | Kind::KeepRules
+        | Kind::Upgrade
+        | Kind::PlaceAsk
+        | Kind::PlaceBid
+        | Kind::PlaceGang
+        | Kind::Cancel
+        | Kind::Amend
+        | Kind::Resell
+        | Kind::Stake
+        | Kind::Unstake
+        | Kind::ProveFault => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::LeaseId;
+
+    use super::super::position::noted_lease;
+    use super::*;
+
+    #[test]
+    fn every_command_that_a_party_plays_has_an_instance() {
+        for kind in Kind::ALL {
+            let is_played = matches!(kind.player(), Player::Buyer | Player::Provider);
+            let lease = noted_lease();
+            let scene = Scene {
+                lease: &lease,
+                usages: [DeviceMicros(2), DeviceMicros(1)],
+            };
+            let commands = instances(*kind, &scene);
+            assert_eq!(!commands.is_empty(), is_played, "{kind:?}");
+            assert!(commands.iter().all(|it| Kind::of(it) == *kind));
+            assert_eq!(lease.id, LeaseId(1));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! How a lease stands in a game: the real exchange, and what was really worked and held.
+
+use souk_market::{
+    Accepts, AccountKey, Ask, Batch, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
+    Dtype, Exchange, Genesis, JobId, Lease, LeaseId, Limit, Millis, Name, Nonce, Permille, Price,
+    Receipt, ReceiptBody, Resources, Signature, SignedBatch, SigningKey, Term, TimeInForce, Units,
+    VerifiedBatch, Wants,
+};
+
+/// The length of the lease.
+pub const LENGTH: Millis = Millis(1_800_000);
+/// Micro-credits for a second of the device.
+pub const PRICE: Price = Price(1_000);
+/// What each account has at first.
+const PURSE: Credits = Credits(100_000_000);
+
+/// The two of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Who sells.
+    Provider,
+    /// Who buys.
+    Buyer,
+}
+
+impl Side {
+    /// The other one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Provider => Side::Buyer,
+            Side::Buyer => Side::Provider,
+        }
+    }
+
+    fn key(self) -> SigningKey {
+        let byte = match self {
+            Side::Provider => 2,
+            Side::Buyer => 3,
+        };
+        SigningKey::from_bytes(&[byte; 32])
+    }
+
+    fn account(self) -> AccountKey {
+        AccountKey::from(&self.key())
+    }
+}
+
+/// A lease, and what its parties really did.
+#[derive(Clone)]
+pub struct Position {
+    exchange: Exchange,
+    lease: LeaseId,
+    accounts: [AccountKey; 2],
+    /// The log's time.
+    pub now: Millis,
+    began: Millis,
+    nonce: u64,
+    /// When the last note was filed by an honest provider.
+    pub noted: Millis,
+    /// Device time that was really worked.
+    pub worked: Millis,
+    /// How long the device was the buyer's.
+    pub held: Millis,
+    /// Whether an honest provider goes on.
+    pub is_working: bool,
+}
+
+impl Position {
+    /// A lease that has just been opened.
+    pub fn new() -> Position {
+        let operator = AccountKey([1; 32]);
+        let accounts = [Side::Provider.account(), Side::Buyer.account()];
+        let mut genesis = Genesis::new(Name::default(), operator);
+        let [provider, buyer] = accounts;
+        let purses = [operator, provider, buyer].map(|key| (key, Name::default(), PURSE));
+        genesis.accounts = purses.into();
+        let began = Millis(1_000_000);
+        let mut position = Position {
+            exchange: Exchange::new(genesis),
+            lease: LeaseId(0),
+            accounts,
+            now: began,
+            began,
+            nonce: 0,
+            noted: began,
+            worked: Millis(0),
+            held: Millis(0),
+            is_working: true,
+        };
+        assert!(position.lease_again(), "the first is bought like any other");
+        position
+    }
+
+    /// The provider offers its device, and the buyer leases it.
+    pub fn lease_again(&mut self) -> bool {
+        let ask = ask();
+        let bid = bid(ask.resources.class());
+        self.lease = LeaseId(self.lease.0 + 1);
+        self.command(Side::Provider, Command::PlaceAsk(Box::new(ask)))
+            && self.command(Side::Buyer, Command::PlaceBid(Box::new(bid)))
+    }
+
+    /// The lease.
+    pub fn lease(&self) -> &Lease {
+        let lease = self.exchange.lease(self.lease);
+        lease.expect("a market keeps its closed leases for longer")
+    }
+
+    /// Has one of the two command something; whether the market did it.
+    pub fn command(&mut self, side: Side, command: Command) -> bool {
+        let account = match side {
+            Side::Provider => self.accounts[0],
+            Side::Buyer => self.accounts[1],
+        };
+        self.nonce += 1;
+        let batch = Batch {
+            market: self.exchange.market(),
+            account,
+            nonce: Nonce(self.nonce),
+            expires: self.now.after(Millis(60_000)),
+            commands: vec![command],
+        };
+        let signature = Signature([0; 64]);
+        let signed = SignedBatch { batch, signature };
+        let batch = VerifiedBatch::from_own_log(signed).expect("one command makes a batch");
+        let applied = self.exchange.apply(self.now, &batch);
+        let mut outcomes = applied.outcomes.into_iter();
+        outcomes.all(|outcome| outcome.into_result().is_ok())
+    }
+
+    /// Time passes, in which so much of the device is worked if it can be.
+    pub fn pass(&mut self, step: Millis, planned: Millis) {
+        if self.lease().is_running() {
+            self.held = self.held.after(step);
+            if self.is_working && self.worked < planned {
+                self.worked = self.worked.after(step).min(planned);
+            }
+        }
+        self.now = self.now.after(step);
+        self.exchange.tick(self.now);
+    }
+
+    /// How long ago the lease was opened.
+    pub fn age(&self) -> Millis {
+        self.now.since(self.began)
+    }
+
+    /// What an account has more than at first, in micro-credits.
+    pub fn gain(&self, side: Side) -> i64 {
+        let signed = |credits: Credits| i64::try_from(credits.0).unwrap_or(i64::MAX);
+        signed(self.account(side).available) - signed(PURSE)
+    }
+
+    /// The reputation that an account has lost.
+    pub fn reputation_lost(&self, side: Side) -> u16 {
+        500_u16.saturating_sub(self.account(side).reputation.score.0)
+    }
+
+    fn account(&self, side: Side) -> &souk_market::Account {
+        let key = match side {
+            Side::Provider => self.accounts[0],
+            Side::Buyer => self.accounts[1],
+        };
+        self.exchange.account(key).expect("it was there first")
+    }
+
+    /// What an honest provider's receipt says now.
+    pub fn receipt(&self) -> ReceiptBody {
+        let lease = self.lease();
+        let usage = DeviceMicros(self.worked.0 * 1_000);
+        let mut body = ReceiptBody {
+            market: self.exchange.market(),
+            lease: lease.id,
+            job: lease.job,
+            buyer: lease.buyer,
+            provider: lease.provider,
+            graph: ContentId([1; 32]),
+            inputs: vec![ContentId([2; 32])],
+            outputs: vec![ContentId([3; 32])],
+            class: lease.class,
+            model: lease.model.clone(),
+            emulated: lease.class.emulated,
+            dtype: Dtype::F32,
+            declared_mega_ops: 1_000,
+            delivered_mega_ops: 1_000,
+            usage,
+            idle: DeviceMicros(0),
+            idle_part: lease.idle,
+            price: lease.price,
+            amount: Credits(0),
+            bytes_in: 0,
+            bytes_out: 0,
+            started: self.began,
+            finished: self.now,
+        };
+        body.amount = ReceiptBody::due(body.price, body.charged()).expect("a small price");
+        body
+    }
+
+    /// A receipt that both sign; whether the market took it.
+    pub fn settle(&mut self, body: ReceiptBody) -> bool {
+        let receipt = Receipt::new(body).sign_as_provider(&Side::Provider.key());
+        let receipt = receipt.sign_as_buyer(&Side::Buyer.key());
+        self.command(Side::Provider, Command::Settle(Box::new(receipt)))
+    }
+
+    /// All that the rest of a game depends on.
+    pub fn key(&self) -> Vec<u8> {
+        let honest = (
+            self.now,
+            self.noted,
+            self.worked,
+            self.held,
+            self.is_working,
+        );
+        postcard::to_allocvec(&(self.lease(), honest)).expect("plain data always encodes")
+    }
+}
+
+/// A lease of which a note is open.
+#[cfg(test)]
+pub fn noted_lease() -> Lease {
+    let mut position = Position::new();
+    position.pass(Millis(10_000), Millis(0));
+    let (lease, usage) = (position.lease, DeviceMicros(1));
+    assert!(position.command(Side::Provider, Command::NoteUsage { lease, usage }));
+    position.lease().clone()
+}
+
+fn ask() -> Ask {
+    Ask {
+        device: DeviceId(1),
+        capacity: Units(1),
+        resources: Resources::default(),
+        limit: Limit::Price(PRICE),
+        quantity: Units(1),
+        duration_min: Millis(1),
+        duration_max: LENGTH,
+        notice: Millis(0),
+        spot: Vec::new(),
+        idle: Permille(0),
+        accepts: Accepts::default(),
+        tif: TimeInForce::Gtc,
+    }
+}
+
+fn bid(class: souk_market::Class) -> Bid {
+    Bid {
+        class,
+        wants: Wants::default(),
+        limit: Limit::Price(PRICE),
+        budget: PURSE,
+        quantity: Units(1),
+        all_or_none: false,
+        duration: LENGTH,
+        start_delay_max: Millis(0),
+        term: Term::Firm,
+        tif: TimeInForce::Ioc,
+        job: JobId([1; 32]),
+    }
+}
