@@ -77,8 +77,8 @@ pub use class::{
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Balances, Event, MoveReason, OrderEnd};
 pub use exchange::{
-    Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing,
-    OpenOrder, Quotes,
+    BATCH_STEPS, Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk,
+    Listing, OpenOrder, Quotes,
 };
 pub use genesis::{Founder, Genesis, GenesisFault, OPERATORS_MAX};
 pub use ids::{
@@ -93,7 +93,7 @@ pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
 pub use refused_nodes::{RefusedNodes, TooManyNodes};
-pub use request::{Direction, MoneyRequest};
+pub use request::{Direction, MoneyRequest, PayoutLock};
 pub use rules::{
     CHANGES_MAX, ClassRules, RULES_VERSION, Rule, RuleFault, Rules, RulesChange, SETTINGS_MAX,
     Setting, Unit, Upgrade,

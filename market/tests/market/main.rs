@@ -4,6 +4,7 @@
 
 mod bytes;
 mod crowd;
+mod hostile;
 mod naive;
 mod quotes;
 mod refusals;
