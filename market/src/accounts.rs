@@ -116,6 +116,15 @@ impl Nonces {
     }
 }
 
+/// What an account has that would be missed; the less comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    /// No credits, no orders and no requests, and nothing was ever said of it.
+    None,
+    /// Less than a deposit, a free ask, a request that holds little, or a reputation.
+    Little,
+}
+
 /// A device pool in use: what is offered and leased of it never exceeds its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pool {
@@ -154,14 +163,25 @@ impl Account {
         }
     }
 
-    /// Whether nothing would be missed if it were not known any more at `now`: it has nothing, owes
-    /// nothing and stands for nothing, and no batch of its can be brought a second time.
-    pub(crate) fn is_idle(&self, now: Millis) -> bool {
-        let has = [self.available, self.escrow, self.stake];
-        let open = [self.open_orders, self.open_requests, self.open_leases];
-        let has_open = open.iter().any(|count| *count > 0) || self.leases_bought > 0;
-        let is_new = self.reputation == Reputation::default() && self.frozen.is_none();
-        has == [Credits::ZERO; 3] && !has_open && is_new && self.quiet_at <= now
+    /// All it has: available, in escrow and at stake.
+    pub(crate) fn held(&self) -> Credits {
+        self.available.plus(self.escrow).plus(self.stake)
+    }
+
+    /// What would be missed if it were not known any more at `now`; nothing where it stays: it holds
+    /// a deposit, has a lease, is frozen, or a batch of its could be brought a second time.
+    pub(crate) fn claim(&self, now: Millis, deposit: Credits) -> Option<Claim> {
+        let has_lease = self.open_leases > 0 || self.leases_bought > 0;
+        if has_lease || self.frozen.is_some() || self.quiet_at > now {
+            return None;
+        }
+        let open = self.open_orders > 0 || self.open_requests > 0;
+        let held = self.held();
+        let is_new = self.reputation == Reputation::default();
+        if held == Credits::ZERO && !open && is_new {
+            return Some(Claim::None);
+        }
+        (held < deposit).then_some(Claim::Little)
     }
 
     /// Whether `quantity` more units of the pool may be offered.

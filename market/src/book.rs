@@ -40,7 +40,7 @@ use crate::units::{Price, Units};
 
 pub use ids::IdIndex;
 pub(crate) use levels::{Level, Levels};
-pub(crate) use tree::{Demand, Search, Summary, Tree, Visits};
+pub(crate) use tree::{Demand, Search, Summary, Tree, VISITS_MAX, Visits};
 
 /// No node, no level.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -104,6 +104,12 @@ impl Slab {
 
     fn get_mut(&mut self, at: u32) -> &mut Node {
         &mut self.nodes[at as usize]
+    }
+
+    /// The places of a level's orders, the oldest first.
+    pub(crate) fn level(&self, level: &Level) -> impl Iterator<Item = u32> {
+        let some = |at: u32| (at != NONE).then_some(at);
+        std::iter::successors(some(level.head), move |at| some(self.get(*at).next))
     }
 
     fn take(&mut self, node: Node) -> u32 {

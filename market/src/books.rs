@@ -55,12 +55,11 @@ impl Books {
             return Some(*id);
         }
         let book = ClassBook::new(class, rules.of_class(class));
-        let count = u32::try_from(self.books.len()).ok()?;
-        let id = if count < rules.classes_max {
+        let id = if self.has_room(rules) {
             self.books.push(book);
-            BookId(count)
+            BookId(u32::try_from(self.books.len()).ok()?.checked_sub(1)?)
         } else {
-            let id = self.vacant()?;
+            let id = self.lightest().filter(|id| self.book(*id).is_vacant())?;
             let old = std::mem::replace(self.book_mut(id), book);
             let known = self.by_class.remove(&old.class);
             assert_eq!(known, Some(id), "a book is found by its class");
@@ -75,11 +74,41 @@ impl Books {
         Some(id)
     }
 
-    fn vacant(&self) -> Option<BookId> {
-        let vacant = (0..).zip(&self.books).filter(|(_, book)| book.is_vacant());
+    /// Whether there may be one class more.
+    fn has_room(&self, rules: &Rules) -> bool {
+        self.books.len() < usize::try_from(rules.classes_max).unwrap_or(usize::MAX)
+    }
+
+    /// Whether a class comes in without anybody's orders giving way.
+    pub(crate) fn takes_in(&self, class: Class, rules: &Rules) -> bool {
+        let vacant = || self.lightest().is_some_and(|id| self.book(id).is_vacant());
+        self.by_class.contains_key(&class) || self.has_room(rules) || vacant()
+    }
+
+    /// The class that gives way next, of those in which nobody holds a deposit: that with the fewest
+    /// orders, and of these the one that has been without a trade for longest.
+    pub(crate) fn lightest(&self) -> Option<BookId> {
+        let light = (0..).zip(&self.books).filter(|(_, book)| book.is_light());
         let traded = |book: &ClassBook| book.tape.prints().next_back().map(|print| print.at);
-        let longest = vacant.min_by_key(|(at, book)| (traded(book), *at));
-        longest.map(|(at, _)| BookId(at))
+        let first = light.min_by_key(|(at, book)| (book.orders(), traded(book), *at));
+        first.map(|(at, _)| BookId(at))
+    }
+
+    /// Counts an order that holds little, or does not any more.
+    pub(crate) fn count_light(&mut self, book: BookId, change: i32) {
+        let count = &mut self.book_mut(book).light_orders;
+        *count = count
+            .checked_add_signed(change)
+            .expect("an order that holds little is counted once");
+    }
+
+    /// Counts anew how many orders of each class hold little.
+    pub(crate) fn recount_light<'a>(&mut self, light: impl Iterator<Item = &'a OrderId>) {
+        self.books.iter_mut().for_each(|book| book.light_orders = 0);
+        for order in light {
+            let order = self.get(*order).expect("what is light is in the book");
+            self.count_light(order.detail.book, 1);
+        }
     }
 
     pub(crate) fn find(&self, class: Class) -> Option<BookId> {
@@ -121,6 +150,11 @@ impl Books {
     /// A lease of this book is paid and refunded.
     pub(crate) fn on_lease_closed(&mut self, book: BookId) {
         self.book_mut(book).on_lease_closed();
+    }
+
+    /// What finding a class to give way takes, in steps.
+    pub(crate) fn classes_looked_at(&self) -> u32 {
+        u32::try_from(self.books.len()).unwrap_or(u32::MAX)
     }
 
     /// How many classes are traded.
@@ -300,11 +334,16 @@ impl Books {
         self.records[place as usize].spend(spent);
     }
 
-    /// Tells the orders a query may be for, best first, until told to stop or the visits of one
-    /// search are used up.
-    pub(crate) fn search(&self, query: &BookQuery, mut tell: impl FnMut(Order) -> ControlFlow<()>) {
+    /// Tells the orders a query may be for, best first, until told to stop or the visits are used
+    /// up.
+    pub(crate) fn search(
+        &self,
+        query: &BookQuery,
+        visits: &mut Visits,
+        mut tell: impl FnMut(Order) -> ControlFlow<()>,
+    ) {
         let stop = |order: &Order| tell(*order).is_break();
-        self.next(query, None, &mut Visits::new(), stop);
+        self.next(query, None, visits, stop);
     }
 
     /// The next order after `from` that a query may be for and that `suits`.
@@ -333,14 +372,22 @@ impl Books {
         found
     }
 
-    /// One side of one book, best first.
-    pub(crate) fn side(&self, book: &ClassBook, side: Side) -> Vec<Order> {
+    /// One side of one book, best first. No more is looked at than is taken.
+    pub(crate) fn side<'a>(
+        &'a self,
+        book: &'a ClassBook,
+        side: Side,
+    ) -> impl Iterator<Item = Order> + 'a {
+        let levels = book.book.side(side).iter();
+        levels
+            .flat_map(|level| self.slab.level(level))
+            .map(|place| self.at(place))
+    }
+
+    /// One side of one book as a search would meet it: for the whole check.
+    pub(crate) fn searched_side(&self, book: &ClassBook, side: Side) -> Vec<Order> {
         let mut orders = Vec::new();
         book.tree(side).each(|place| orders.push(self.at(place)));
-        debug_assert!(
-            orders.iter().all(|order| order.remaining.0 > 0),
-            "each has units"
-        );
         orders
     }
 

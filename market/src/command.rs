@@ -7,7 +7,7 @@ use crate::ids::{AccountKey, LeaseId, OrderId, RequestId};
 use crate::order::{Ask, Bid, Trade};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
-use crate::request::Direction;
+use crate::request::{Direction, PayoutLock};
 use crate::rules::{Setting, Upgrade};
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
@@ -38,7 +38,14 @@ pub enum Command {
         /// What it is known by outside.
         reference: Name,
     },
-    /// The operator says that what was requested has come in or gone out.
+    /// The operators begin to pay a withdrawal out: its account can't take it back any more. The one
+    /// whose word completes it is the one who pays.
+    Lock {
+        /// Which.
+        request: RequestId,
+    },
+    /// The operator says that what was requested has come in or gone out. A withdrawal is locked
+    /// before.
     Confirm {
         /// Which.
         request: RequestId,
@@ -217,6 +224,8 @@ pub enum Acceptance {
         /// Its id.
         request: RequestId,
     },
+    /// The withdrawal is to be paid out, and by whom.
+    Locked(PayoutLock),
     /// The request is done; what its account now has available.
     Confirmed {
         /// Available afterwards.

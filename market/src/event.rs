@@ -20,7 +20,7 @@ pub enum Event {
         /// Whose.
         account: AccountKey,
     },
-    /// An account that had nothing made room for another: it is not known any more.
+    /// An account that held less than a deposit made room for another: it is not known any more.
     Forgotten {
         /// Whose.
         account: AccountKey,
@@ -45,6 +45,8 @@ pub enum Event {
     },
     /// An account asked the operator for credits, or for some of its own to go out.
     Requested(MoneyRequest),
+    /// The operators began to pay a withdrawal out.
+    Locked(MoneyRequest),
     /// A request was decided.
     Decided {
         /// Which.
@@ -281,6 +283,8 @@ pub enum MoveReason {
     Staked,
     /// It took them back from stake.
     Unstaked,
+    /// It made room for others in a full market, and held less than a deposit.
+    Forfeited,
 }
 
 /// Why an order left the book.
@@ -295,7 +299,8 @@ pub enum OrderEnd {
     Expired,
     /// What of it could not trade at once was cancelled, as its time in force says.
     Unfilled,
-    /// The market was full of orders, it held less than a deposit, and one that holds more came.
+    /// The market was full of orders, of classes or of accounts, it held less than a deposit, and
+    /// gave way.
     Evicted,
     /// Its account was frozen.
     Frozen,
@@ -320,7 +325,7 @@ impl Event {
             | Self::Moved { account, .. }
             | Self::Rested { account, .. }
             | Self::OrderClosed { account, .. } => (Some(*account), None),
-            Self::Requested(request) | Self::Decided { request, .. } => {
+            Self::Requested(request) | Self::Locked(request) | Self::Decided { request, .. } => {
                 (Some(request.account), None)
             }
             Self::Transferred { from, to, .. } => (Some(*from), Some(*to)),

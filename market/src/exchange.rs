@@ -26,6 +26,7 @@ mod rule_changes;
 mod settle;
 mod spot;
 mod stake;
+mod steps;
 mod tick;
 
 use std::cmp::Reverse;
@@ -52,11 +53,13 @@ use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 use spot::SpotAskKey;
+use steps::{LastSteps, Steps};
 
 pub use census::Census;
 pub use explain::{Exclusion, Explanation, FirstAsk, Listing};
 pub use own_orders::OpenOrder;
 pub use quotes::{ClassSummary, DepthLevel, Quotes};
+pub use steps::BATCH_STEPS;
 
 /// The market: accounts, books, leases. Equal on every replica that applied the same log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +81,8 @@ pub struct Exchange {
     /// Asks that ask less of spot bids.
     spot_asks: BTreeSet<SpotAskKey>,
     requests: BTreeMap<RequestId, MoneyRequest>,
+    /// Requests that hold less than a deposit, as it was when they were made.
+    light_requests: BTreeSet<RequestId>,
     /// Commands of the operators that wait for more of them.
     approvals: BTreeMap<u64, Approval>,
     /// Changes of the rules that are told and not yet made.
@@ -94,6 +99,8 @@ pub struct Exchange {
     approvals_made: u64,
     changes_made: u64,
     chain: Chain,
+    #[serde(skip)]
+    last_steps: LastSteps,
 }
 
 /// A running spot lease that a higher bid may displace: in each book the cheapest first, and of
@@ -126,6 +133,8 @@ struct Context<'a> {
     slot: Slot,
     key: AccountKey,
     events: &'a mut Vec<Event>,
+    /// What the batch's commands have taken so far.
+    steps: &'a mut Steps,
 }
 
 impl Context<'_> {
@@ -183,6 +192,7 @@ impl Exchange {
             spot: BTreeSet::new(),
             spot_asks: BTreeSet::new(),
             requests: BTreeMap::new(),
+            light_requests: BTreeSet::new(),
             approvals: BTreeMap::new(),
             changes: BTreeMap::new(),
             light: BTreeSet::new(),
@@ -194,6 +204,7 @@ impl Exchange {
             approvals_made: 0,
             changes_made: 0,
             chain,
+            last_steps: LastSteps::default(),
         }
     }
 
@@ -220,10 +231,14 @@ impl Exchange {
                 self.books.fetch(*order);
             }
         }
-        self.advance(now, &mut applied.events);
+        let due = self.advance(now, &mut applied.events);
         match self.admit(verified.batch(), &mut applied.events) {
-            Ok(slot) => self.run(slot, verified, applied),
+            Ok(slot) => {
+                let taken = self.run(slot, verified, applied);
+                self.last_steps = LastSteps(due.saturating_add(taken.taken()));
+            }
             Err(refusal) => {
+                self.last_steps = LastSteps(due);
                 let each = verified.batch().commands.iter();
                 applied
                     .outcomes
@@ -252,9 +267,10 @@ impl Exchange {
     pub fn tick(&mut self, now: Millis) -> Vec<Event> {
         let mut events = Vec::new();
         let before = self.now;
-        self.advance(now, &mut events);
+        let due = self.advance(now, &mut events);
+        self.last_steps = LastSteps(due);
         assert!(self.now >= before, "time does not run backwards");
-        if self.now > before {
+        if self.now > before || !events.is_empty() {
             self.chain.extend(&(self.now, &events));
         }
         self.ledger.assert_balanced();
@@ -312,7 +328,8 @@ impl Exchange {
         Ok(slot)
     }
 
-    fn run(&mut self, slot: Slot, verified: &VerifiedBatch, applied: &mut BatchOutcome) {
+    fn run(&mut self, slot: Slot, verified: &VerifiedBatch, applied: &mut BatchOutcome) -> Steps {
+        let mut steps = Steps::default();
         let batch = verified.batch();
         let key = batch.account;
         let nameless = self.ledger.get(slot).fresh;
@@ -323,6 +340,7 @@ impl Exchange {
                 slot,
                 key,
                 events: &mut applied.events,
+                steps: &mut steps,
             };
             let first = nameless && place == 0;
             let done = match verified.receipt_fault(place) {
@@ -337,6 +355,7 @@ impl Exchange {
             self.ledger.tell_balances(&mut applied.events);
             self.ledger.assert_balanced();
         }
+        steps
     }
 
     fn carry_out(
@@ -346,6 +365,8 @@ impl Exchange {
         first: bool,
     ) -> Result<Acceptance, Refusal> {
         self.check_frozen(context.slot, command)?;
+        self.check_steps(*context.steps, command)?;
+        context.steps.spend_command();
         match command {
             Command::Register { .. } => self.on_register(context, first),
             Command::Request {

@@ -288,6 +288,16 @@ impl Ledger {
         );
     }
 
+    /// All that an account has available to the fees. Tells how much.
+    pub(crate) fn forfeit(&mut self, from: Slot) -> Credits {
+        let account = self.balances_mut(from);
+        let amount = std::mem::take(&mut account.available);
+        self.totals.available = self.totals.available.minus(amount);
+        self.totals.fees = self.totals.fees.plus(amount);
+        assert!(self.totals.balanced(), "what one loses the market gains");
+        amount
+    }
+
     /// Fees to an account's available.
     pub(crate) fn collect(&mut self, to: Slot, amount: Credits) {
         assert!(amount <= self.totals.fees, "what is taken was earned");

@@ -78,8 +78,8 @@ pub use class::{
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Balances, Event, MoveReason, OrderEnd};
 pub use exchange::{
-    Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing,
-    OpenOrder, Quotes,
+    BATCH_STEPS, Census, ClassSummary, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk,
+    Listing, OpenOrder, Quotes,
 };
 pub use genesis::{Founder, Genesis, GenesisFault, OPERATORS_MAX};
 pub use ids::{
@@ -95,7 +95,7 @@ pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
 pub use refused_nodes::{RefusedNodes, TooManyNodes};
 pub use reputation::Reputation;
-pub use request::{Direction, MoneyRequest};
+pub use request::{Direction, MoneyRequest, PayoutLock};
 pub use rules::{
     CHANGES_MAX, ClassRules, RULES_VERSION, Rule, RuleFault, Rules, RulesChange, SETTINGS_MAX,
     Setting, Unit, Upgrade,

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
+use crate::class::Class;
 use crate::ids::{AccountKey, DeviceId, LeaseId, MarketId, Nonce, OrderId, RequestId};
 use crate::receipt::ReceiptFault;
 use crate::text::Name;
@@ -95,7 +96,7 @@ refusals! {
         => "account {account} is already registered";
     /// The market has all the accounts it may have.
     "accounts_many" AccountsMany { limit: u32 }
-        => "there are {limit} accounts already, the limit";
+        => "there are {limit} accounts already, the limit, and none makes room now: try again later";
     /// The key is a weak one.
     "key_weak" KeyWeak { account: AccountKey }
         => "the key {account} is weak: it would sign anything";
@@ -105,6 +106,10 @@ refusals! {
     /// An operator has begun too many commands that wait for the others.
     "approvals_many" ApprovalsMany { limit: u32 }
         => "{limit} commands of this operator wait for the others, the limit: have some approved";
+    /// The batch has had the exchange look at as much as one may.
+    "steps_spent" StepsSpent { limit: u32 }
+        => "the commands before it took too many of the {limit} steps that a batch has: send it \
+            again in another batch";
     /// The account is frozen.
     "account_frozen" AccountFrozen { account: AccountKey, reason: Name }
         => "account {account} is frozen ({reason}): ask the market's operators";
@@ -136,9 +141,22 @@ refusals! {
     /// The account has too many requests that are not decided.
     "requests_many" RequestsMany { open: u32, limit: u32 }
         => "{open} requests wait for the operators, the limit is {limit}";
+    /// The market has all the requests it may have.
+    "requests_full" RequestsFull { limit: u32 }
+        => "{limit} requests wait for the operators, the limit of the market: try again later";
     /// No such request is open.
     "request_unknown" RequestUnknown { request: RequestId }
         => "there is no open request {request}: it was decided, or never made";
+    /// A withdrawal is being paid out.
+    "request_locked" RequestLocked { request: RequestId, at: Millis }
+        => "withdrawal {request} is being paid out since {at} ms: only the market's operators end it";
+    /// A withdrawal is not locked.
+    "request_unlocked" RequestUnlocked { request: RequestId }
+        => "withdrawal {request} is not locked, so its account may still take it back: lock it \
+            before it is paid, and confirm it then";
+    /// Only withdrawals are locked.
+    "lock_needless" LockNeedless { request: RequestId }
+        => "request {request} is a deposit: only what is paid out is locked";
     /// Not enough credits available.
     "funds_short" FundsShort { available: Credits, needed: Credits }
         => "{needed} micro-credits are needed, {available} are available";
@@ -171,8 +189,9 @@ refusals! {
         => "{open} orders are open, the limit is {limit}";
     /// Only the first ask of an account is free.
     "deposit_short" DepositShort { deposit: Credits, available: Credits }
-        => "an ask beside the account's first holds {deposit} micro-credits until it ends, \
-            {available} are available: earn or be given them, or end the other ask";
+        => "this ask holds {deposit} micro-credits until it ends, {available} are available: an \
+            account's first alone holds none, while there is room. Earn or be given them, or end \
+            the other ask";
     /// The market has all the orders it may have.
     "orders_full" OrdersFull { limit: u32, deposit: Credits }
         => "there are {limit} orders already, the limit: only one that holds {deposit} \
@@ -205,8 +224,12 @@ refusals! {
     "quantity_off_lot" QuantityOffLot { quantity: Units, lot: Units }
         => "the quantity {quantity} is not a multiple of the lot {lot}";
     /// The market has all the classes it may have.
-    "classes_many" ClassesMany { limit: u32 }
-        => "there are {limit} classes already, the limit";
+    "classes_many" ClassesMany { limit: u32, deposit: Credits }
+        => "there are {limit} classes already, the limit: only an ask that holds {deposit} \
+            micro-credits can take the place of one in which nobody holds as much. Try again later";
+    /// Nobody has offered such devices.
+    "class_unknown" ClassUnknown { class: Class }
+        => "nobody has offered a device of class {class} yet: an ask that rests opens a class";
     /// Orders in a class matched by auctions must rest.
     "auction_only" AuctionOnly { interval: Millis }
         => "this class is matched by auctions every {interval} ms: orders rest, whole or in parts";

@@ -31,4 +31,15 @@ pub struct MoneyRequest {
     pub reference: Name,
     /// When it was made.
     pub made: Millis,
+    /// Who pays it out, once the operators have locked it.
+    pub lock: Option<PayoutLock>,
+}
+
+/// A withdrawal that the operators have begun to pay out: from then on their answer alone ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PayoutLock {
+    /// The operator that pays: the last of those whose word it took.
+    pub payer: AccountKey,
+    /// When it was locked.
+    pub at: Millis,
 }

@@ -7,7 +7,7 @@ use crate::exchange::Exchange;
 const MAGIC: &[u8; 8] = b"soukmkt\0";
 
 /// The version this build writes.
-const VERSION: u16 = 8;
+const VERSION: u16 = 9;
 
 /// Room for a small market at once: the digest's open block is up to half of it.
 const ROOM_BYTES: usize = 128 << 10;

@@ -56,6 +56,12 @@ impl Credits {
         )
     }
 
+    /// The sum, held at the greatest: for sums over a life, which the deposits don't bound, since
+    /// credits go round.
+    pub(crate) fn plus_at_most(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
     /// The difference; the caller has proved that it is not negative.
     pub(crate) fn minus(self, other: Self) -> Self {
         Self(

@@ -1,7 +1,7 @@
 //! `cargo bench -p souk-market-bench`: the flows of docs/market.md through the bare book, the crate
 //! lobster and the full exchange, in turn; then eligible-ask search, memory and snapshots.
 //!
-//! `cargo bench -p souk-market-bench -- flows|search|memory|signatures` runs a part, `-- full a` (or b) the
+//! `cargo bench -p souk-market-bench -- flows|search|memory|signatures|hostile` runs a part, `-- full a` (or b) the
 //! exchange alone.
 
 #![allow(
@@ -18,11 +18,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use souk_market::{
-    AccountKey, Batch, BatchOutcome, Command, Credits, Exchange, MarketId, Millis, Nonce,
+    AccountKey, Batch, BatchOutcome, Command, Credits, Exchange, MarketId, Millis, Nonce, Outcome,
     SigningKey,
 };
 use souk_market_bench::{
-    Attributes, BookEngine, Engine, ExchangeEngine, Flow, Operation, Script, SearchEngine, Tally,
+    Attributes, BookEngine, Engine, ExchangeEngine, Flow, Hostile, HostileMarket, Operation,
+    Script, SearchEngine, Tally,
 };
 
 /// Operations of a flow.
@@ -168,6 +169,9 @@ fn main() {
     }
     if wanted("signatures") {
         signatures();
+    }
+    if wanted("hostile") {
+        hostile();
     }
 }
 
@@ -318,6 +322,28 @@ fn search() {
                 "search, {name}, {asks} asks: {mean:.2} us mean, {visits:.1} visits, {found:.0} % found"
             );
         }
+    }
+}
+
+/// The longest of three batches against each market that was filled for it.
+fn hostile() {
+    for case in Hostile::ALL {
+        let mut market = HostileMarket::filled(case);
+        let mut applied = BatchOutcome::default();
+        let mut longest = Duration::ZERO;
+        let mut refused = 0;
+        for _ in 0..3 {
+            let (at, batch) = market.attack(case);
+            let start = on_core();
+            market.apply(at, &batch, &mut applied);
+            longest = longest.max(on_core() - start);
+            let outcomes = applied.outcomes.iter();
+            refused = outcomes
+                .filter(|one| matches!(one, Outcome::Refused(_)))
+                .count();
+        }
+        let took = longest.as_secs_f64() * 1e3;
+        println!("hostile, {case:?}: {took:.1} ms a batch of 64, {refused} of them refused");
     }
 }
 

@@ -11,11 +11,13 @@
 
 mod book;
 mod full;
+mod hostile;
 mod script;
 mod search;
 
 pub use book::BookEngine;
 pub use full::ExchangeEngine;
+pub use hostile::{Hostile, HostileMarket};
 pub use script::{Flow, Operation, Script};
 pub use search::{Attributes, SearchEngine};
 

@@ -27,6 +27,9 @@ pub(crate) struct Levels {
     by_key: BTreeMap<Key, u32>,
     levels: Vec<Level>,
     free: u32,
+    /// The units of all levels together, and the orders.
+    units: u64,
+    orders: u32,
 }
 
 impl Default for Levels {
@@ -35,6 +38,8 @@ impl Default for Levels {
             by_key: BTreeMap::new(),
             levels: Vec::new(),
             free: NONE,
+            units: 0,
+            orders: 0,
         }
     }
 }
@@ -44,6 +49,16 @@ impl Levels {
     pub(super) fn best(&self) -> Option<u32> {
         let (_, at) = self.by_key.first_key_value()?;
         Some(self.levels[*at as usize].head)
+    }
+
+    /// How many orders there are at any price.
+    pub(crate) fn orders(&self) -> u32 {
+        self.orders
+    }
+
+    /// How many units there are at any price.
+    pub(crate) fn units(&self) -> u64 {
+        self.units
     }
 
     /// The levels, best first.
@@ -104,7 +119,10 @@ impl Levels {
         let node = slab.get_mut(at);
         (node.prev, node.next) = (prev, next);
         level.count += 1;
-        level.quantity += u64::from(node.quantity.0);
+        let units = u64::from(node.quantity.0);
+        level.quantity = more(level.quantity, units);
+        self.units = more(self.units, units);
+        self.orders += 1;
         assert_eq!(level.key, node.key, "an order is at its price");
         debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
         debug_assert!(level.head != NONE && level.tail != NONE, "it has both ends");
@@ -123,7 +141,11 @@ impl Levels {
         }
         assert!(level.count > 0, "an order's level has an order");
         level.count -= 1;
-        level.quantity -= u64::from(node.quantity.0);
+        let units = u64::from(node.quantity.0);
+        level.quantity = less(level.quantity, units);
+        self.units = less(self.units, units);
+        assert!(self.orders > 0, "an order that goes was counted");
+        self.orders -= 1;
         assert_eq!(
             level.count == 0,
             level.head == NONE,
@@ -138,7 +160,8 @@ impl Levels {
     pub(super) fn reduce(&mut self, level: u32, quantity: Units) {
         let level = &mut self.levels[level as usize];
         let before = level.quantity;
-        level.quantity -= u64::from(quantity.0);
+        level.quantity = less(level.quantity, u64::from(quantity.0));
+        self.units = less(self.units, u64::from(quantity.0));
         debug_assert!(level.quantity < before, "something was taken off");
         assert!(level.quantity >= u64::from(level.count), "each has a unit");
     }
@@ -152,4 +175,13 @@ impl Levels {
         let removed = self.by_key.remove(&level.key);
         assert_eq!(removed, Some(at), "a level is found by its price");
     }
+}
+
+fn more(sum: u64, units: u64) -> u64 {
+    sum.checked_add(units)
+        .expect("2^32 orders of 2^32 units each are fewer")
+}
+
+fn less(sum: u64, units: u64) -> u64 {
+    sum.checked_sub(units).expect("what goes was counted")
 }

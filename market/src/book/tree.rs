@@ -19,8 +19,9 @@ use node::{Inner, LEAF, Leaf, Place, WIDTH, before, upto};
 
 pub(crate) use node::{Demand, Summary};
 
-/// The most nodes and orders one search looks at; then it finds nothing more.
-const VISITS_MAX: u32 = 16_384;
+/// The most steps of one search; then it finds nothing more. A node or an order is a step, an order
+/// that is looked at exactly takes [`Visits::CHECK`].
+pub(crate) const VISITS_MAX: u32 = 16_384;
 
 /// The tree over one side of one book.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,27 +48,58 @@ impl Default for Tree {
     }
 }
 
-/// The way from the root to a leaf: each inner node and the child taken.
-type Path = [(u32, u32); 8];
+/// The most inner nodes above a leaf. A node is split in halves of sixteen when it is full, so that a
+/// tree of this depth has seen 16^16 orders come in: as many as there are numbers for orders.
+const DEPTH_MAX: usize = 16;
 
-/// Visits left to a search.
+const _: () = assert!(
+    ((LEAF / 2) as u128).pow(DEPTH_MAX as u32) > u64::MAX as u128 && WIDTH >= LEAF,
+    "a tree never grows deeper than the way to a leaf is long"
+);
+
+/// The way from the root to a leaf: each inner node and the child taken.
+type Path = [(u32, u32); DEPTH_MAX];
+
+/// Steps left to a search.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visits(u32);
+pub(crate) struct Visits {
+    most: u32,
+    left: u32,
+}
 
 impl Visits {
+    /// The steps of an order that is looked at exactly: its row, its terms and its account are read.
+    pub(crate) const CHECK: u32 = 5;
+
     pub(crate) fn new() -> Self {
-        Self(VISITS_MAX)
+        Self::up_to(VISITS_MAX)
+    }
+
+    /// So many at most.
+    pub(crate) fn up_to(most: u32) -> Self {
+        let most = most.min(VISITS_MAX);
+        Self { most, left: most }
     }
 
     /// How many were made.
     pub(crate) fn made(self) -> u32 {
-        VISITS_MAX - self.0
+        self.most.saturating_sub(self.left)
     }
 
-    fn spend(&mut self) -> bool {
-        let some = self.0 > 0;
-        self.0 = self.0.saturating_sub(1);
-        debug_assert!(self.0 < VISITS_MAX, "a visit was spent");
+    /// How many are left.
+    pub(crate) fn left(self) -> u32 {
+        self.left
+    }
+
+    /// Counts what another search made that was a part of this one.
+    pub(crate) fn spend_all(&mut self, steps: u32) {
+        self.left = self.left.saturating_sub(steps);
+    }
+
+    fn spend(&mut self, steps: u32) -> bool {
+        let some = self.left > 0;
+        self.left = self.left.saturating_sub(steps);
+        debug_assert!(self.left < self.most || !some, "a step was spent");
         some
     }
 }
@@ -202,8 +234,8 @@ impl Tree {
         self.root = self.take_inner(root);
         self.depth += 1;
         assert!(
-            (self.depth as usize) < Path::default().len(),
-            "16^8 orders don't fit in memory"
+            (self.depth as usize) <= DEPTH_MAX,
+            "there are fewer numbers for orders than would fill it"
         );
     }
 
@@ -369,7 +401,7 @@ impl Tree {
         let inner = &self.inners[at as usize];
         let start = search.after().map_or(0, |from| inner.child_for(from));
         for child in start..inner.len as usize {
-            if inner.places[child].key > search.limit.0 || !visits.spend() {
+            if inner.places[child].key > search.limit.0 || !visits.spend(1) {
                 return None;
             }
             if inner.summaries[child].may_satisfy(&search.demand) {
@@ -393,13 +425,16 @@ impl Tree {
         let places = &leaf.places[..leaf.len as usize];
         let start = search.after().map_or(0, |from| upto(places, from));
         for (at, place) in places.iter().enumerate().skip(start) {
-            if place.key > search.limit.0 || !visits.spend() {
+            if place.key > search.limit.0 || !visits.spend(1) {
                 return None;
             }
             let (slot, terms) = leaf.orders[at];
             let own = &search.of_terms[terms as usize];
-            if own.may_satisfy(&search.demand) && suits(slot) {
-                return Some(slot);
+            if own.may_satisfy(&search.demand) {
+                visits.spend_all(Visits::CHECK.saturating_sub(1));
+                if suits(slot) {
+                    return Some(slot);
+                }
             }
         }
         None

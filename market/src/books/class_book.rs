@@ -19,6 +19,8 @@ pub(crate) struct ClassBook {
     pub auction_at: Option<Millis>,
     /// Leases opened in it that are not closed.
     pub open_leases: u32,
+    /// Orders in it that hold less than a deposit.
+    pub light_orders: u32,
     pub tape: Tape,
     pub book: Book,
     asks: Tree,
@@ -34,6 +36,7 @@ impl ClassBook {
             rules,
             auction_at: None,
             open_leases: 0,
+            light_orders: 0,
             tape: Tape::default(),
             book: Book::default(),
             asks: Tree::default(),
@@ -60,8 +63,19 @@ impl ClassBook {
 
     /// Whether nothing is in it or comes out of it any more: only its tape would be missed.
     pub(super) fn is_vacant(&self) -> bool {
-        let empty = |side| self.book.best(side).is_none();
-        self.open_leases == 0 && self.auction_at.is_none() && empty(Side::Ask) && empty(Side::Bid)
+        self.orders() == 0 && self.is_light()
+    }
+
+    /// Whether nobody holds a deposit in it, and nothing comes out of it any more.
+    pub(super) fn is_light(&self) -> bool {
+        let is_idle = self.open_leases == 0 && self.auction_at.is_none();
+        is_idle && self.light_orders == self.orders()
+    }
+
+    /// How many orders rest in it.
+    pub(super) fn orders(&self) -> u32 {
+        let [asks, bids] = [Side::Ask, Side::Bid].map(|side| self.book.side(side).orders());
+        asks.checked_add(bids).expect("orders have 32-bit places")
     }
 
     pub(super) fn tree(&self, side: Side) -> &Tree {

@@ -5,6 +5,9 @@
 //! right side of it trades at it; the last price on the longer side shares pro rata. An order that
 //! suits none of the other side is left out, so that nobody moves the price by an order that can't
 //! trade; whom the others suit is looked at as they are paired, cheapest ask and highest bid first.
+//!
+//! An auction is held over the best orders of each side, and takes so many steps at most. Where it
+//! traded and had to leave orders out, the next one is called for them.
 
 use crate::book::Visits;
 use crate::books::Order;
@@ -13,8 +16,21 @@ use crate::ids::BookId;
 use crate::order::Side;
 use crate::units::{Millis, Price, Units};
 
-use super::matching::{Fill, asks_for, bids_for};
+use super::matching::{Fill, bids_for};
+use super::steps::{Steps, TIMER_STEPS};
 use super::{Exchange, Timer};
+
+/// Orders of a side that take part in an auction: those with the best prices.
+const ORDERS_MAX: usize = 1_024;
+
+/// Steps for finding out who suits anybody at all, shared alike among the orders.
+const SUITED_STEPS: u32 = TIMER_STEPS / 2;
+
+/// The least that an order has of them: looking at fifty others is enough in most books.
+const SUITED_STEPS_LEAST: u32 = 256;
+
+/// Steps for pairing.
+const PAIRED_STEPS: u32 = TIMER_STEPS / 2;
 
 /// What an auction comes to before anyone is paired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,16 +57,20 @@ impl Exchange {
         }
     }
 
-    pub(super) fn hold_auction(&mut self, book: BookId, events: &mut Vec<Event>) {
+    pub(super) fn hold_auction(
+        &mut self,
+        book: BookId,
+        steps: &mut Steps,
+        events: &mut Vec<Event>,
+    ) {
         self.books.book_mut(book).auction_at = None;
         let class = self.books.book(book);
-        let mut asks = self.books.side(class, Side::Ask);
-        let mut bids = self.books.side(class, Side::Bid);
-        asks.retain(|ask| self.suits_some_bid(ask));
-        // One that came before its class had auctions waits until it has none.
-        let in_parts = |bid: &Order| !self.view(bid).terms.all_or_none;
-        bids.retain(|bid| in_parts(bid) && self.suits_some_ask(bid));
-        let tick = class.rules.tick;
+        let (asks, bids) = self.heard(book, steps);
+        let (tick, interval) = (class.rules.tick, class.rules.auction);
+        let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(class, side));
+        let mut is_cut = sides
+            .into_iter()
+            .any(|side| side.skip(ORDERS_MAX).next().is_some());
         let Some(clearing) = clear(&asks, &bids, tick) else {
             return;
         };
@@ -63,7 +83,11 @@ impl Exchange {
         });
         let mut asks = share_out(&asks, clearing, |ask| ask.price <= price);
         let mut bids = share_out(&bids, clearing, |bid| bid.price >= price);
-        self.pair(price, &mut asks, &mut bids, events);
+        let mut pairing = Pairing {
+            price,
+            left: PAIRED_STEPS,
+        };
+        self.pair(&mut pairing, &mut asks, &mut bids, events);
         // What predicates kept from pairing may still pair with what the sharing left out.
         let left = |shares: &mut Vec<Share>| {
             shares
@@ -72,39 +96,77 @@ impl Exchange {
         };
         left(&mut asks);
         left(&mut bids);
-        self.pair(price, &mut asks, &mut bids, events);
-    }
-
-    /// The class has no auctions from now on: what waits for one has it now.
-    pub(super) fn hold_last_auction(&mut self, book: BookId, events: &mut Vec<Event>) {
-        if let Some(at) = self.books.book(book).auction_at {
-            let timed = self.timers.remove(&(at, Timer::Auction(book)));
-            assert!(timed, "an auction that is due is timed");
-            self.hold_auction(book, events);
+        self.pair(&mut pairing, &mut asks, &mut bids, events);
+        steps.spend(PAIRED_STEPS.saturating_sub(pairing.left));
+        is_cut |= pairing.left == 0;
+        if let Some(interval) = interval.filter(|_| is_cut) {
+            self.call_auction(book, interval);
         }
     }
 
-    /// Whether an ask could trade with any bid in the book: if not, it has no say in the price.
-    fn suits_some_bid(&self, ask: &Order) -> bool {
+    /// The best orders of each side that suit any of the other side: who does not has no say in the
+    /// price.
+    fn heard(&self, book: BookId, steps: &mut Steps) -> (Vec<Order>, Vec<Order>) {
+        let class = self.books.book(book);
+        let best = |side| {
+            self.books
+                .side(class, side)
+                .take(ORDERS_MAX)
+                .collect::<Vec<_>>()
+        };
+        let (mut asks, mut bids) = (best(Side::Ask), best(Side::Bid));
+        let count = u32::try_from(asks.len().max(bids.len())).unwrap_or(u32::MAX);
+        let each = (SUITED_STEPS / 2 / count.max(1)).max(SUITED_STEPS_LEAST);
+        asks.retain(|ask| {
+            let mut visits = Visits::up_to(each);
+            let suits = self.suits_some_bid(ask, &mut visits);
+            steps.spend_visits(visits);
+            suits
+        });
+        // One that came before its class had auctions waits until it has none.
+        let in_parts = |bid: &Order| !self.view(bid).terms.all_or_none;
+        bids.retain(|bid| in_parts(bid) && self.suits_some_ask(bid, &asks, each, steps));
+        (asks, bids)
+    }
+
+    /// The class has no auctions from now on: what waits for one has it now.
+    pub(super) fn hold_last_auction(
+        &mut self,
+        book: BookId,
+        steps: &mut Steps,
+        events: &mut Vec<Event>,
+    ) {
+        if let Some(at) = self.books.book(book).auction_at {
+            let timed = self.timers.remove(&(at, Timer::Auction(book)));
+            assert!(timed, "an auction that is due is timed");
+            self.hold_auction(book, steps, events);
+        }
+    }
+
+    /// Whether an ask could trade with any bid in the book.
+    fn suits_some_bid(&self, ask: &Order, visits: &mut Visits) -> bool {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let suits = |bid: &Order| self.lack(ask, self.view(bid)).is_none();
         let query = bids_for(ask, terms);
-        let found = self.books.next(&query, None, &mut Visits::new(), suits);
-        found.is_some()
+        self.books.next(&query, None, visits, suits).is_some()
     }
 
-    /// Whether a bid could trade with any ask in the book.
-    fn suits_some_ask(&self, bid: &Order) -> bool {
+    /// Whether a bid could trade with any of these asks, the cheapest first. Any ask that suits a
+    /// bid is among those that suit some.
+    fn suits_some_ask(&self, bid: &Order, asks: &[Order], each: u32, steps: &mut Steps) -> bool {
         let view = self.view(bid);
-        let suits = |ask: &Order| self.lack(ask, view).is_none();
-        let query = asks_for(view);
-        let found = self.books.next(&query, None, &mut Visits::new(), suits);
-        found.is_some()
+        let most = (each / Visits::CHECK) as usize;
+        let cheap = asks
+            .iter()
+            .take_while(|ask| ask.price <= bid.price)
+            .take(most);
+        let mut cheap = cheap.inspect(|_| steps.spend(Visits::CHECK));
+        cheap.any(|ask| self.lack(ask, view).is_none())
     }
 
     fn pair(
         &mut self,
-        price: Price,
+        pairing: &mut Pairing,
         asks: &mut [Share],
         bids: &mut [Share],
         events: &mut Vec<Event>,
@@ -115,7 +177,14 @@ impl Exchange {
                     break;
                 }
                 let quantity = bid.allotted.min(ask.allotted);
-                if quantity == 0 || !self.pairs(ask, bid, quantity) {
+                if quantity == 0 {
+                    continue;
+                }
+                if pairing.left == 0 {
+                    return;
+                }
+                pairing.left = pairing.left.saturating_sub(Visits::CHECK);
+                if !self.pairs(ask, bid, quantity) {
                     continue;
                 }
                 let order = self
@@ -127,7 +196,7 @@ impl Exchange {
                 let fill = Fill {
                     ask: ask.order.id,
                     quantity: Units(quantity),
-                    price,
+                    price: pairing.price,
                 };
                 self.carry_out_resting(&live, &[fill], &mut Vec::new(), events);
                 for share in [&mut *ask, &mut *bid] {
@@ -143,6 +212,12 @@ impl Exchange {
         let whole = ask.order.provider().1.is_some() && quantity < ask.order.remaining.0;
         !whole && self.lack(&ask.order, self.view(&bid.order)).is_none()
     }
+}
+
+/// At what price orders are paired, and the steps that are left for it.
+struct Pairing {
+    price: Price,
+    left: u32,
 }
 
 /// What of an order trades in an auction, and what of it is open at all.

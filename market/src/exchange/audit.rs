@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::accounts::Pool;
 use crate::books::{Order, OrderKind};
-use crate::ids::{DeviceId, LeaseId, Slot};
+use crate::ids::{DeviceId, LeaseId, RequestId, Slot};
 use crate::lease::{Lease, LeaseState};
 use crate::ledger::Totals;
 use crate::order::{Side, Term};
@@ -47,6 +47,8 @@ impl Exchange {
             self.light_orders(),
             "the orders that hold little"
         );
+        let open = |id: &RequestId| self.requests.get(id).is_some_and(|one| one.lock.is_none());
+        assert!(self.light_requests.iter().all(open), "light requests wait");
         let open = self.leases.values().filter(|lease| !lease.is_closed());
         let asks = self.books.all().filter(|order| order.side() == Side::Ask);
         let bids = self.books.all().filter(|order| order.side() == Side::Bid);
@@ -151,8 +153,22 @@ impl Exchange {
                 book.open_leases as usize,
                 "the open leases of a class"
             );
+            let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(book, side));
+            let light = sides
+                .into_iter()
+                .flatten()
+                .filter(|order| self.is_light(order));
+            assert_eq!(
+                light.count(),
+                book.light_orders as usize,
+                "its light orders"
+            );
             for side in [Side::Ask, Side::Bid] {
-                let orders = self.books.side(book, side);
+                let orders = self.books.searched_side(book, side);
+                assert!(
+                    orders.iter().copied().eq(self.books.side(book, side)),
+                    "both ways through a side meet the same"
+                );
                 let place = |order: &Order| match side {
                     Side::Ask => (order.price.0, order.id),
                     Side::Bid => (!order.price.0, order.id),
@@ -171,6 +187,12 @@ impl Exchange {
                     (level.key.price(side), first, level.count, level.quantity)
                 });
                 assert!(counted.eq(kept), "levels agree with the tree");
+                let units = orders.iter().map(|order| u64::from(order.remaining.0));
+                assert_eq!(
+                    units.sum::<u64>(),
+                    book.book.side(side).units(),
+                    "all units"
+                );
             }
         }
     }

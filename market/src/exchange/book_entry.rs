@@ -136,7 +136,9 @@ impl Exchange {
         if let Some(key) = self.spot_ask_key(order) {
             assert!(self.spot_asks.remove(&key), "an ask in the book is listed");
         }
-        self.light.remove(&(opened, order.id));
+        if self.light.remove(&(opened, order.id)) {
+            self.books.count_light(order.detail.book, -1);
+        }
         if order.detail.expires != NEVER {
             self.timers
                 .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));

@@ -1,7 +1,7 @@
 //! What an order must be before it is looked at.
 
 use crate::class::Class;
-use crate::ids::{AccountKey, BookId, Slot};
+use crate::ids::{AccountKey, Slot};
 use crate::order::{Ask, Bid, Limit, TimeInForce};
 use crate::predicate::EXCLUDED_MAX;
 use crate::refusal::{Quantity, Refusal};
@@ -16,15 +16,6 @@ impl Exchange {
             Some(book) => self.books.book(book).rules,
             None => self.rules.of_class(class),
         }
-    }
-
-    pub(super) fn open_book(&mut self, class: Class) -> Result<BookId, Refusal> {
-        let limit = self.rules.classes_max;
-        let before = self.books.classes();
-        let book = self.books.open(class, &self.rules);
-        let most = before.max(limit.into());
-        assert!(self.books.classes() <= most, "within the limit");
-        book.ok_or(Refusal::ClassesMany { limit })
     }
 
     pub(super) fn check_open_orders(&self, slot: Slot) -> Result<(), Refusal> {

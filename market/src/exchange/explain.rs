@@ -114,11 +114,9 @@ impl Exchange {
         self.books.by_class().flat_map(|book| self.listings(book))
     }
 
-    fn listings(&self, book: &ClassBook) -> Vec<Listing> {
+    fn listings<'a>(&'a self, book: &'a ClassBook) -> impl Iterator<Item = Listing> + 'a {
         let asks = self.books.side(book, Side::Ask);
-        asks.iter()
-            .map(|ask| self.listing(book.class, ask))
-            .collect()
+        asks.map(|ask| self.listing(book.class, &ask))
     }
 
     fn listing(&self, class: Class, order: &Order) -> Listing {

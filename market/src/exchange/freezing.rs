@@ -1,13 +1,13 @@
 //! Frozen accounts, and how much may come in and go out in a day.
 //!
-//! A frozen account begins nothing: it places, gives and takes out nothing, and its orders leave
-//! the books. What it has begun goes on: its leases run to their end and are paid, and it may end
-//! them.
+//! A frozen account begins nothing, and its orders leave the books. What it has begun goes on: its
+//! leases run to their end and are paid, and it may end them. It may do what [`may_do_frozen`]
+//! names; whatever else there is, or comes to be, is refused.
 
 use crate::accounts::Movements;
 use crate::command::{Acceptance, Command};
 use crate::event::{Event, OrderEnd};
-use crate::ids::{AccountKey, OrderId, Slot};
+use crate::ids::{AccountKey, OrderId, RequestId, Slot};
 use crate::refusal::Refusal;
 use crate::request::Direction;
 use crate::text::Name;
@@ -56,28 +56,22 @@ impl Exchange {
         Ok(Acceptance::Thawed)
     }
 
-    /// Whether a command begins something, where its account is frozen.
+    /// Whether a frozen account may do this.
     pub(super) fn check_frozen(&self, slot: Slot, command: &Command) -> Result<(), Refusal> {
         let account = self.ledger.get(slot);
         let Some(reason) = &account.frozen else {
             return Ok(());
         };
-        let begins = match command {
-            Command::Request { direction, .. } => *direction == Direction::Withdrawal,
-            Command::Transfer { .. }
-            | Command::PlaceAsk(_)
-            | Command::PlaceBid(_)
-            | Command::PlaceGang(_)
-            | Command::Extend { .. }
-            | Command::Resell { .. } => true,
-            _ => false,
+        let is_own = |request: &RequestId| {
+            let known = self.requests.get(request);
+            known.is_none_or(|request| request.account == account.key)
         };
-        match begins {
-            true => Err(Refusal::AccountFrozen {
+        match may_do_frozen(command, is_own) {
+            true => Ok(()),
+            false => Err(Refusal::AccountFrozen {
                 account: account.key,
                 reason: reason.clone(),
             }),
-            false => Ok(()),
         }
     }
 
@@ -142,5 +136,48 @@ impl Exchange {
             moved.withdrawals = Credits(moved.withdrawals.0.saturating_sub(amount.0));
             self.ledger.get_mut(slot).moved = moved;
         }
+    }
+}
+
+/// What a frozen account may do: see its leases to their end and be paid, ask for credits to come
+/// in, take back what it asked for. Its credits, its stake among them, stay where they are. Of what
+/// operators do a frozen one may only thaw: so no operator that froze itself locks the market.
+fn may_do_frozen(command: &Command, is_own: impl Fn(&RequestId) -> bool) -> bool {
+    match command {
+        Command::Cancel { .. }
+        | Command::StartWork { .. }
+        | Command::StateReady { .. }
+        | Command::NoteUsage { .. }
+        | Command::AcceptNote { .. }
+        | Command::Dispute { .. }
+        | Command::Settle(_)
+        | Command::EndLease { .. }
+        | Command::GiveUp { .. }
+        | Command::Reclaim { .. }
+        | Command::ProveFault(_)
+        | Command::Register { .. }
+        | Command::Thaw { .. } => true,
+        Command::Request { direction, .. } => match direction {
+            Direction::Deposit => true,
+            Direction::Withdrawal => false,
+        },
+        Command::Refuse { request, .. } => is_own(request),
+        Command::Transfer { .. }
+        | Command::PlaceAsk(_)
+        | Command::PlaceBid(_)
+        | Command::PlaceGang(_)
+        | Command::Amend { .. }
+        | Command::Extend { .. }
+        | Command::Resell { .. }
+        | Command::Stake { .. }
+        | Command::Unstake { .. }
+        | Command::Deposit { .. }
+        | Command::Lock { .. }
+        | Command::Confirm { .. }
+        | Command::Collect { .. }
+        | Command::Freeze { .. }
+        | Command::ChangeRules { .. }
+        | Command::KeepRules { .. }
+        | Command::Upgrade(_) => false,
     }
 }

@@ -9,6 +9,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::book::Visits;
 use crate::books::Order;
 use crate::command::{Acceptance, Command};
 use crate::event::{Event, OrderEnd};
@@ -20,6 +21,7 @@ use crate::units::{Credits, Price};
 use super::bid::LiveBid;
 use super::displace::Displacement;
 use super::matching::Fill;
+use super::steps::{SPOT_STEPS, Steps, assignment_steps};
 use super::{Context, Exchange};
 
 /// What an assignment costs, and, to choose among equals, which candidates it takes: a number in
@@ -88,7 +90,7 @@ impl Exchange {
         let places = self.gang_places(legs)?;
         let live = self.gang_bids(context, legs, &places);
         assert_eq!(live.len(), legs.len(), "a bid for each leg");
-        let takes = self.gang_takes(&live).and_then(|takes| {
+        let takes = self.gang_takes(&live, context.steps).and_then(|takes| {
             let costs = takes.iter().zip(&live).map(|(take, bid)| take.escrow(bid));
             let needed = costs.fold(Credits::ZERO, Credits::plus);
             self.ledger.need(context.slot, needed)?;
@@ -110,7 +112,7 @@ impl Exchange {
                 return Err(Refusal::AuctionOnly { interval });
             }
             let price = self.check_bid(bid, &rules)?;
-            Ok((self.open_book(bid.class)?, price))
+            Ok((self.known_book(bid.class)?, price))
         };
         legs.iter().map(place).collect()
     }
@@ -154,16 +156,18 @@ impl Exchange {
             });
         }
         assert_eq!(trades.len(), legs.len(), "one trade a leg");
+        context.steps.spend_trades(trades.len());
         Acceptance::Ganged { trades }
     }
 
-    fn gang_takes(&self, legs: &[LiveBid]) -> Result<Vec<Take>, Refusal> {
-        let asks = |bid: &LiveBid| self.asks_for(bid, legs.len());
+    fn gang_takes(&self, legs: &[LiveBid], steps: &mut Steps) -> Result<Vec<Take>, Refusal> {
+        let asks = |bid: &LiveBid| self.asks_for(bid, legs.len(), steps);
         let mut candidates: Vec<Candidates> = legs.iter().map(asks).collect();
-        if let Ok(takes) = assign(&candidates, legs) {
+        if let Ok(takes) = assign(&candidates, legs, steps) {
             return Ok(takes);
         }
         for (found, bid) in candidates.iter_mut().zip(legs) {
+            steps.spend(SPOT_STEPS);
             self.add_displaceable(found, bid, legs.len());
         }
         if let Some(leg) = candidates.iter().position(Vec::is_empty) {
@@ -171,7 +175,7 @@ impl Exchange {
             let leg = u32::try_from(leg).unwrap_or(u32::MAX);
             return Err(Refusal::GangLegUnmatched { leg, seen });
         }
-        assign(&candidates, legs)
+        assign(&candidates, legs, steps)
     }
 
     /// Adds the leases a leg may displace, unless it has asks for every leg there is: then one of
@@ -203,7 +207,8 @@ impl Exchange {
     }
 
     /// The cheapest suitable ask of each of the cheapest providers.
-    fn asks_for(&self, bid: &LiveBid, count: usize) -> Candidates {
+    fn asks_for(&self, bid: &LiveBid, count: usize, steps: &mut Steps) -> Candidates {
+        let mut visits = Visits::new();
         let order: &Order = &bid.order;
         let mut found = Candidates::new();
         let take = |ask: Order, price: Price| {
@@ -227,7 +232,8 @@ impl Exchange {
                 false => ControlFlow::Break(()),
             }
         };
-        self.search_asks(bid.view(), take);
+        self.search_asks(bid.view(), &mut visits, take);
+        steps.spend_visits(visits);
         debug_assert!(found.len() <= count, "one for each leg is enough");
         found
     }
@@ -235,7 +241,11 @@ impl Exchange {
 
 /// The cheapest choice of one candidate a leg, no provider twice; of equals the one whose legs,
 /// from the first on, take the candidates they would rather have.
-fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Take>, Refusal> {
+fn assign(
+    candidates: &[Candidates],
+    legs: &[LiveBid],
+    steps: &mut Steps,
+) -> Result<Vec<Take>, Refusal> {
     let slots = |found: &Candidates| found.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
     let mut providers: Vec<Slot> = candidates.iter().flat_map(slots).collect();
     providers.sort_unstable();
@@ -243,25 +253,23 @@ fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Take>, Refu
     debug_assert_eq!(candidates.len(), legs.len(), "each leg has candidates");
     // The assignment wants at least as many columns as rows: the missing ones are forbidden.
     let columns = providers.len().max(legs.len());
-    let rank = |leg: usize, column: usize| {
-        let provider = providers.get(column)?;
-        candidates[leg]
-            .iter()
-            .position(|(slot, _)| slot == provider)
-    };
-    let cost = |leg: usize, column: usize| {
-        let Some(rank) = rank(leg, column) else {
-            return Cost::FORBIDDEN;
-        };
-        let (_, take) = candidates[leg][rank];
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    steps.spend(assignment_steps(count(legs.len()), count(columns)));
+    let mut ranks = vec![vec![None; columns]; legs.len()];
+    let mut costs = vec![vec![Cost::FORBIDDEN; columns]; legs.len()];
+    for (leg, found) in candidates.iter().enumerate() {
         let weight = CANDIDATES_MAX.pow((Command::GANG_MAX - 1 - leg) as u32);
-        take.cost(&legs[leg]).plus(Cost(0, rank as i128 * weight))
-    };
-    let chosen = cheapest_assignment(legs.len(), columns, cost);
-    let take = |(leg, column): (usize, &usize)| Some(candidates[leg][rank(leg, *column)?].1);
+        for (rank, (slot, take)) in found.iter().enumerate() {
+            let column = providers.binary_search(slot);
+            let column = column.expect("each candidate's provider is listed");
+            ranks[leg][column] = Some(rank);
+            costs[leg][column] = take.cost(&legs[leg]).plus(Cost(0, rank as i128 * weight));
+        }
+    }
+    let chosen = cheapest_assignment(legs.len(), columns, |leg, column| costs[leg][column]);
+    let take = |(leg, column): (usize, &usize)| Some(candidates[leg][ranks[leg][*column]?].1);
     let takes: Vec<Take> = chosen.iter().enumerate().filter_map(take).collect();
     if takes.len() < legs.len() {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let (legs, matched) = (count(legs.len()), count(takes.len()));
         return Err(Refusal::GangUnmatched { legs, matched });
     }

@@ -17,17 +17,31 @@ impl Exchange {
         context: &mut Context<'_>,
         command: &Command,
     ) -> Result<Acceptance, Refusal> {
-        if let Command::Refuse { request, reason } = command
-            && self.open_request(*request)?.account == context.key
-        {
-            return self.on_refuse(context, *request, reason);
+        if let Command::Refuse { request, reason } = command {
+            let open = self.open_request(*request)?;
+            match open.lock {
+                _ if open.account != context.key => {}
+                None => return self.on_refuse(context, *request, reason),
+                Some(lock) if !self.operators.contains(&context.key) => {
+                    let (request, at) = (*request, lock.at);
+                    return Err(Refusal::RequestLocked { request, at });
+                }
+                Some(_) => {}
+            }
         }
         self.only_operator(context.key)?;
+        // What can't be done any more is refused to each, not only to the one that completes it.
+        match command {
+            Command::Lock { request } => self.check_lock(*request)?,
+            Command::Confirm { request } => self.check_confirm(*request)?,
+            _ => {}
+        }
         if let Some(waits) = self.approve(context, command)? {
             return Ok(waits);
         }
         match command {
             Command::Deposit { account, amount } => self.on_deposit(context, *account, *amount),
+            Command::Lock { request } => self.on_lock(context, *request),
             Command::Confirm { request } => self.on_confirm(context, *request),
             Command::Refuse { request, reason } => self.on_refuse(context, *request, reason),
             Command::Collect { to, amount } => self.on_collect(context, *to, *amount),

@@ -12,9 +12,10 @@ use crate::predicate::Lack;
 use crate::terms::AskTerms;
 use crate::units::{Credits, Millis, Price, Units};
 
-use super::Exchange;
 use super::bid::{BidView, LiveBid};
 use super::leases::LeaseOpening;
+use super::steps::Steps;
+use super::{Context, Exchange};
 
 /// A part of a bid that one ask will fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +98,7 @@ impl Exchange {
 /// A bid looking for asks.
 impl Exchange {
     /// What a bid would take from the book, best first, up to what it wants.
-    pub(super) fn fills_for_bid(&self, bid: &LiveBid) -> (Vec<Fill>, Units) {
+    pub(super) fn fills_for_bid(&self, bid: &LiveBid, visits: &mut Visits) -> (Vec<Fill>, Units) {
         let order = &bid.order;
         let mut left = order.remaining;
         let mut fills = Vec::new();
@@ -119,7 +120,7 @@ impl Exchange {
                 ControlFlow::Continue(())
             }
         };
-        self.search_asks(bid.view(), take);
+        self.search_asks(bid.view(), visits, take);
         debug_assert!(left <= order.remaining, "no more than the bid wants");
         (fills, left)
     }
@@ -206,7 +207,7 @@ impl Exchange {
 /// An ask looking for bids.
 impl Exchange {
     /// How much of a fill-or-kill ask could trade now.
-    pub(super) fn fillable(&self, ask: &Order) -> Units {
+    pub(super) fn fillable(&self, ask: &Order, steps: &mut Steps) -> Units {
         debug_assert_eq!(ask.side(), Side::Ask, "an ask is filled by bids");
         let mut left = ask.remaining;
         let query = self.bids_for_any_price(ask);
@@ -222,7 +223,9 @@ impl Exchange {
                 ControlFlow::Continue(())
             }
         };
-        self.books.search(&query, count);
+        let mut visits = Visits::new();
+        self.books.search(&query, &mut visits, count);
+        steps.spend_visits(visits);
         ask.remaining.minus(left)
     }
 
@@ -231,12 +234,12 @@ impl Exchange {
         &mut self,
         id: OrderId,
         tif: TimeInForce,
-        events: &mut Vec<Event>,
+        context: &mut Context<'_>,
     ) -> Vec<Trade> {
         let first = self.books.get(id).expect("the ask has just entered");
         assert_eq!(first.side(), Side::Ask, "asks look for bids");
         let query = self.bids_for_any_price(&first);
-        let mut visits = Visits::new();
+        let (mut visits, mut completing) = (Visits::new(), Visits::new());
         let mut trades = Vec::new();
         let mut last: Option<Order> = None;
         while let Some(ask) = self.books.get(id) {
@@ -251,13 +254,15 @@ impl Exchange {
                     quantity: ask.remaining.min(order.remaining),
                     price: order.price,
                 };
-                self.carry_out_resting(&bid, &[fill], &mut trades, events);
+                self.carry_out_resting(&bid, &[fill], &mut trades, context.events);
             } else {
-                let fills = self.fills_of_all(&bid, tif);
-                self.carry_out_resting(&bid, &fills, &mut trades, events);
+                let fills = self.fills_of_all(&bid, tif, &mut completing);
+                self.carry_out_resting(&bid, &fills, &mut trades, context.events);
             }
             last = Some(order);
         }
+        context.steps.spend_visits(visits);
+        context.steps.spend_visits(completing);
         debug_assert!(
             trades
                 .iter()
@@ -276,15 +281,18 @@ impl Exchange {
     }
 
     /// What a resting bid takes of all asks there are, where only the whole of it will do and the
-    /// ask that has come is too small by itself.
-    fn fills_of_all(&self, bid: &LiveBid, tif: TimeInForce) -> Vec<Fill> {
+    /// ask that has come is too small by itself. Nobody looks where there are too few units in all;
+    /// and one ask has so many steps for all such bids, beside those of its own search, so that
+    /// bids that never fill keep it from none that would.
+    fn fills_of_all(&self, bid: &LiveBid, tif: TimeInForce, visits: &mut Visits) -> Vec<Fill> {
         debug_assert!(bid.terms.all_or_none, "another takes what the ask has");
-        let (fills, left) = self.fills_for_bid(bid);
-        if left.0 == 0 && tif != TimeInForce::Fok {
-            fills
-        } else {
-            Vec::new()
+        let offered = self.books.book(bid.order.detail.book).book.side(Side::Ask);
+        let is_short = offered.units() < u64::from(bid.order.remaining.0);
+        if is_short || tif == TimeInForce::Fok || visits.left() == 0 {
+            return Vec::new();
         }
+        let (fills, left) = self.fills_for_bid(bid, visits);
+        if left.0 == 0 { fills } else { Vec::new() }
     }
 
     /// Trades of a resting bid: what was held for it becomes escrow, and what is over goes back.
@@ -325,15 +333,6 @@ fn trade_price((ask, asked): (&Order, Price), bid: &Order) -> Price {
     debug_assert!(asked <= bid.price, "they cross");
     debug_assert_ne!(ask.id, bid.id, "they are two");
     if ask.id < bid.id { asked } else { bid.price }
-}
-
-pub(super) fn asks_for(bid: BidView<'_>) -> BookQuery {
-    BookQuery {
-        book: bid.order.detail.book,
-        side: Side::Ask,
-        demand: bid.terms.demand(),
-        limit: bid.order.price,
-    }
 }
 
 pub(super) fn bids_for(ask: &Order, terms: &AskTerms) -> BookQuery {

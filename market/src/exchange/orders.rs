@@ -1,5 +1,6 @@
 //! Placing, cancelling and amending orders.
 
+use crate::book::Visits;
 use crate::books::{Order, OrderDetail, OrderKind};
 use crate::command::Acceptance;
 use crate::event::{Event, OrderEnd};
@@ -11,6 +12,7 @@ use crate::units::{Credits, Millis, Price, Units};
 use super::bid::LiveBid;
 use super::displace::Displacement;
 use super::matching::Fill;
+use super::steps::{SPOT_STEPS, Steps};
 use super::{Context, Exchange};
 
 /// What a bid will do to the market, before it does.
@@ -37,8 +39,14 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         let rules = self.class_rules(ask.resources.class());
         let price = self.check_ask(context.slot, ask, &rules)?;
-        let deposit = self.check_deposit(context.slot, ask.tif)?;
-        let book = self.open_book(rules.class)?;
+        let deposit = self.check_deposit(context.slot, rules.class, ask.tif)?;
+        if self.books.find(rules.class).is_none() {
+            context.steps.spend(self.books.classes_looked_at());
+        }
+        let book = match ask.tif.rests() {
+            true => self.open_book(rules.class, deposit, context.events)?,
+            false => self.known_book(rules.class)?,
+        };
         let slot = context.slot;
         let order = Order {
             id: OrderId(self.orders_made + 1),
@@ -62,13 +70,13 @@ impl Exchange {
             "what was checked is of something"
         );
         if ask.tif == TimeInForce::Fok {
-            let (wanted, found) = (ask.quantity, self.fillable(&order));
+            let (wanted, found) = (ask.quantity, self.fillable(&order, context.steps));
             if found < wanted {
                 self.books.release(&order);
                 return Err(Refusal::Unfilled { wanted, found });
             }
         }
-        Ok(self.enter_ask(order, ask.tif, rules.auction, context.events))
+        Ok(self.enter_ask(order, ask.tif, rules.auction, context))
     }
 
     /// An ask that nothing speaks against: into the book, matched, and out again if it can't rest.
@@ -77,7 +85,7 @@ impl Exchange {
         order: Order,
         tif: TimeInForce,
         auction: Option<Millis>,
-        events: &mut Vec<Event>,
+        context: &mut Context<'_>,
     ) -> Acceptance {
         let id = order.id;
         self.orders_made += 1;
@@ -88,9 +96,10 @@ impl Exchange {
                 self.call_auction(order.detail.book, interval);
                 Vec::new()
             }
-            None => self.match_ask(id, tif, events),
+            None => self.match_ask(id, tif, context),
         };
-        let resting = self.settle_down(id, tif, events);
+        context.steps.spend_trades(trades.len());
+        let resting = self.settle_down(id, tif, context.events);
         assert!(resting <= order.remaining, "what rests was offered");
         Acceptance::Placed {
             order: id,
@@ -107,10 +116,10 @@ impl Exchange {
         self.check_open_orders(context.slot)?;
         let rules = self.class_rules(bid.class);
         let price = self.check_bid(bid, &rules)?;
-        let book = self.open_book(bid.class)?;
+        let book = self.known_book(bid.class)?;
         let order = self.new_bid(self.orders_made + 1, context.slot, book, price, bid);
         let live = self.live_bid(order, bid.job);
-        let plan = match self.plan_bid(&live, bid, rules.auction) {
+        let plan = match self.plan_bid(&live, bid, rules.auction, context.steps) {
             Ok(plan) => plan,
             Err(refusal) => {
                 self.books.release(&order);
@@ -125,6 +134,7 @@ impl Exchange {
         let mut trades = Vec::with_capacity(plan.fills.len() + plan.displaced.len());
         self.carry_out_fills(&live, &plan.fills, &mut trades, context.events);
         self.displace(&live, &plan.displaced, &mut trades, context.events);
+        context.steps.spend_trades(trades.len());
         let spent = trades
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
@@ -171,13 +181,17 @@ impl Exchange {
         live: &LiveBid,
         bid: &Bid,
         auction: Option<Millis>,
+        steps: &mut Steps,
     ) -> Result<Plan, Refusal> {
+        let mut visits = Visits::new();
         let (mut fills, mut rest) = match auction {
             Some(_) => (Vec::new(), bid.quantity),
-            None => self.fills_for_bid(live),
+            None => self.fills_for_bid(live, &mut visits),
         };
+        steps.spend_visits(visits);
         let mut displaced = Vec::new();
         if rest.0 > 0 && auction.is_none() {
+            steps.spend(SPOT_STEPS);
             (displaced, rest) = self.plan_displacement(live, &fills, rest);
         }
         if rest.0 > 0 && bid.tif == TimeInForce::Fok {

@@ -63,7 +63,7 @@ impl Exchange {
         self.books.ask_terms.share(order.detail.terms);
         self.lease_mut(id).resale_ask = Some(order.id);
         let tif = TimeInForce::Gtd(order.detail.expires);
-        Ok(self.enter_ask(order, tif, rules.auction, context.events))
+        Ok(self.enter_ask(order, tif, rules.auction, context))
     }
 
     /// The rest of lease `from` was sold: its device goes to lease `to` without a pause.

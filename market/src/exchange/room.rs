@@ -5,14 +5,18 @@
 //! these that of the youngest account: whoever brings many keys brings them late, and loses them
 //! before anyone who was there.
 //!
-//! An account that has nothing gives way to a new one once no batch that it signed can be brought
-//! again: batches expire within the rule's time, and the account remembers the last of its own.
+//! So it is with accounts, classes and requests: what holds a deposit's worth stays, and of the rest
+//! the oldest gives way where there is no room. An account that holds less gives way to a new one
+//! once no batch that it signed can be brought again: batches expire within the rule's time, and
+//! the account remembers the last of its own.
 
 use std::collections::{BTreeSet, VecDeque};
 
+use crate::accounts::Claim;
 use crate::books::{Order, OrderKind};
-use crate::event::{Event, OrderEnd};
-use crate::ids::{AccountKey, OrderId, Slot};
+use crate::class::Class;
+use crate::event::{Event, MoveReason, OrderEnd};
+use crate::ids::{AccountKey, BookId, OrderId, RequestId, Slot};
 use crate::order::{Side, TimeInForce};
 use crate::refusal::Refusal;
 use crate::text::Name;
@@ -24,20 +28,30 @@ use super::{Exchange, LightKey};
 /// milliseconds, and so is shared by many that come.
 const IDLE_FOUND_MAX: usize = 1_024;
 
+/// Why requests of an account are refused that made room for another.
+const FORGOTTEN: &str = "the account made room for others";
+
 /// They are looked for this often at most.
 const IDLE_SOUGHT: Millis = Millis(1_000);
 
 /// Orders.
 impl Exchange {
-    /// What an ask of this account holds while it rests, where there is room and it has it.
-    pub(super) fn check_deposit(&self, slot: Slot, tif: TimeInForce) -> Result<Credits, Refusal> {
+    /// What an ask of this account holds while it rests, where there is room and it has it: nothing
+    /// for the first, unless a class must give way to it.
+    pub(super) fn check_deposit(
+        &self,
+        slot: Slot,
+        class: Class,
+        tif: TimeInForce,
+    ) -> Result<Credits, Refusal> {
         let account = self.ledger.get(slot);
         if !tif.rests() {
             return Ok(Credits::ZERO);
         }
-        let deposit = match account.free_asks {
-            0 => Credits::ZERO,
-            _ => self.rules.ask_deposit,
+        let is_free = account.free_asks == 0 && self.books.takes_in(class, &self.rules);
+        let deposit = match is_free {
+            true => Credits::ZERO,
+            false => self.rules.ask_deposit,
         };
         let available = account.available;
         if available < deposit {
@@ -91,8 +105,8 @@ impl Exchange {
 
     /// Lists an order that holds little.
     pub(super) fn weigh(&mut self, order: &Order) {
-        if self.is_light(order) {
-            self.light.insert(self.light_key(order));
+        if self.is_light(order) && self.light.insert(self.light_key(order)) {
+            self.books.count_light(order.detail.book, 1);
         }
     }
 
@@ -102,6 +116,52 @@ impl Exchange {
         if order.side() == Side::Bid {
             self.weigh(&order);
         }
+    }
+}
+
+/// Classes.
+impl Exchange {
+    /// The book of a class that an order is for, but for an ask that rests: only such an ask, or a
+    /// rule, makes a class known. Whoever wants what nobody offers would else fill the market with
+    /// classes, for nothing.
+    pub(super) fn known_book(&mut self, class: Class) -> Result<BookId, Refusal> {
+        if let Some(book) = self.books.find(class) {
+            return Ok(book);
+        }
+        let is_named = self.rules.classes.iter().any(|rules| rules.class == class);
+        let opened = is_named.then(|| self.books.open(class, &self.rules));
+        opened.flatten().ok_or(Refusal::ClassUnknown { class })
+    }
+
+    /// The book of a class for an ask that rests and holds this. Where the market is full of
+    /// classes, one in which nobody holds a deposit gives way to an ask that holds one.
+    pub(super) fn open_book(
+        &mut self,
+        class: Class,
+        deposit: Credits,
+        events: &mut Vec<Event>,
+    ) -> Result<BookId, Refusal> {
+        if !self.books.takes_in(class, &self.rules) {
+            let light = self.books.lightest().filter(|_| deposit.0 > 0);
+            let light = light.ok_or(Refusal::ClassesMany {
+                limit: self.rules.classes_max,
+                deposit: self.rules.ask_deposit,
+            })?;
+            self.empty_book(light, events);
+        }
+        let book = self.books.open(class, &self.rules);
+        Ok(book.expect("there is room, or a class without orders"))
+    }
+
+    /// The orders of a class leave it; there are no more of them than orders divided by classes.
+    fn empty_book(&mut self, book: BookId, events: &mut Vec<Event>) {
+        let class = self.books.book(book);
+        let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(class, side));
+        let orders: Vec<OrderId> = sides.into_iter().flatten().map(|order| order.id).collect();
+        for order in orders {
+            self.drop_order(order, OrderEnd::Evicted, events);
+        }
+        assert_eq!(self.books.book(book).light_orders, 0, "nothing rests in it");
     }
 }
 
@@ -122,38 +182,106 @@ impl Exchange {
         }
         let idle = self.next_idle().ok_or(Refusal::AccountsMany { limit })?;
         let count = self.ledger.accounts().len();
+        self.clear_account(idle, events);
         let old = self.ledger.replace(idle, account, name.clone());
         assert_eq!(self.ledger.accounts().len(), count, "one for one");
         events.push(Event::Forgotten { account: old });
         Ok(idle)
     }
 
-    /// The account that gives way next, if one has nothing.
+    /// What little an account has goes: its orders, its requests, and its credits to the fees.
+    fn clear_account(&mut self, slot: Slot, events: &mut Vec<Event>) {
+        for order in self.light_orders_of(slot) {
+            self.drop_order(order, OrderEnd::Evicted, events);
+        }
+        let account = self.ledger.get(slot).key;
+        for request in self.requests_held(slot) {
+            self.drop_request(request, FORGOTTEN, events);
+        }
+        let left = self.ledger.forfeit(slot);
+        if left.0 > 0 {
+            let reason = MoveReason::Forfeited;
+            events.push(Event::Moved {
+                account,
+                reason,
+                amount: left,
+            });
+        }
+        self.ledger.tell_balances(events);
+        let account = self.ledger.get(slot);
+        assert_eq!(account.held(), Credits::ZERO, "it has nothing left");
+        assert_eq!(account.open_orders, 0, "and nothing rests");
+    }
+
+    /// Orders of an account that hold little, the oldest first.
+    fn light_orders_of(&self, slot: Slot) -> Vec<OrderId> {
+        let opened = self.ledger.get(slot).opened;
+        let own = (opened, OrderId(0))..=(opened, OrderId(u64::MAX));
+        self.light.range(own).map(|(_, order)| *order).collect()
+    }
+
+    /// Requests of an account that are not decided, the oldest first.
+    fn requests_held(&self, slot: Slot) -> Vec<RequestId> {
+        let account = self.ledger.get(slot);
+        match account.open_requests {
+            0 => Vec::new(),
+            _ => self
+                .requests_of(account.key)
+                .map(|request| request.id)
+                .collect(),
+        }
+    }
+
+    /// Whether an account gives way, and what it has that is missed: nothing of it is a deposit's
+    /// worth, and no withdrawal of it is being paid out.
+    fn makes_room(&self, slot: Slot) -> Option<Claim> {
+        let account = self.ledger.get(slot);
+        let claim = account.claim(self.now, self.rules.account_deposit)?;
+        if claim == Claim::None {
+            return Some(claim);
+        }
+        let light = self.light_orders_of(slot).len();
+        let requests = self.requests_held(slot);
+        let mut requests = requests.iter().filter_map(|id| self.requests.get(id));
+        let is_light = light == usize::try_from(account.open_orders).unwrap_or(usize::MAX);
+        let is_paid = requests.any(|request| request.lock.is_some());
+        (is_light && !is_paid).then_some(claim)
+    }
+
+    /// The account that gives way next, if one has nothing, or little.
     fn next_idle(&mut self) -> Option<Slot> {
-        if self.idle.is_empty() && self.now >= self.idle_sought_at {
+        let first = self
+            .idle
+            .front()
+            .and_then(|(slot, _)| self.makes_room(*slot));
+        if first != Some(Claim::None) && self.now >= self.idle_sought_at {
             self.idle_sought_at = self.now.after(IDLE_SOUGHT);
             self.idle = self.idle_accounts();
         }
         while let Some((slot, key)) = self.idle.pop_front() {
-            let account = self.ledger.get(slot);
-            if account.key == key && account.is_idle(self.now) {
+            if self.ledger.get(slot).key == key && self.makes_room(slot).is_some() {
                 return Some(slot);
             }
         }
         None
     }
 
-    /// Accounts that have nothing, the longest unused first, so many at most.
+    /// Accounts that have nothing, then those that have little, the longest unused of each first, so
+    /// many at most.
     fn idle_accounts(&self) -> VecDeque<(Slot, AccountKey)> {
         let accounts = (0..).map(Slot).zip(self.ledger.accounts());
-        let idle = accounts.filter(|(_, account)| account.is_idle(self.now));
-        let mut idle: Vec<_> = idle
-            .map(|(slot, account)| (account.used, account.opened, slot, account.key))
-            .collect();
+        let deposit = self.rules.account_deposit;
+        let idle = accounts.filter_map(|(slot, account)| {
+            let claim = account.claim(self.now, deposit)?;
+            Some((claim, account.used, account.opened, slot, account.key))
+        });
+        let mut idle: Vec<_> = idle.collect();
+        if idle.len() > IDLE_FOUND_MAX {
+            idle.select_nth_unstable(IDLE_FOUND_MAX);
+            idle.truncate(IDLE_FOUND_MAX);
+        }
         idle.sort_unstable();
-        idle.truncate(IDLE_FOUND_MAX);
-        idle.into_iter()
-            .map(|(_, _, slot, key)| (slot, key))
-            .collect()
+        let found = idle.into_iter().map(|(_, _, _, slot, key)| (slot, key));
+        found.collect()
     }
 }

@@ -9,6 +9,7 @@ use crate::refusal::Refusal;
 use crate::rules::{CHANGES_MAX, Rules, RulesChange, SETTINGS_MAX, Setting, Upgrade};
 use crate::units::Millis;
 
+use super::steps::Steps;
 use super::{Context, Exchange, Timer};
 
 impl Exchange {
@@ -63,7 +64,7 @@ impl Exchange {
     }
 
     /// A change takes effect.
-    pub(super) fn change_rules(&mut self, id: u64, events: &mut Vec<Event>) {
+    pub(super) fn change_rules(&mut self, id: u64, steps: &mut Steps, events: &mut Vec<Event>) {
         let change = self.changes.remove(&id).expect("a change's timer has one");
         assert!(change.at <= self.now, "not before its time");
         for setting in &change.settings {
@@ -74,10 +75,12 @@ impl Exchange {
         for (book, interval) in auctions {
             match interval {
                 Some(interval) => self.call_auction(book, interval),
-                None => self.hold_last_auction(book, events),
+                None => self.hold_last_auction(book, steps, events),
             }
         }
         self.light = self.light_orders();
+        let light = self.light.iter().map(|(_, order)| order);
+        self.books.recount_light(light);
         assert!(self.rules.check().is_ok(), "the rules are sound");
         events.push(Event::RulesChanged { change: id });
     }

@@ -163,7 +163,7 @@ impl Exchange {
         assert!(now >= account.last_closed, "leases are closed in order");
         account.open_leases -= 1;
         account.last_closed = now;
-        account.earned = account.earned.plus(paid);
+        account.earned = account.earned.plus_at_most(paid);
         account.sold = DeviceMicros(account.sold.0.saturating_add(usage.0));
     }
 

@@ -5,6 +5,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::book::Visits;
 use crate::books::{BookQuery, Order};
 use crate::ids::{BookId, LeaseId, OrderId};
 use crate::order::{Ask, Limit, SPOT_PRICES_MAX, Side, SpotPrice, Term};
@@ -58,6 +59,7 @@ impl Exchange {
     pub(super) fn search_asks(
         &self,
         bid: BidView<'_>,
+        visits: &mut Visits,
         mut tell: impl FnMut(Order, Price) -> ControlFlow<()>,
     ) {
         let query = BookQuery {
@@ -66,10 +68,10 @@ impl Exchange {
             demand: bid.terms.demand(),
             limit: bid.order.price,
         };
-        let spot = self.spot_asks(bid);
+        let spot = self.spot_asks(bid, visits);
         let mut next = spot.iter().peekable();
         let mut stopped = false;
-        self.books.search(&query, |ask| {
+        self.books.search(&query, visits, |ask| {
             let before = |(price, spot): &&(Price, Order)| (*price, spot.id) < (ask.price, ask.id);
             let is_listed = || spot.iter().any(|(_, listed)| listed.id == ask.id);
             while let Some((price, cheaper)) = next.next_if(before) {
@@ -91,7 +93,7 @@ impl Exchange {
     }
 
     /// The asks with a spot price for a bid that it can pay, the cheapest first.
-    fn spot_asks(&self, bid: BidView<'_>) -> Vec<(Price, Order)> {
+    fn spot_asks(&self, bid: BidView<'_>, visits: &mut Visits) -> Vec<(Price, Order)> {
         if bid.terms.term == Term::Firm {
             return Vec::new();
         }
@@ -99,6 +101,7 @@ impl Exchange {
         let range = (book, Price(0), OrderId(0))..=(book, limit, OrderId(u64::MAX));
         let seen = self.spot_asks.range(range).take(ASKS_SEEN_MAX);
         let priced = seen.filter_map(|(_, _, id)| {
+            visits.spend_all(Visits::CHECK);
             let ask = self.books.get(*id).expect("what is listed is in the book");
             let price = self.asked(&ask, bid);
             (price < ask.price && price <= limit).then_some((price, ask))

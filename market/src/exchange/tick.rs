@@ -4,25 +4,35 @@ use crate::event::{Event, OrderEnd};
 use crate::lease::LeaseState;
 use crate::units::Millis;
 
+use super::steps::{Steps, TIMER_STEP, TIMER_STEPS};
 use super::{Exchange, Timer};
 
 impl Exchange {
-    /// Does all that is due up to `now`, each thing at its own time, then sets the clock.
-    pub(super) fn advance(&mut self, now: Millis, events: &mut Vec<Event>) {
+    /// Does all that is due up to `now`, each thing at its own time, then sets the clock. Where that
+    /// is more than one batch has steps for, the clock stands at what was done last and the rest
+    /// waits for the next batch or tick: nothing is ever done before what fell due earlier. Tells
+    /// the steps it took.
+    pub(super) fn advance(&mut self, now: Millis, events: &mut Vec<Event>) -> u32 {
         let now = now.max(self.now);
         let before = self.now;
+        let mut steps = Steps::default();
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            if steps.taken() >= TIMER_STEPS {
+                return steps.taken();
+            }
             self.timers.pop_first();
             assert!(at >= before, "what fell due earlier was done then");
             self.now = self.now.max(at);
-            self.fire(timer, events);
+            steps.spend(TIMER_STEP);
+            self.fire(timer, &mut steps, events);
             self.ledger.tell_balances(events);
         }
         assert!(self.now >= before && self.now <= now, "time runs one way");
         self.now = now;
+        steps.taken()
     }
 
-    fn fire(&mut self, timer: Timer, events: &mut Vec<Event>) {
+    fn fire(&mut self, timer: Timer, steps: &mut Steps, events: &mut Vec<Event>) {
         match timer {
             Timer::OrderExpires(id) => {
                 let order = self.books.get(id);
@@ -43,8 +53,8 @@ impl Exchange {
                 debug_assert!(self.leases[&id].note.is_none(), "an open note puts it off");
                 self.close_on_accepted(id, reason, events);
             }
-            Timer::Auction(book) => self.hold_auction(book, events),
-            Timer::Rules(change) => self.change_rules(change, events),
+            Timer::Auction(book) => self.hold_auction(book, steps, events),
+            Timer::Rules(change) => self.change_rules(change, steps, events),
             Timer::Approval(id) => self.forget_approval(id),
             Timer::Upgrade => self.raise_version(events),
         }

@@ -102,6 +102,7 @@ fn ask_finds_the_best_of_many_bids_that_accept_it() {
     let mut dice = Dice(11);
     let mut town = Town::with(|genesis| genesis.rules.open_orders_max = u32::MAX);
     let mut bids: Vec<(u64, OrderId, Bid)> = Vec::new();
+    town.place_quietly(10, sell(ask(9_999, 1_000)));
     for _ in 0..800 {
         let limit = 1 + dice.below(500);
         let bid = Bid {

@@ -5,6 +5,7 @@
 mod bytes;
 mod crowd;
 mod harm;
+mod hostile;
 mod naive;
 mod quotes;
 mod refusals;

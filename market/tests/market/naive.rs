@@ -289,17 +289,29 @@ impl Naive {
 
     fn command(&mut self, who: usize, command: &Command, fresh: bool) -> Done {
         let account = self.purses[who].key;
-        let begins = match command {
-            Command::Request { direction, .. } => *direction == Direction::Withdrawal,
-            Command::Transfer { .. }
-            | Command::PlaceAsk(_)
-            | Command::PlaceBid(_)
-            | Command::PlaceGang(_)
-            | Command::Extend { .. }
-            | Command::Resell { .. } => true,
+        // What is begun by nobody who is frozen: all but what ends or serves what is there.
+        let serves = match command {
+            Command::Request { direction, .. } => *direction == Direction::Deposit,
+            Command::Refuse { request, .. } => {
+                let asked = self.requests.get(request);
+                asked.is_none_or(|asked| asked.account == account)
+            }
+            Command::Cancel { .. }
+            | Command::StartWork { .. }
+            | Command::StateReady { .. }
+            | Command::NoteUsage { .. }
+            | Command::AcceptNote { .. }
+            | Command::Dispute { .. }
+            | Command::Settle(_)
+            | Command::EndLease { .. }
+            | Command::GiveUp { .. }
+            | Command::Reclaim { .. }
+            | Command::ProveFault(_)
+            | Command::Register { .. }
+            | Command::Thaw { .. } => true,
             _ => false,
         };
-        if let Some(reason) = self.purses[who].frozen.clone().filter(|_| begins) {
+        if let Some(reason) = self.purses[who].frozen.clone().filter(|_| !serves) {
             return Err(Refusal::AccountFrozen { account, reason });
         }
         match command {
@@ -314,6 +326,7 @@ impl Naive {
                 amount,
                 reference,
             } => self.request(who, *direction, amount.0, reference),
+            Command::Lock { request } => self.lock(who, *request),
             Command::Confirm { request } => self.decide(who, *request, true, &Name::default()),
             Command::Refuse { request, reason } => self.decide(who, *request, false, reason),
             Command::Transfer {
@@ -407,6 +420,17 @@ impl Naive {
         if open >= limit {
             return Err(Refusal::RequestsMany { open, limit });
         }
+        let mut crowded = None;
+        let limit = self.rules.requests_open_max;
+        if self.requests.len() >= limit as usize {
+            let deposit = self.rules.ask_deposit;
+            let light = |one: &&MoneyRequest| {
+                let holds = one.direction == Direction::Withdrawal && one.amount >= deposit;
+                !holds && one.lock.is_none()
+            };
+            let oldest = self.requests.values().find(light);
+            crowded = Some(oldest.ok_or(Refusal::RequestsFull { limit })?.id);
+        }
         if way == Direction::Withdrawal {
             self.need(who, amount)?;
             self.check_cap(who, self.rules.withdrawal_cap_day, amount, |moved| moved.2)?;
@@ -423,9 +447,14 @@ impl Naive {
             amount: Credits(amount),
             reference: text.clone(),
             made: Millis(self.now),
+            lock: None,
         };
         self.requests.insert(request, made.clone());
         self.events.push(Event::Requested(made));
+        if let Some(oldest) = crowded {
+            let reason = Name::try_from("there are too many requests: ask again").unwrap();
+            self.end_request(oldest, false, &reason);
+        }
         Ok(Acceptance::Requested { request })
     }
 
@@ -440,13 +469,53 @@ impl Naive {
             .iter()
             .position(|purse| purse.key == asked.account);
         let own = own.unwrap();
+        if let Some(lock) = asked.lock.filter(|_| !yes && own == who)
+            && self.operates(who).is_err()
+        {
+            let at = lock.at;
+            return Err(Refusal::RequestLocked { request, at });
+        }
         if own != who {
             self.operates(who)?;
         }
+        if yes && asked.direction == Direction::Withdrawal && asked.lock.is_none() {
+            return Err(Refusal::RequestUnlocked { request });
+        }
+        if asked.direction == Direction::Deposit && yes {
+            self.check_cap(own, self.rules.deposit_cap_day, asked.amount.0, |moved| {
+                moved.1
+            })?;
+        }
+        Ok(self.end_request(request, yes, reason))
+    }
+
+    fn lock(&mut self, who: usize, request: RequestId) -> Done {
+        self.operates(who)?;
+        let (payer, at) = (self.purses[who].key, Millis(self.now));
+        let asked = self.requests.get_mut(&request);
+        let asked = asked.ok_or(Refusal::RequestUnknown { request })?;
+        if asked.direction == Direction::Deposit {
+            return Err(Refusal::LockNeedless { request });
+        }
+        if let Some(PayoutLock { at, .. }) = asked.lock {
+            return Err(Refusal::RequestLocked { request, at });
+        }
+        let lock = PayoutLock { payer, at };
+        asked.lock = Some(lock);
+        self.events.push(Event::Locked(asked.clone()));
+        Ok(Acceptance::Locked(lock))
+    }
+
+    fn end_request(&mut self, request: RequestId, yes: bool, reason: &Name) -> Acceptance {
+        let asked = self.requests[&request].clone();
+        let own = self
+            .purses
+            .iter()
+            .position(|purse| purse.key == asked.account);
+        let own = own.unwrap();
         let amount = asked.amount.0;
         if asked.direction == Direction::Deposit && yes {
-            self.check_cap(own, self.rules.deposit_cap_day, amount, |moved| moved.1)?;
-            self.purses[own].moved.1 += amount;
+            self.today(own).1 += amount;
         }
         if asked.direction == Direction::Withdrawal && !yes && asked.made.0 / DAY == self.now / DAY
         {
@@ -471,10 +540,10 @@ impl Naive {
             confirmed: yes,
             reason: reason.clone(),
         });
-        Ok(match yes {
+        match yes {
             true => Acceptance::Confirmed { available },
             false => Acceptance::Refused { released },
-        })
+        }
     }
 
     /// What has moved on this day.

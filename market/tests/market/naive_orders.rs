@@ -59,6 +59,15 @@ impl Naive {
         }
     }
 
+    /// Only an ask that rests, or a rule, makes a class known.
+    fn wanted_class(&mut self, class: Class) -> Result<usize, Refusal> {
+        let named = self.rules.classes.iter().any(|rules| rules.class == class);
+        match named || self.classes.contains(&class) {
+            true => Ok(self.known_class(class)),
+            false => Err(Refusal::ClassUnknown { class }),
+        }
+    }
+
     fn check_common(
         &self,
         rules: &ClassRules,
@@ -215,7 +224,10 @@ impl Naive {
         self.check_spot(ask, rules.tick)?;
         self.check_device(who, ask)?;
         let deposit = self.deposit_of(who, ask)?;
-        let class = self.known_class(rules.class);
+        let class = match rests(ask.tif) {
+            true => self.known_class(rules.class),
+            false => self.wanted_class(rules.class)?,
+        };
         let id = self.orders_made + 1;
         let what = What::Ask(ask.clone(), None);
         let order = Resting {
@@ -473,7 +485,7 @@ impl Naive {
         self.check_open(who)?;
         let rules = self.of_class(bid.class);
         let price = self.check_bid(bid, &rules)?;
-        let class = self.known_class(bid.class);
+        let class = self.wanted_class(bid.class)?;
         let (wanted, span) = (bid.quantity.0, bid.duration.0);
         let id = self.orders_made + 1;
         let (mut fills, mut rest) = match rules.auction {
@@ -940,7 +952,7 @@ impl Naive {
                 return Err(Refusal::AuctionOnly { interval });
             }
             prices.push(self.check_bid(bid, &rules)?);
-            self.known_class(bid.class);
+            self.wanted_class(bid.class)?;
         }
         let mut choices: Vec<Vec<Choice>> = Vec::new();
         for (leg, (bid, price)) in legs.iter().zip(&prices).enumerate() {

@@ -52,6 +52,7 @@ fn bounds_of_orders_are_told_with_both_figures() {
     );
     assert_eq!(refusal.facts()[0], ("count", "17".to_owned()));
     town.place(10, sell(ask(1, 300)));
+    town.place(10, sell(ask(3, 300)));
     let other = Resources {
         kind: KindCode(9),
         ..resources()
@@ -64,7 +65,13 @@ fn bounds_of_orders_are_told_with_both_figures() {
             ..ask(2, 300)
         }),
     );
-    assert_eq!(refusal, Refusal::ClassesMany { limit: 1 });
+    assert_eq!(
+        refusal,
+        Refusal::ClassesMany {
+            limit: 1,
+            deposit: Credits(10_000)
+        }
+    );
 }
 
 fn of_kind(kind: u16, price: u64) -> Command {
@@ -83,10 +90,18 @@ fn class_without_orders_and_leases_gives_way_to_a_new_one() {
     let mut town = Town::with(|genesis| genesis.rules.classes_max = 2);
     town.place(10, of_kind(2, 300));
     let (_, trades) = town.place(12, buy(bid(300)));
+    // The first ask of an account holds nothing, its second does.
+    town.place(10, sell(ask(8, 900)));
     let (third, _) = town.place(10, of_kind(3, 300));
-    // One class has a lease that is open, the other an order: there is no room.
+    // One class has a lease that is open, the other an order with a deposit: there is no room.
     let refusal = refused(&mut town, 10, of_kind(4, 300));
-    assert_eq!(refusal, Refusal::ClassesMany { limit: 2 });
+    assert_eq!(
+        refusal,
+        Refusal::ClassesMany {
+            limit: 2,
+            deposit: Credits(10_000)
+        }
+    );
     let cancel = Command::Cancel { order: third };
     town.run(10, cancel).expect("its own order");
     town.place(10, of_kind(4, 300));

@@ -61,7 +61,10 @@ fn batch_of_a_forgotten_account_is_not_applied_a_second_time() {
 
 #[test]
 fn longest_unused_of_the_accounts_with_nothing_goes_and_one_with_anything_stays() {
-    let mut town = Town::with(|genesis| genesis.rules.accounts_max = 13);
+    let mut town = Town::with(|genesis| {
+        genesis.rules.accounts_max = 13;
+        genesis.rules.account_deposit = Credits(1);
+    });
     for number in [40, 41, 42] {
         town.run(number, register()).unwrap();
         town.wait(1);
@@ -71,7 +74,7 @@ fn longest_unused_of_the_accounts_with_nothing_goes_and_one_with_anything_stays(
         amount: Credits(1),
         reference: Name::default(),
     };
-    // 40 has an ask, 41 a credit's millionth: only 42 has nothing.
+    // 40 has an ask, 41 a credit's millionth, the deposit here: only 42 has nothing.
     town.place(40, sell(ask(1, 300)));
     town.run(10, give(41)).unwrap();
     town.wait(60_000);

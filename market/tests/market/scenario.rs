@@ -9,7 +9,7 @@ use std::path::Path;
 
 use souk_market::*;
 
-use crate::town::{account, ask, bid, body, key, receipt};
+use crate::town::{account, ask, bid, body, key, receipt, resources};
 
 /// The people of a scenario by name, and the market they are in.
 struct Stage {
@@ -80,6 +80,7 @@ impl Stage {
             "account" => self.open(words.0[1], words.number(2)),
             "deposit" => self.genesis.rules.ask_deposit = Credits(words.number(1)),
             "room" => self.genesis.rules.orders_max = words.number(1) as u32,
+            "classes" => self.genesis.rules.classes_max = words.number(1) as u32,
             "fee" => self.genesis.rules.fee_basis_points = words.number(1) as u16,
             "cap" => self.genesis.rules.withdrawal_cap_day = Credits(words.number(1)),
             "notice" => self.genesis.rules.rules_notice = Millis(words.number(1)),
@@ -203,6 +204,9 @@ impl Stage {
                 amount: Credits(second()),
                 reference: Name::default(),
             },
+            "lock" => Command::Lock {
+                request: RequestId(second()),
+            },
             "confirm" => Command::Confirm {
                 request: RequestId(second()),
             },
@@ -314,6 +318,10 @@ impl Stage {
                     "request {}: a {direction} of {}",
                     request.id, request.amount
                 )
+            }
+            Event::Locked(request) => {
+                let payer = request.lock.map(|lock| name(&lock.payer)).unwrap();
+                format!("request {} is locked, {payer} pays", request.id)
             }
             Event::Decided {
                 request,
@@ -456,9 +464,20 @@ fn in_force(words: &Words<'_>) -> TimeInForce {
     }
 }
 
+/// The one device there is, or one of another kind.
+fn of_kind(words: &Words<'_>) -> Resources {
+    let kind = words.after("kind").map(|kind| KindCode(kind as u16));
+    let plain = resources();
+    Resources {
+        kind: kind.unwrap_or(plain.kind),
+        ..plain
+    }
+}
+
 fn an_ask(words: &Words<'_>) -> Ask {
     let units = Units(words.after("units").unwrap_or(1) as u32);
     Ask {
+        resources: of_kind(words),
         capacity: units,
         quantity: units,
         notice: Millis(words.after("notice").unwrap_or(0)),
@@ -475,6 +494,7 @@ fn a_bid(words: &Words<'_>) -> Bid {
     let plain = bid(words.after("at").unwrap());
     let memory = words.after("memory").map(|gigabytes| gigabytes << 30);
     Bid {
+        class: of_kind(words).class(),
         wants: Wants {
             memory_bytes: memory.unwrap_or(plain.wants.memory_bytes),
             notice: Millis(words.after("wants").unwrap_or(0)),

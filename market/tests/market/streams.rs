@@ -11,12 +11,13 @@ use crate::naive::{Naive, Rent, Resting};
 use crate::town::{account, body, key, resources};
 
 /// Refusals that no stream comes near; `refusals.rs` has a test for each.
-const UNMET: [&str; 21] = [
+const UNMET: [&str; 22] = [
     "market_other",
     "batch_far",
     "accounts_many",
     "key_weak",
     "approvals_many",
+    "steps_spent",
     "rule_fixed",
     "rule_range",
     "notice_short",
@@ -108,6 +109,7 @@ pub fn genesis(dice: &mut Dice) -> Genesis {
     rules.orders_max = dice.pick(&[5, 9, 1_000, 1_000]);
     rules.ask_deposit = Credits(dice.pick(&[0, 0, 7, 60]));
     rules.requests_max = dice.pick(&[1, 3]);
+    rules.requests_open_max = dice.pick(&[1, 2, 100]);
     rules.stake_hold = Millis(5_000);
     rules.note_unstarted = Millis(dice.pick(&[0, 700, 700]));
     rules.reputation_step = Credits(dice.pick(&[5, 60]));
@@ -397,6 +399,7 @@ impl Stream {
                 amount,
                 reference: Name::default(),
             },
+            60 if self.dice.one_in(2) => Command::Lock { request },
             60..=61 => Command::Confirm { request },
             62 => Command::Refuse {
                 request,

@@ -361,6 +361,7 @@ fn receipt_names_what_is_wrong_with_it() {
 #[test]
 fn resting_bid_holds_its_cost_and_gives_it_back_when_it_goes() {
     let mut town = Town::new();
+    town.place(10, sell(ask(1, 900)));
     let (order, _) = town.place(BUYER, buy(bid(500)));
     assert_eq!(town.purse(BUYER), (FULL - 5_000, 5_000));
     assert_eq!(

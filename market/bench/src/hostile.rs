@@ -1,0 +1,223 @@
+//! Markets that somebody filled so that each further command has much to look at, and batches that
+//! make the exchange look: the longest that one batch may hold a validator up.
+
+use souk_market::{
+    Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, ClassRules, Command, Credits, DeviceId,
+    Exchange, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Price, Resources, Signature,
+    SignedBatch, Term, TimeInForce, Units, VerifiedBatch, Wants,
+};
+
+/// What the market is full of, and what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hostile {
+    /// All-or-none bids for more units than there are; asks come.
+    WholeBids,
+    /// The same for as many units as there are, of asks that refuse their buyer; asks come.
+    RefusedBids,
+    /// Asks that refuse the buyer; gangs of 16 legs come.
+    RefusedGangs,
+    /// Asks of 512 providers with a lease to displace on none; gangs that can't all be met come.
+    CrowdedGangs,
+    /// Asks and bids that suit each other in part; the time of an auction comes.
+    Auction,
+    /// Orders that all expire at once; their time comes.
+    Expiry,
+}
+
+impl Hostile {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::WholeBids,
+        Self::RefusedBids,
+        Self::RefusedGangs,
+        Self::CrowdedGangs,
+        Self::Auction,
+        Self::Expiry,
+    ];
+}
+
+/// Asks in a full market.
+const ASKS: u64 = 16_384;
+
+/// Bids in a full market.
+const BIDS: u64 = 8_192;
+
+/// Accounts that place asks.
+const PROVIDERS: u64 = 512;
+
+/// The account that places bids; providers count from the next one on.
+const BUYER: u64 = 0;
+
+/// When orders of [`Hostile::Expiry`] expire, and auctions are held.
+const DUE: Millis = Millis(60_000);
+
+/// A market that was filled, and the batches that come.
+pub struct HostileMarket {
+    exchange: Exchange,
+    nonce: u64,
+    now: Millis,
+}
+
+fn account(number: u64) -> AccountKey {
+    AccountKey(*blake3::hash(&number.to_le_bytes()).as_bytes())
+}
+
+fn resources() -> Resources {
+    Resources {
+        kind: KindCode(2),
+        memory_bytes: 24 << 30,
+        ..Resources::default()
+    }
+}
+
+fn ask(device: u64, price: u64) -> Ask {
+    Ask {
+        device: DeviceId(device),
+        capacity: Units(1),
+        resources: resources(),
+        limit: Limit::Price(Price(price)),
+        quantity: Units(1),
+        duration_min: Millis(1),
+        duration_max: Millis(3_600_000),
+        notice: Millis(0),
+        spot: Vec::new(),
+        accepts: Accepts::default(),
+        tif: TimeInForce::Gtc,
+    }
+}
+
+fn bid(quantity: u32, price: u64) -> Bid {
+    Bid {
+        class: resources().class(),
+        wants: Wants::default(),
+        limit: Limit::Price(Price(price)),
+        budget: Credits(1 << 45),
+        quantity: Units(quantity),
+        all_or_none: true,
+        duration: Millis(1_000),
+        start_delay_max: Millis(0),
+        term: Term::Firm,
+        tif: TimeInForce::Gtc,
+        job: JobId::default(),
+    }
+}
+
+impl HostileMarket {
+    /// A market that is full of what such a case needs.
+    ///
+    /// # Panics
+    /// When the market refuses one of the orders that fill it: the case is none then.
+    pub fn filled(case: Hostile) -> Self {
+        let name = Name::try_from("hostile").expect("a short name");
+        let mut genesis = Genesis::new(name, account(u64::MAX));
+        let fund = |number| (account(number), Name::default(), Credits(1 << 49));
+        genesis.accounts = (0..=PROVIDERS).map(fund).collect();
+        genesis.rules.open_orders_max = u32::MAX;
+        if case == Hostile::Auction {
+            genesis.rules.classes = vec![ClassRules {
+                class: resources().class(),
+                tick: Price(1),
+                lot: Units(1),
+                auction: Some(DUE),
+            }];
+        }
+        let exchange = Exchange::new(genesis);
+        let mut market = Self {
+            exchange,
+            nonce: 0,
+            now: Millis(1),
+        };
+        market.fill(case);
+        market
+    }
+
+    fn fill(&mut self, case: Hostile) {
+        let refuses = |number: u64| Accepts {
+            only: vec![account(number)],
+            ..Accepts::default()
+        };
+        for number in 0..ASKS {
+            let mut ask = ask(number, 100);
+            match case {
+                Hostile::WholeBids | Hostile::CrowdedGangs => {}
+                Hostile::RefusedBids | Hostile::RefusedGangs => ask.accepts = refuses(1 << 40),
+                Hostile::Auction if number % 2 == 0 => ask.accepts = refuses(1 << 40),
+                Hostile::Auction => ask.limit = Limit::Price(Price(200)),
+                Hostile::Expiry => ask.tif = TimeInForce::Gtd(DUE),
+            }
+            let provider = 1 + number % PROVIDERS;
+            self.place(provider, Command::PlaceAsk(Box::new(ask)));
+        }
+        for _ in 0..BIDS {
+            let bid = match case {
+                Hostile::WholeBids => bid(100_000, 1_000),
+                Hostile::RefusedBids => bid(ASKS as u32, 1_000),
+                Hostile::Auction => Bid {
+                    all_or_none: false,
+                    ..bid(1, 200)
+                },
+                _ => return,
+            };
+            self.place(BUYER, Command::PlaceBid(Box::new(bid)));
+        }
+    }
+
+    fn place(&mut self, number: u64, command: Command) {
+        let batch = self.batch(number, vec![command]);
+        let mut applied = BatchOutcome::default();
+        self.exchange.apply_into(self.now, &batch, &mut applied);
+        let outcome = applied.outcomes.remove(0).into_result();
+        assert!(outcome.is_ok(), "the market is filled: {outcome:?}");
+    }
+
+    fn batch(&mut self, number: u64, commands: Vec<Command>) -> VerifiedBatch {
+        self.nonce += 1;
+        let batch = Batch {
+            market: self.exchange.market(),
+            account: account(number),
+            nonce: Nonce(self.nonce),
+            expires: Millis(3_600_000),
+            commands,
+        };
+        let signed = SignedBatch {
+            batch,
+            signature: Signature([0; 64]),
+        };
+        VerifiedBatch::from_own_log(signed).expect("a batch of up to 64 commands")
+    }
+
+    /// The batch of 64 commands that comes, and the log time at which it does.
+    pub fn attack(&mut self, case: Hostile) -> (Millis, VerifiedBatch) {
+        let legs = |quantity| {
+            let leg = Bid {
+                all_or_none: false,
+                tif: TimeInForce::Fok,
+                ..bid(quantity, 1_000)
+            };
+            Command::PlaceGang(vec![leg; Command::GANG_MAX])
+        };
+        let command = |number: u64| match case {
+            Hostile::WholeBids | Hostile::RefusedBids => {
+                Command::PlaceAsk(Box::new(ask(ASKS + number, 100)))
+            }
+            Hostile::RefusedGangs => legs(1),
+            Hostile::CrowdedGangs => legs(if number % 2 == 0 { 1 } else { 2 }),
+            Hostile::Auction | Hostile::Expiry => Command::Stake { amount: Credits(1) },
+        };
+        let commands = (0..64).map(command).collect();
+        let by = match case {
+            Hostile::WholeBids | Hostile::RefusedBids => 1,
+            _ => BUYER,
+        };
+        let at = match case {
+            Hostile::Auction | Hostile::Expiry => DUE,
+            _ => self.now,
+        };
+        (at, self.batch(by, commands))
+    }
+
+    /// Applies a batch: what is timed.
+    pub fn apply(&mut self, at: Millis, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
+        self.exchange.apply_into(at, batch, applied);
+    }
+}
