@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use souk_market::{AccountKey, OrderId};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
+use super::plan::Exclusion;
 use super::reason::Reason;
 use super::state::{
     Attempt, Errand, Judging, Progress, Purpose, Pursuit, Question, Side, Stage, Timer, Wait,
@@ -501,6 +503,8 @@ impl JobCore {
         let (errand, is_resumed) = (attempt.errand, attempt.is_resumed);
         let kept = u32::try_from(attempt.right.len()).unwrap_or(u32::MAX);
         let reason = attempt.failed.take().or(attempt.stalled.take());
+        let terms = attempt.legs.iter().map(|leg| &leg.terms);
+        let asks = terms.map(|terms| (terms.provider, terms.ask)).collect();
         if attempt.legs.iter().any(|leg| leg.stage == Stage::Doubted) {
             attempt.judging = Judging::Doubting;
         } else {
@@ -510,7 +514,7 @@ impl JobCore {
             self.past = None;
         }
         if let Some(reason) = reason.filter(|_| !is_resumed) {
-            self.on_failure(errand, reason, kept);
+            self.on_failure(errand, (reason, asks), kept);
         }
         if errand == Errand::Check && self.question().is_none_or(|it| it.third.is_some()) {
             self.check = None;
@@ -518,18 +522,35 @@ impl JobCore {
     }
 
     /// Does without the provider that failed, if there is one to do without.
-    fn on_failure(&mut self, errand: Errand, reason: Reason, kept: u32) {
+    fn on_failure(
+        &mut self,
+        errand: Errand,
+        (reason, asks): (Reason, BTreeMap<AccountKey, OrderId>),
+        kept: u32,
+    ) {
         let is_left = match errand {
             Errand::Main => !(self.requests.is_empty() && self.no_more),
             Errand::Check => self.question().is_some_and(|it| it.third.is_none()),
         };
+        if is_left && reason.bad_input().is_some() && self.blamers.len() > 1 {
+            let words = reason.bad_input().unwrap_or_default().to_owned();
+            return self.end(End::Failed(Reason::BadInput(words)));
+        }
         let Some(provider) = reason.culprit().filter(|_| self.losses.len() < LOSSES_MAX) else {
             if is_left {
                 self.end(End::Failed(reason));
             }
             return;
         };
-        self.exclude(provider, reason.code());
+        let excluded = Exclusion {
+            provider,
+            ask: asks.get(&provider).copied().filter(|_| reason.may_pass()),
+        };
+        match reason.bad_input() {
+            // Another provider is asked whether it says the same: that is no fault of this one.
+            Some(_) => self.excluded.push(excluded),
+            None => self.exclude(excluded, reason.code()),
+        }
         self.losses.push(reason.clone());
         if is_left {
             self.tell(JobEvent::Retrying {
@@ -540,10 +561,18 @@ impl JobCore {
         }
     }
 
-    pub(super) fn exclude(&mut self, provider: souk_market::AccountKey, why: &str) {
-        self.excluded.push(provider);
+    /// Why the job cannot be done, if its inputs are at fault by the last who tried.
+    pub(super) fn bad_input(&self) -> Option<Reason> {
+        let words = self.losses.last()?.bad_input()?;
+        Some(Reason::BadInput(words.to_owned()))
+    }
+
+    pub(super) fn exclude(&mut self, excluded: Exclusion, why: &str) {
+        self.excluded.push(excluded);
+        let Exclusion { provider, ask } = excluded;
         let excluded = Fact::Excluded {
             provider,
+            ask,
             why: why.to_owned(),
         };
         self.record(vec![excluded], Wait::Record);

@@ -282,7 +282,9 @@ impl JobCore {
         };
         let value = |name: &String| Some((name.clone(), *asked.values.get(name)?));
         let outputs: Option<Tensors> = self.spec.outputs.iter().map(value).collect();
-        let (number, by) = (*number, self.next_attempt.saturating_sub(1));
+        let by = asked.answered_by;
+        let by = by.unwrap_or(self.next_attempt.saturating_sub(1));
+        let number = *number;
         match outputs {
             None => false,
             Some(outputs) => {

@@ -57,6 +57,8 @@ impl JobCore {
                 buyer: self.spec.account,
                 job: attempt_id(self.spec.job, n),
                 terms: &leg.terms,
+                payable: self.payable(Leg { attempt: n, place }),
+                failed_run: leg.failed_run,
                 start: leg.start.as_ref().expect("it was told"),
                 parts,
                 given,

@@ -114,6 +114,8 @@ pub(super) enum Timer {
     Nears(LeaseId),
     /// What a lease at work has used so far is noted.
     Note(LeaseId),
+    /// The buyer of a lease at work hears that this provider lives.
+    Alive(LeaseId),
     /// A buyer that is lost: what others do not offer is not waited for any more.
     Patience(LeaseId),
     /// The buyer's signature.
@@ -142,6 +144,7 @@ impl Timer {
             Timer::Ends(lease)
             | Timer::Nears(lease)
             | Timer::Note(lease)
+            | Timer::Alive(lease)
             | Timer::Patience(lease)
             | Timer::Signature(lease)
             | Timer::Settle(lease)

@@ -318,7 +318,9 @@ impl World {
         match action {
             Action::Plan(wanted) => {
                 let is_spot = self.buys_spot(actor);
-                let demands = demands(account, &wanted.excluded, is_spot);
+                let for_good = wanted.excluded.iter().filter(|it| it.ask.is_none());
+                let excluded: Vec<_> = for_good.map(|it| it.provider).collect();
+                let demands = demands(account, &excluded, is_spot);
                 let request = Request::Choose(Box::new(demands));
                 self.ask_for_buyer(actor, BuyerAsked::Plan(ticket, wanted), request);
             }
