@@ -10,10 +10,11 @@
 //!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
 //! One file a step: `buying` from a plan to leases, `running` the words of providers, `limiting`
-//! what is run where one is lost, `handing_on` tensors that were not taken, `requests` the way of
-//! each request, `seen_time` how long a provider had something to do, `paying` what work that takes
-//! long has used so far, `comparing` two runs of one thing, `judging` what is right, `settling` who
-//! is paid and who is not, `resume` the way back after a crash, `ending` the way out.
+//! what is run where one is lost, `losing` who is done without then, `handing_on` tensors that were
+//! not taken, `requests` the way of each request, `seen_time` how long a provider had something to
+//! do, `paying` what work that takes long has used so far, `comparing` two runs of one thing,
+//! `judging` what is right, `settling` who is paid and who is not, `resume` the way back after a
+//! crash, `ending` the way out.
 
 pub mod action;
 mod bidding;
@@ -26,6 +27,7 @@ mod handing_on;
 mod judging;
 mod limiting;
 mod lineage;
+mod losing;
 mod money;
 mod paying;
 pub mod plan;
@@ -60,9 +62,10 @@ pub use plan::{Exclusion, Plan, PlanRequest, Work};
 pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 
+use comparing::Pair;
 use state::{
-    Attempt, Errand, Judging, KnownRequest, OpenRequest, Pair, Phase, Pursuit, Question, Stage,
-    Timer, Uncertain, Wait,
+    Attempt, Errand, Judging, KnownRequest, OpenRequest, Phase, Pursuit, Question, Stage, Timer,
+    Uncertain, Wait,
 };
 
 /// Effects whose answers are awaited at a time: of each thing of a plan two runs may be fetched to

@@ -53,8 +53,8 @@ pub const USAGE_MIN: DeviceMicros = DeviceMicros(1);
 pub enum Opening {
     /// The buyer starts the work of a lease.
     Start(Box<Start>),
-    /// The buyer lost the stream of a lease and asks how it went: [`ProviderWord::Accepted`] while
-    /// it is at work, [`ProviderWord::Finished`] once it is done.
+    /// The buyer lost the stream of a lease and asks how it went: [`ProviderWord::Accepted`] and
+    /// what is said of the work while it is at it, [`ProviderWord::Finished`] once it is done.
     Resume(LeaseId),
     /// A provider has a tensor that another one's lease waits for; [`OfferAnswer`] follows.
     Offer(Offer),

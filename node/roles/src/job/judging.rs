@@ -6,18 +6,15 @@
 
 use std::collections::BTreeMap;
 
-use souk_market::{AccountKey, OrderId};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent};
+use super::comparing::{Purpose, Side};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
-use super::plan::Exclusion;
 use super::reason::Reason;
-use super::state::{
-    Attempt, Errand, Judging, Progress, Purpose, Pursuit, Question, Side, Stage, Timer, Wait,
-};
-use super::{Check, JobCore, LOSSES_MAX, comparing, lineage};
+use super::state::{Attempt, Errand, Judging, Progress, Pursuit, Question, Stage, Timer, Wait};
+use super::{Check, JobCore, comparing, lineage};
 
 /// The request that an attempt leaves, if its values are worth keeping.
 #[derive(Clone, Copy)]
@@ -519,63 +516,6 @@ impl JobCore {
         if errand == Errand::Check && self.question().is_none_or(|it| it.third.is_some()) {
             self.check = None;
         }
-    }
-
-    /// Does without the provider that failed, if there is one to do without.
-    fn on_failure(
-        &mut self,
-        errand: Errand,
-        (reason, asks): (Reason, BTreeMap<AccountKey, OrderId>),
-        kept: u32,
-    ) {
-        let is_left = match errand {
-            Errand::Main => !(self.requests.is_empty() && self.no_more),
-            Errand::Check => self.question().is_some_and(|it| it.third.is_none()),
-        };
-        if is_left && reason.bad_input().is_some() && self.blamers.len() > 1 {
-            let words = reason.bad_input().unwrap_or_default().to_owned();
-            return self.end(End::Failed(Reason::BadInput(words)));
-        }
-        let Some(provider) = reason.culprit().filter(|_| self.losses.len() < LOSSES_MAX) else {
-            if is_left {
-                self.end(End::Failed(reason));
-            }
-            return;
-        };
-        let excluded = Exclusion {
-            provider,
-            ask: asks.get(&provider).copied().filter(|_| reason.may_pass()),
-        };
-        match reason.bad_input() {
-            // Another provider is asked whether it says the same: that is no fault of this one.
-            Some(_) => self.excluded.push(excluded),
-            None => self.exclude(excluded, reason.code()),
-        }
-        self.losses.push(reason.clone());
-        if is_left {
-            self.tell(JobEvent::Retrying {
-                provider,
-                why: reason,
-                kept,
-            });
-        }
-    }
-
-    /// Why the job cannot be done, if its inputs are at fault by the last who tried.
-    pub(super) fn bad_input(&self) -> Option<Reason> {
-        let words = self.losses.last()?.bad_input()?;
-        Some(Reason::BadInput(words.to_owned()))
-    }
-
-    pub(super) fn exclude(&mut self, excluded: Exclusion, why: &str) {
-        self.excluded.push(excluded);
-        let Exclusion { provider, ask } = excluded;
-        let excluded = Fact::Excluded {
-            provider,
-            ask,
-            why: why.to_owned(),
-        };
-        self.record(vec![excluded], Wait::Record);
     }
 }
 

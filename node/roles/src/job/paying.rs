@@ -41,8 +41,8 @@ impl JobCore {
     }
 
     /// A provider at work has noted what it used: no more than its buyer saw of it, nor than its
-    /// own receipt bills. A note is accepted as late as may be: who gives nothing in time is refused
-    /// before.
+    /// own receipt bills. A note is accepted as late as may be: who gives nothing in time is
+    /// refused before.
     pub(super) fn on_noted(&mut self, leg: Leg, note: Note) {
         let moment = self
             .now

@@ -2,11 +2,11 @@
 
 use super::JobCore;
 use super::action::Action;
-use super::comparing;
+use super::comparing::{self, Purpose, Side};
 use super::event::{Answer, FetchFault, Leg};
 use super::facts::Fact;
 use super::reason::{Objection, Reason};
-use super::state::{Errand, Judging, OpenRequest, Progress, Purpose, Side, Stage, Tensors, Wait};
+use super::state::{Errand, Judging, OpenRequest, Progress, Stage, Tensors, Wait};
 use crate::lease;
 
 impl OpenRequest {

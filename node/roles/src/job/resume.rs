@@ -18,8 +18,10 @@ use super::{JobCore, running, start};
 use crate::clock::Micros;
 use crate::lease::{Opening, ProviderWord, WorkResult};
 
-/// How often a provider is asked whether work that it goes on with alone is done.
-const RESUME_PERIOD: Micros = Micros::millis(100);
+/// A provider whose stream breaks is asked again so soon, and for so long: it may be starting
+/// again.
+const ASK_PERIOD: Micros = Micros::millis(500);
+const ASKED_FOR: Micros = Micros::seconds(5);
 
 impl JobCore {
     pub(super) fn look_after(&mut self, past: Past) {
@@ -46,8 +48,8 @@ impl JobCore {
         self.ask(Action::Look { ids }, Wait::LookPast);
     }
 
-    /// Has the answer of a request come that an earlier life was given and its caller has not: it is
-    /// paid for, and its makers serve it for some time.
+    /// Has the answer of a request come that an earlier life was given and its caller has not: it
+    /// is paid for, and its makers serve it for some time.
     pub(super) fn fetch_answer(&mut self, request: u32, known: &KnownRequest) {
         let Some(answer) = known.answer.as_ref().filter(|_| !known.makers.is_empty()) else {
             return;
@@ -244,11 +246,8 @@ impl JobCore {
     }
 
     pub(super) fn ask_again(&mut self, leg: Leg) {
-        let (lease, provider) = {
-            let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
-            (terms.lease, terms.provider)
-        };
-        self.effect(Action::Hang { leg });
+        let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+        let (lease, provider) = (terms.lease, terms.provider);
         let opening = Opening::Resume(lease);
         self.effect(Action::Open {
             leg,
@@ -259,15 +258,21 @@ impl JobCore {
 
     pub(super) fn on_asked_said(&mut self, leg: Leg, word: ProviderWord) {
         match word {
-            ProviderWord::Accepted => {
-                let until = self.now.tick.plus(RESUME_PERIOD);
-                self.timers.set(Timer::AskAgain(leg), until);
-            }
-            ProviderWord::Alive => {}
             ProviderWord::Finished(finished) => self.on_past_finished(leg, *finished),
             // One that was started again knows nothing of it; that is no reason to avoid it.
             ProviderWord::Failed(_) => self.drop_leg(leg),
-            _ => self.on_asked_gone(leg),
+            // It is at work: what it makes meanwhile its result names.
+            _ => {}
+        }
+    }
+
+    /// The stream on which a provider was asked how its lease went is over.
+    pub(super) fn on_asked_broken(&mut self, leg: Leg) {
+        let now = self.now.tick;
+        let state = self.attempts[&leg.attempt].leg(leg.place);
+        match now.since(state.heard) < ASKED_FOR {
+            true => self.timers.set(Timer::AskAgain(leg), now.plus(ASK_PERIOD)),
+            false => self.on_asked_gone(leg),
         }
     }
 

@@ -188,7 +188,7 @@ impl JobCore {
             .talking(leg)
             .is_some_and(|state| state.stage == Stage::Asked)
         {
-            return self.on_asked_gone(leg);
+            return self.on_asked_broken(leg);
         }
         self.lose_for(leg, Loss::Gone(lease::cut(why)));
     }

@@ -10,12 +10,13 @@ use souk_memory::ContentId;
 
 use super::JobCore;
 use super::action::{Action, JobEvent};
+use super::comparing::{Pair, Purpose, Side};
 use super::event::{Answer, CommandError, Leg};
 use super::facts::{End, Fact, attempt_id};
 use super::paying::answer_within;
 use super::reason::{Objection, Reason};
 use super::receipt::Purchase;
-use super::state::{Attempt, Doubt, Pair, Purpose, Side, Stage, Timer, Wait};
+use super::state::{Attempt, Doubt, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Source, WINDOW_MAX};
 

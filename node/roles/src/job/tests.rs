@@ -327,6 +327,50 @@ fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() 
 }
 
 #[test]
+fn who_was_started_again_is_bought_from_again() {
+    for words in 1..6 {
+        let mut world = world(&[Style::Restarts(words)], 1);
+        world.legs = 1;
+        assert_done(&mut world, 1);
+        let before = &world.outcome.as_ref().unwrap().before;
+        assert_eq!(before[0].code(), "provider_vanished", "after {words} words");
+        assert_eq!(world.leases().len(), 2);
+    }
+}
+
+#[test]
+fn an_answer_that_was_paid_and_not_written_is_fetched_again_and_not_bought() {
+    for requests in [1, 6] {
+        let mut world = world(&[Style::Honest; 3], requests);
+        world.refuse_answers_after = Some(0);
+        assert_eq!(world.run().how, End::Cancelled);
+        let (leases, paid) = (world.leases().len(), paid(&world));
+        world.refuse_answers_after = None;
+        world.restart_buyer();
+        assert_done(&mut world, requests as usize);
+        if requests == 1 {
+            assert_eq!(world.leases().len(), leases, "nothing is bought");
+            assert_eq!(paid_of(&world), paid);
+        }
+    }
+}
+
+#[test]
+fn a_job_that_goes_on_takes_what_its_provider_is_still_at() {
+    let mut world = world(&[Style::LiesLate], 1);
+    (world.legs, world.parts) = (1, 2);
+    while world.core.status().working == 0 {
+        world.step();
+    }
+    world.restart_buyer();
+    assert_eq!(world.run().how, End::Done);
+    assert_eq!(world.leases().len(), 1, "nothing is bought");
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Excluded { .. })), 0);
+    assert_eq!((world.answers.len(), paid(&world)), (1, 1));
+    world.assert_rest();
+}
+
+#[test]
 fn a_job_of_some_seconds_tells_the_log_and_who_made_nothing_of_it_is_disputed() {
     let mut world = world(&[Style::Mute(3), Style::Honest, Style::Honest], 1);
     assert_done(&mut world, 1);
@@ -707,6 +751,17 @@ fn requests_of_a_session_leave_out_what_is_fed_and_are_answered_in_the_order_of_
         assert_done(&mut world, 24);
         let left_out = (0..24).filter(|number| !world.brings(*number)).count();
         assert!(left_out > 10, "{left_out}");
+        assert_eq!(paid(&world), legs as usize, "under one gang");
+    }
+}
+
+#[test]
+fn a_session_that_nobody_harms_ends_done_also_step_by_step() {
+    for (legs, parts) in [(1, 1), (2, 3)] {
+        let mut world = World::session_step_by_step(vec![Style::Honest; 3], 12);
+        (world.legs, world.parts) = (legs, parts);
+        assert_done(&mut world, 12);
+        assert!(world.outcome.as_ref().unwrap().before.is_empty());
         assert_eq!(paid(&world), legs as usize, "under one gang");
     }
 }

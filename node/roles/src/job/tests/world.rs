@@ -42,6 +42,8 @@ pub enum Style {
     BillsAll,
     /// It says that its inputs are at fault.
     BlamesInput,
+    /// It is gone after so many words, started again, and honest from then on.
+    Restarts(u32),
     /// It and its machine stand still after so many words.
     Freezes(u32),
     /// It says what makes no sense.
@@ -73,6 +75,26 @@ struct Session {
     finished: Option<WorkResult>,
     is_dead: bool,
     is_over: bool,
+}
+
+/// How much is asked, and in what market.
+#[derive(Clone, Copy)]
+struct JobSize {
+    requests: u32,
+    sequences: u32,
+    window: u32,
+    closed_leases_kept: u32,
+}
+
+impl JobSize {
+    fn of(requests: u32) -> JobSize {
+        JobSize {
+            requests,
+            sequences: 0,
+            window: 4,
+            closed_leases_kept: u32::MAX,
+        }
+    }
 }
 
 /// How long each run takes.
@@ -207,27 +229,45 @@ pub fn limits() -> Limits {
 impl World {
     /// A world of providers with these styles, and a job of so many requests.
     pub fn new(seed: u64, styles: Vec<Style>, requests: u32, limits: Limits) -> World {
-        World::of(seed, styles, (requests, 0), limits, u32::MAX)
+        World::of(seed, styles, limits, JobSize::of(requests))
     }
 
     /// The same in a market that remembers so many leases which are closed.
-    pub fn forgetting(requests: u32, limits: Limits, kept: u32) -> World {
-        World::of(7, vec![Style::Honest; 2], (requests, 0), limits, kept)
+    pub fn forgetting(requests: u32, limits: Limits, closed_leases_kept: u32) -> World {
+        let size = JobSize {
+            closed_leases_kept,
+            ..JobSize::of(requests)
+        };
+        World::of(7, vec![Style::Honest; 2], limits, size)
     }
 
     /// The same with a session of so many sequences. The last part feeds the first, and most
     /// requests that may leave that out do.
     pub fn session(seed: u64, styles: Vec<Style>, requests: u32, sequences: u32) -> World {
-        World::of(seed, styles, (requests, sequences), limits(), u32::MAX)
+        let size = JobSize {
+            sequences,
+            ..JobSize::of(requests)
+        };
+        World::of(seed, styles, limits(), size)
     }
 
-    fn of(
-        seed: u64,
-        styles: Vec<Style>,
-        (requests, sequences): (u32, u32),
-        limits: Limits,
-        closed_leases_kept: u32,
-    ) -> World {
+    /// A session of one sequence whose next request comes once the one before is answered.
+    pub fn session_step_by_step(styles: Vec<Style>, requests: u32) -> World {
+        let size = JobSize {
+            sequences: 1,
+            window: 1,
+            ..JobSize::of(requests)
+        };
+        World::of(7, styles, limits(), size)
+    }
+
+    fn of(seed: u64, styles: Vec<Style>, limits: Limits, size: JobSize) -> World {
+        let JobSize {
+            requests,
+            sequences,
+            window,
+            closed_leases_kept,
+        } = size;
         let mut genesis = Genesis::new("world".try_into().unwrap(), account(0));
         genesis.rules.note_deadline = Millis(10_000);
         genesis.rules.settle_grace = Millis(20_000);
@@ -251,7 +291,7 @@ impl World {
             command: "{}".to_owned(),
             outputs: vec!["y".to_owned()],
             requests,
-            window: 4,
+            window,
             given: BTreeSet::new(),
             limits,
         };
@@ -344,6 +384,18 @@ impl World {
         };
         let key = AccountKey::from(&provider_key(provider));
         self.command(key, Command::PlaceAsk(Box::new(ask))).unwrap();
+    }
+
+    /// A provider that died is back: it sells by a new ask.
+    fn restart(&mut self, provider: usize) {
+        self.styles[provider] = Style::Honest;
+        let key = AccountKey::from(&provider_key(provider));
+        let asks = self.market.asks().filter(|ask| ask.provider == key);
+        let orders: Vec<_> = asks.map(|ask| ask.order).collect();
+        for order in orders {
+            self.command(key, Command::Cancel { order }).unwrap();
+        }
+        self.place_ask(provider);
     }
 
     fn command(&mut self, account: AccountKey, command: Command) -> Result<Acceptance, Refusal> {
@@ -471,7 +523,7 @@ impl World {
         let Some(moment) = self.core.wakes_at() else {
             return;
         };
-        let can_feed = !self.to_ask.is_empty() && self.core.status().waiting < 4;
+        let can_feed = !self.to_ask.is_empty() && self.core.status().waiting < self.spec.window;
         if moment > self.now.tick {
             if (is_busy || is_talking || can_feed) && !self.is_drawn(self.chaos) {
                 return;
@@ -513,7 +565,12 @@ impl World {
             return;
         }
         let open = self.core.status().waiting;
-        if let Some(number) = self.to_ask.front().copied().filter(|_| open < 4) {
+        if let Some(number) = self
+            .to_ask
+            .front()
+            .copied()
+            .filter(|_| open < self.spec.window)
+        {
             self.to_ask.pop_front();
             let request = self.request(number);
             let size = self.size;
@@ -522,6 +579,12 @@ impl World {
             self.has_said_last = true;
             self.apply(Event::NoMore);
         }
+    }
+
+    /// The buyer dies, if its job is not over, and goes on with it in another life.
+    pub fn restart_buyer(&mut self) {
+        self.outcome = None;
+        self.crash();
     }
 
     /// The buyer's machine dies: what is not on its disk is gone. Another goes on with the job.
@@ -1027,6 +1090,14 @@ impl World {
                     leg,
                     why: "it closed the stream".to_owned(),
                 })
+            }
+            Style::Restarts(after) if work.words > after => {
+                let provider = work.provider;
+                work.is_dead = true;
+                self.streams.remove(&leg);
+                self.restart(provider);
+                let why = "it closed the stream".to_owned();
+                self.apply(Event::Gone { leg, why });
             }
             Style::Mute(after) | Style::Freezes(after) if work.words > after => {
                 work.is_dead = true;

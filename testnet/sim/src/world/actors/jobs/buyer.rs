@@ -295,6 +295,7 @@ impl World {
     fn carry_out_buyer(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
             self.check_order(actor, &action);
+            self.check_id(actor, &action);
             self.serve_for_job(actor, &action);
             self.carry_out_of_buyer(actor, ticket, action);
         }
