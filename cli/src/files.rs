@@ -202,10 +202,10 @@ pub fn prepare(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file, and the folders above it.
+/// Writes a file whole or not at all, and the folders above it.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    let written = written.and_then(|()| std::fs::write(path, bytes));
+    let written = written.and_then(|()| replace(path, bytes));
     written.map_err(|error| {
         let cause = format!("cannot write {}: {error}", path.display());
         Failure::new(
@@ -214,6 +214,25 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
             "choose a folder that can be written, with space left",
         )
     })
+}
+
+/// Writes a file under another name in its folder, and renames it once it is whole. What is no
+/// plain file, such as a device or a pipe, is written to.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let is_plain = std::fs::metadata(path).map_or(true, |found| found.is_file());
+    let Some(name) = path.file_name().filter(|_| is_plain) else {
+        return std::fs::write(path, bytes);
+    };
+    let mut unfinished = std::ffi::OsString::from(".");
+    unfinished.push(name);
+    unfinished.push(format!(".{}", std::process::id()));
+    let unfinished = path.with_file_name(unfinished);
+    let written =
+        std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&unfinished);
+    }
+    written
 }
 
 /// Reads a receipt.

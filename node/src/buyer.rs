@@ -293,18 +293,33 @@ impl Buyer {
     pub async fn quote(&self, job: &Job) -> Result<Quote, QuoteError> {
         let deadline = Instant::now() + job.limits.wait;
         let turn = self.turn(&job.limits);
-        let mut were_some = false;
+        let mut comes_back = None;
         let graph = quote::checked(job)?;
         loop {
-            match quote::over_book(self, graph.clone(), &job.limits, &turn).await {
-                // Devices that suited a moment ago and were leased since come back.
-                Err(error) if error.may_end(were_some) && Instant::now() < deadline => {
-                    were_some |= error.had_some();
+            match quote::over_book(self, graph.clone(), &job.limits, &[], &turn).await {
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                    let known = match comes_back {
+                        None => self.has_leased_devices().await,
+                        Some(known) => known,
+                    };
+                    if !(known || error.passes()) {
+                        return Err(error);
+                    }
+                    comes_back = Some(known);
                     tokio::time::sleep(BOOK_PERIOD).await;
                 }
                 done => return done,
             }
         }
+    }
+
+    /// Whether devices were sold of a class that nobody asks for now: their asks come back when
+    /// their leases are over, and a moment later where those just were.
+    async fn has_leased_devices(&self) -> bool {
+        let classes = self.broker().classes().await.unwrap_or_default();
+        classes
+            .iter()
+            .any(|it| it.last.is_some() && it.ask.is_none())
     }
 
     /// The place of a job with these limits.

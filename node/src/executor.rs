@@ -450,6 +450,7 @@ impl LeaseExecutor {
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
                 ran.map_err(|error| match error {
                     TaskError::Group(GroupRunError::Deadline) => Failure::Expired,
+                    error if error.is_bad_input() => Failure::BadInput(error.to_string()),
                     error => Failure::Run(error.to_string()),
                 })
             }
@@ -470,6 +471,7 @@ fn run_failed(fault: SandboxFault) -> Failure {
         SandboxFault::Refused(reason) | SandboxFault::RefusedNode(_, reason) => {
             Failure::Run(reason)
         }
+        SandboxFault::BadInput(reason) => Failure::BadInput(reason),
         SandboxFault::TooMuch { .. } => Failure::Limit(format!("{fault}: see limits.outputs_mib")),
         SandboxFault::Store(_) | SandboxFault::Memory(_) => Failure::Run(fault.to_string()),
         SandboxFault::NotHere { .. }

@@ -6,6 +6,7 @@
 
 mod books;
 mod conditions;
+mod disk_room;
 mod fault;
 mod gauges;
 mod job;
@@ -258,6 +259,8 @@ pub struct Provider {
     seen: Arc<DeviceCosts>,
     fault: Faulty,
     power: Mutex<power::HeldLimits>,
+    /// Whether the disk takes what jobs make.
+    disk: disk_room::DiskRoom,
     /// What the CPU takes for runs in processes of their own.
     energy: meter::Energy,
 }
@@ -299,10 +302,8 @@ impl Provider {
         let power = power::HeldLimits::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
         let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
-        opened
-            .profiles
-            .iter()
-            .try_for_each(|profile| provider.limits.check_device(profile))?;
+        let mut profiles = opened.profiles.iter();
+        profiles.try_for_each(|profile| provider.limits.check_device(profile))?;
         let config = network::NetworkConfig {
             listen: Some(provider.listen.clone()),
             peers_file: Some(home.join(network::PEERS_FILE)),
@@ -323,6 +324,7 @@ impl Provider {
         let name = registered(&trader, &provider).await?;
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let provider = Arc::new(Provider {
+            disk: disk_room::DiskRoom::new(&home),
             outlook: Outlook::start(&home, tensors.store()),
             refusals,
             live: live::Live::new(&opened.executor, &opened.label, &opened.profiles),

@@ -10,10 +10,11 @@
 //!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
 //! One file a step: `buying` from a plan to leases, `running` the words of providers, `limiting`
-//! what is run where one is lost, `handing_on` tensors that were not taken, `requests` the way of
-//! each request, `paying` what work that takes long has used so far, `comparing` two runs of one
-//! thing, `judging` what is right, `settling` who is paid and who is not, `resume` the way back
-//! after a crash, `ending` the way out.
+//! what is run where one is lost, `losing` who is done without then, `handing_on` tensors that were
+//! not taken, `requests` the way of each request, `seen_time` how long a provider had something to
+//! do, `paying` what work that takes long has used so far, `comparing` two runs of one thing,
+//! `judging` what is right, `settling` who is paid and who is not, `resume` the way back after a
+//! crash, `ending` the way out.
 
 pub mod action;
 mod bidding;
@@ -26,6 +27,7 @@ mod handing_on;
 mod judging;
 mod limiting;
 mod lineage;
+mod losing;
 mod money;
 mod paying;
 pub mod plan;
@@ -34,6 +36,7 @@ mod receipt;
 mod requests;
 mod resume;
 mod running;
+mod seen_time;
 mod settling;
 pub mod spec;
 mod start;
@@ -55,13 +58,14 @@ pub use action::{Action, JobEvent, Outcome, Spending};
 pub use event::{Answer, CommandError, Event, FetchFault, Leg};
 pub use facts::{End, Fact, Past, attempt_id, request_id};
 pub use money::{bid, holds};
-pub use plan::{Plan, PlanRequest, Work};
+pub use plan::{Exclusion, Plan, PlanRequest, Work};
 pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 
+use comparing::Pair;
 use state::{
-    Attempt, Errand, Judging, OpenRequest, Pair, Phase, Pursuit, Question, Stage, Timer, Uncertain,
-    Wait,
+    Attempt, Errand, Judging, KnownRequest, OpenRequest, Phase, Pursuit, Question, Stage, Timer,
+    Uncertain, Wait,
 };
 
 /// Effects whose answers are awaited at a time: of each thing of a plan two runs may be fetched to
@@ -88,13 +92,19 @@ pub struct JobCore {
     /// The caller wants no answer any more.
     is_unwanted: bool,
     answered: u32,
-    excluded: Vec<AccountKey>,
+    excluded: Vec<Exclusion>,
+    /// Providers that say that the job's inputs are at fault.
+    blamers: BTreeSet<AccountKey>,
     losses: Vec<Reason>,
     paid: Vec<AccountKey>,
     pairs: BTreeMap<u32, Pair>,
     next_pair: u32,
     followed: Vec<LeaseId>,
     uncertain: BTreeMap<u32, Uncertain>,
+    /// What each lease cost and held when it was seen last.
+    costs: BTreeMap<LeaseId, Spending>,
+    /// What earlier lives know of requests, by what was asked.
+    known: BTreeMap<ContentId, KnownRequest>,
     /// What an earlier life did, until it is looked after.
     past: Option<Past>,
     ending: Option<Ending>,
@@ -178,7 +188,12 @@ impl JobCore {
     }
 
     fn new(spec: JobSpec, now: Now) -> JobCore {
-        let excluded = spec.limits.excluded.clone();
+        let named = spec.limits.excluded.iter();
+        let named = named.map(|provider| Exclusion {
+            provider: *provider,
+            ask: None,
+        });
+        let excluded = named.collect();
         let mut core = JobCore {
             spec,
             begun: now.tick,
@@ -193,12 +208,15 @@ impl JobCore {
             is_unwanted: false,
             answered: 0,
             excluded,
+            blamers: BTreeSet::new(),
             losses: Vec::new(),
             paid: Vec::new(),
             pairs: BTreeMap::new(),
             next_pair: 0,
             followed: Vec::new(),
             uncertain: BTreeMap::new(),
+            costs: BTreeMap::new(),
+            known: BTreeMap::new(),
             past: None,
             ending: None,
             timers: Timers::default(),
@@ -270,13 +288,15 @@ impl JobCore {
         assert!(last.is_none_or(|(last, _)| *last < number), "requests rise");
         let id = request_id(&inputs);
         // What a step of a session gives does not follow from what it brings.
-        let past = self.past.as_ref().filter(|_| self.spec.sequences == 0);
-        let kept = past.and_then(|past| past.kept.get(&id));
+        let known = self.known.get(&id).filter(|_| self.spec.sequences == 0);
+        let known = known.cloned().unwrap_or_default();
+        self.fetch_answer(number, &known);
         let asked = OpenRequest {
             sequence,
             size,
             id,
-            values: kept.cloned().unwrap_or_default(),
+            values: known.values,
+            answered_by: known.answer.map(|answer| answer.attempt),
             inputs,
             is_given: false,
         };
@@ -305,6 +325,9 @@ impl JobCore {
             }
             Wait::FetchKept { leg, name, id } => self.on_kept_fetched(leg, (name, id), answer),
             Wait::FetchGiven { leg, name } => self.on_given_fetched(leg, name, answer),
+            Wait::FetchPast { request, name, id } => {
+                self.on_past_fetched(request, (name, id), &answer);
+            }
             Wait::FetchPair { pair, is_left } => self.on_pair_fetched(pair, is_left, answer),
             Wait::Compare { pair } => self.on_compared(pair, answer),
             Wait::FetchUntaken {
@@ -364,6 +387,7 @@ impl JobCore {
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
             Timer::Start(leg) => self.start_work(leg),
+            Timer::Silent(leg) => self.on_silent(leg),
             Timer::Note(leg) => self.answer_note(leg),
             Timer::Patience { leg, request, part } => self.on_slow(leg, request, part),
             Timer::Wrap(leg) => self.on_late(leg),
@@ -379,6 +403,7 @@ impl JobCore {
         if self.ending.is_some() {
             self.step_out();
         }
+        self.observe();
         self.follow();
     }
 
@@ -484,6 +509,7 @@ impl JobCore {
             }
             Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
             Timer::Start(leg)
+            | Timer::Silent(leg)
             | Timer::Patience { leg, .. }
             | Timer::Wrap(leg)
             | Timer::AskAgain(leg) => stage(leg).is_some_and(Stage::is_talking),

@@ -1,4 +1,4 @@
-//! What is said about one lease: the words of `/souk/lease/10`.
+//! What is said about one lease: the words of `/souk/lease/11`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the work:
 //! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves
@@ -32,6 +32,9 @@ pub const WORD_BYTES_MAX: usize = 512 << 10;
 /// providers. Each costs a peer two bytes at least, and memory here some hundred.
 pub const THINGS_MAX: usize = 16_384;
 
+/// How often a provider says that it lives.
+pub const ALIVE_PERIOD: Micros = Micros::seconds(2);
+
 /// Of a text that a peer says, so many bytes are kept.
 pub const TEXT_BYTES_MAX: usize = 256;
 
@@ -50,8 +53,8 @@ pub const USAGE_MIN: DeviceMicros = DeviceMicros(1);
 pub enum Opening {
     /// The buyer starts the work of a lease.
     Start(Box<Start>),
-    /// The buyer lost the stream of a lease and asks how it went: [`ProviderWord::Accepted`] while
-    /// it is at work, [`ProviderWord::Finished`] once it is done.
+    /// The buyer lost the stream of a lease and asks how it went: [`ProviderWord::Accepted`] and
+    /// what is said of the work while it is at it, [`ProviderWord::Finished`] once it is done.
     Resume(LeaseId),
     /// A provider has a tensor that another one's lease waits for; [`OfferAnswer`] follows.
     Offer(Offer),
@@ -262,6 +265,9 @@ pub enum ProviderWord {
     Finished(Box<WorkResult>),
     /// The work cannot be done, and nothing is owed.
     Failed(Failure),
+    /// It is at work, or waits for its buyer: said each [`ALIVE_PERIOD`] from
+    /// [`ProviderWord::Accepted`] on, whatever else is said.
+    Alive,
 }
 
 /// A tensor that its maker could not hand to another provider.
@@ -332,6 +338,10 @@ pub enum Failure {
     /// The provider's disk, or its folder for contents, has no room.
     #[error("the provider has no room for what the work needs or makes: {0}")]
     Disk(String),
+    /// The inputs are none that the model can work with, on any device: an index past an end, or a
+    /// shape that fits no node. The run that failed so is owed like one that gave something.
+    #[error("the inputs do not fit the model: {0}")]
+    BadInput(String),
 }
 
 impl Failure {

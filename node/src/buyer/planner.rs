@@ -117,17 +117,19 @@ impl Planner {
             .turn
             .get_or_insert_with(|| Arc::new(Turn::new(queue, priority)));
         let (turn, buyer) = (turn.clone(), self.buyer.clone());
-        async move { Ok(quote::over_book(&buyer, graph?, &limits, &turn).await?) }
+        let excluded = wanted.excluded.clone();
+        async move { Ok(quote::over_book(&buyer, graph?, &limits, &excluded, &turn).await?) }
     }
 
     fn limits(&self, wanted: &PlanRequest) -> Limits {
         let copies = wanted.copies.max(1) as usize;
+        let for_good = wanted.excluded.iter().filter(|it| it.ask.is_none());
         Limits {
             budget: wanted.budget,
             deadline: wanted.deadline.map(|left| Duration::from_micros(left.0)),
             providers_min: wanted.providers_min as usize,
             providers_max: (wanted.providers_max as usize).min(LEGS_MAX / copies),
-            excluded: wanted.excluded.clone(),
+            excluded: for_good.map(|it| it.provider).collect(),
             copies,
             requests: wanted.requests,
             ..self.limits.clone()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use souk_market::{Credits, Features, Listing, Millis, Units};
 use souk_memory::ContentId;
+use souk_roles::job::Exclusion;
 use souk_roles::market::operators as numbers;
 use souk_scheduler::graph::cut::{Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
@@ -216,11 +217,12 @@ pub(super) fn checked(job: &Job) -> Result<Graph, QuoteError> {
     Ok(graph)
 }
 
-/// Plans a graph over the book as it stands.
+/// Plans a graph over the book as it stands, without these asks.
 pub(super) async fn over_book(
     buyer: &Buyer,
     graph: Graph,
     limits: &Limits,
+    excluded: &[Exclusion],
     turn: &Arc<Turn>,
 ) -> Result<Quote, QuoteError> {
     let needed = operators::needed(&graph);
@@ -231,10 +233,11 @@ pub(super) async fn over_book(
     let Choice {
         seen,
         eligible,
-        listings,
+        mut listings,
         unsuitable,
         ..
     } = choice;
+    listings.retain(|listing| !excluded.iter().any(|it| it.rules_out(listing)));
     let nobodys = scarce.iter().filter(|it| it.asks == 0);
     let named = |it: &Scarce| {
         let node = operators::first_with(&graph, &it.operator);

@@ -101,17 +101,6 @@ impl QuoteError {
 }
 
 impl QuoteError {
-    /// Whether waiting may end it, where asks suited before or did not.
-    pub(super) fn may_end(&self, were_some: bool) -> bool {
-        self.passes() || were_some && self.may_pass()
-    }
-
-    /// Whether there were asks that suited.
-    pub(super) fn had_some(&self) -> bool {
-        use QuoteError::{NoneEligible, Operators};
-        !matches!(self, NoneEligible { .. } | Operators { .. })
-    }
-
     /// Whether a book with devices in it that others have leased could do better.
     pub(super) fn may_pass(&self) -> bool {
         self.passes()

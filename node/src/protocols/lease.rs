@@ -1,4 +1,4 @@
-//! What is said about one lease: how the words of `/souk/lease/10` travel, and what only people
+//! What is said about one lease: how the words of `/souk/lease/11` travel, and what only people
 //! read of them. The words themselves are [`souk_roles::lease`].
 //!
 //! Each is a frame of its own on the stream, with short contents that it names. The buyer opens one
@@ -29,7 +29,7 @@ pub use souk_roles::lease::{
 };
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/10");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/11");
 
 /// How long a provider may take to answer an offer, and of that on a stream that was kept: its
 /// connection may be one that nobody hears of any more.

@@ -58,6 +58,9 @@ pub enum SandboxFault {
     /// The device refuses this node, with its words. The sandbox lives.
     #[error("{1}")]
     RefusedNode(String, String),
+    /// The inputs are none that any device can work with. The sandbox lives.
+    #[error("{0}")]
+    BadInput(String),
     /// Its process ended.
     #[error("the job's process ended: {0}")]
     Ended(String),

@@ -292,6 +292,7 @@ impl Inside {
         };
         match ran {
             Err(TaskError::Group(GroupRunError::Deadline)) => Err(RunFault::Late),
+            Err(error) if error.is_bad_input() => Err(RunFault::BadInput(error.to_string())),
             ran => ran.map_err(|error| failed(error.to_string())),
         }
     }

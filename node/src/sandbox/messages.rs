@@ -93,6 +93,8 @@ pub(super) enum RunFault {
     Late,
     /// The device's words.
     Failed(String),
+    /// The same, of inputs that no device can work with.
+    BadInput(String),
 }
 
 /// Why a model is not made ready.

@@ -310,8 +310,9 @@ impl Sandbox {
     /// and end in any order.
     ///
     /// # Errors
-    /// [`SandboxFault::Refused`] with the device's words, [`SandboxFault::OutOfTime`] where its
-    /// deadline came first, or how the sandbox ended.
+    /// [`SandboxFault::Refused`] or, where the inputs are at fault, [`SandboxFault::BadInput`] with
+    /// the device's words, [`SandboxFault::OutOfTime`] where its deadline came first, or how the
+    /// sandbox ended.
     pub async fn run(
         &self,
         task: Task,
@@ -333,6 +334,7 @@ impl Sandbox {
         (*ran).map_err(|unrun| match unrun {
             RunFault::Late => SandboxFault::OutOfTime,
             RunFault::Failed(why) => SandboxFault::Refused(why),
+            RunFault::BadInput(why) => SandboxFault::BadInput(why),
         })
     }
 

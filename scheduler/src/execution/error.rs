@@ -87,6 +87,23 @@ pub enum TaskError {
 }
 
 impl TaskError {
+    /// Whether it is the inputs that are at fault: an operator refuses these values, or they have
+    /// another type or shape than the model's. Other devices come to the same.
+    #[must_use]
+    pub fn is_bad_input(&self) -> bool {
+        let run = match self {
+            TaskError::Run(run) | TaskError::Session(SessionError::Step(StepError::Run(run))) => {
+                run
+            }
+            TaskError::Request { cause, .. } => return cause.is_bad_input(),
+            _ => return false,
+        };
+        matches!(
+            run,
+            RunError::Operator { .. } | RunError::InputDType { .. } | RunError::InputShape { .. }
+        )
+    }
+
     /// The node that a device refuses wherever it stands, if that is what is wrong. What an engine
     /// says, the range of integers and where sizes come from are of the graph around it.
     #[must_use]

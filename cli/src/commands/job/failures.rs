@@ -4,6 +4,7 @@ use souk_node::buyer::{
     Buyer, End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
 };
 use souk_node::market::Refusal;
+use souk_node::protocols::lease::Failure as Declined;
 use souk_node::scheduler::graph::ImportError;
 use souk_node::scheduler::planning::PlanError;
 
@@ -262,6 +263,14 @@ fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
         Reason::Receipt { .. } | Reason::Outvoted { .. } | Reason::Disagreement { .. } => (
             Kind::Verification,
             text("nothing was signed for it, and its usage is disputed"),
+        ),
+        Reason::BadInput(_)
+        | Reason::Failed {
+            failure: Declined::BadInput(_),
+            ..
+        } => (
+            Kind::Input,
+            text("correct the inputs; no provider is at fault, and none was tried after this"),
         ),
         Reason::Memory(_) => (Kind::Input, text("the job's tensors do not fit in memory")),
         Reason::Journal(_) => (

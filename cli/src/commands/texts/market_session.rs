@@ -35,6 +35,9 @@ use crate::show;
 /// Sessions that are bought one after the other without a further token.
 const SESSIONS_MAX: u32 = 8;
 
+/// Providers of which each says that what it was asked does not fit the model: then it is so.
+const BLAMED_MAX: u32 = 2;
+
 /// How long another session waits for the devices that the one before it gives back, and for
 /// what it held; and how often that is looked for.
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(20);
@@ -97,6 +100,8 @@ struct MarketSessionTask {
     open: Option<Open>,
     /// Sessions that were bought since the last token.
     bought: u32,
+    /// Sessions since then whose providers say that what they were asked does not fit the model.
+    blamed: u32,
     receipts: Vec<Receipt>,
     /// Given where the text is to end at once.
     stop: StopSign,
@@ -159,6 +164,7 @@ impl SessionMarket {
             reach: Reach::new(1),
             open: None,
             bought: 0,
+            blamed: 0,
             receipts: Vec::new(),
             stop: self.stop.clone(),
             is_stopped: false,
@@ -320,7 +326,7 @@ impl MarketSessionTask {
         };
         let done = sequence.on_done(outputs, &mut self.reach);
         if done.is_some() {
-            self.bought = 0;
+            (self.bought, self.blamed) = (0, 0);
         }
         answer_to(done);
     }
@@ -433,7 +439,10 @@ impl MarketSessionTask {
                 return self.buy(true).await;
             }
         };
-        if self.is_stopped || self.bought >= SESSIONS_MAX {
+        let is_bad_input = matches!(&ended.how, End::Failed(it) if it.bad_input().is_some());
+        self.blamed += u32::from(is_bad_input);
+        let is_over = self.bought >= SESSIONS_MAX || self.blamed >= BLAMED_MAX;
+        if self.is_stopped || is_over {
             return Err(job::from_ended(&ended, None));
         }
         let before = ended.before.iter().filter_map(Reason::culprit);
@@ -482,7 +491,7 @@ impl MarketSessionTask {
         let failed = self.failed.take();
         let failed = failed.or_else(|| ended.map(|ended| job::from_ended(&ended, None)));
         self.sequences.clear();
-        self.bought = 0;
+        (self.bought, self.blamed) = (0, 0);
         self.sellers.lock().await.forget(self.number);
         (std::mem::take(&mut self.receipts), failed)
     }

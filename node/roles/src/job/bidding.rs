@@ -1,6 +1,6 @@
 //! Bids for the leases of a plan: sent once what they may hold is put down, and what came of them.
 
-use souk_market::{Credits, Lease, Millis};
+use souk_market::{AccountKey, Credits, Lease, Millis};
 
 use super::JobCore;
 use super::action::Action;
@@ -42,10 +42,15 @@ impl JobCore {
         let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
         let duration = money::duration(&plan, left).expect("it was looked at before");
         let id = attempt_id(self.spec.job, self.next_attempt);
-        let (limits, excluded) = (&self.spec.limits, &self.excluded_from(errand));
+        let planned = |it: &AccountKey| plan.legs.iter().any(|leg| leg.listing.provider == *it);
+        // Who is back with a new ask is planned with again.
+        let excluded = self.excluded_from(errand);
+        let excluded = excluded.iter().map(|it| it.provider);
+        let excluded: Vec<AccountKey> = excluded.filter(|it| !planned(it)).collect();
+        let limits = &self.spec.limits;
         let legs = plan.legs.iter();
         let bids = legs
-            .map(|leg| money::bid(leg, limits, excluded, (duration, id)))
+            .map(|leg| money::bid(leg, limits, &excluded, (duration, id)))
             .collect();
         self.pursuit(errand).plan = Some(plan);
         self.ask(Action::Buy { id, bids }, Wait::Buy(errand));

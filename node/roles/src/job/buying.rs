@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::{AccountKey, Command, Credits, Lease};
+use souk_market::{Command, Credits, Lease};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent, Spending};
 use super::bidding::{BOOK_PERIOD, unreachable};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
-use super::plan::{NoPlan, NoPlanKind, Plan, PlanRequest, Work};
+use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, Work};
 use super::reason::Reason;
 use super::state::{
     Attempt, Errand, Judging, LegState, Phase, Pursuit, Shortage, Stage, Timer, Wait,
@@ -40,6 +40,9 @@ impl JobCore {
                 });
                 return false;
             }
+            if self.is_fetching_answers() {
+                return false;
+            }
             if self.give_kept() {
                 return true;
             }
@@ -65,6 +68,12 @@ impl JobCore {
                     | Wait::Skip(_)
             )
         })
+    }
+
+    /// Whether an answer of an earlier life is on its way.
+    fn is_fetching_answers(&self) -> bool {
+        let mut waits = self.waits.iter();
+        waits.any(|wait| matches!(wait, Wait::FetchPast { .. }))
     }
 
     /// Whether something that a third run reads is not here yet.
@@ -117,7 +126,7 @@ impl JobCore {
             Answer::Leases(leases) => leases,
             other => return self.end(End::Failed(unreachable(other))),
         };
-        let spending = Spending::of(&leases);
+        let spending = self.count_costs(&leases);
         let tick = self.now.tick;
         let known = |n: u32, leases: &[Lease], job| {
             let id = attempt_id(job, n);
@@ -215,6 +224,9 @@ impl JobCore {
             Answer::NotPlanned { why, passes } => (why, passes),
             other => return self.end(End::Failed(unreachable(other))),
         };
+        if let Some(bad_input) = self.bad_input() {
+            return self.end(End::Failed(bad_input));
+        }
         let tick = self.now.tick;
         let is_early = self
             .pursuit(errand)
@@ -274,12 +286,15 @@ impl JobCore {
     }
 
     /// Providers not to buy from: who is decided about decides nothing.
-    pub(super) fn excluded_from(&self, errand: Errand) -> Vec<AccountKey> {
+    pub(super) fn excluded_from(&self, errand: Errand) -> Vec<Exclusion> {
         let mut excluded = self.excluded.clone();
         let check = self.check.as_ref().filter(|_| errand == Errand::Check);
         let of = check.and_then(|check| self.attempts.get(&check.of));
         let parties = of.into_iter().flat_map(|of| &of.legs);
-        excluded.extend(parties.map(|leg| leg.terms.provider));
+        excluded.extend(parties.map(|leg| Exclusion {
+            provider: leg.terms.provider,
+            ask: None,
+        }));
         excluded
     }
 
@@ -320,6 +335,9 @@ impl JobCore {
 
     /// Waits until leases that are over give back some of what they hold, if any hold anything.
     pub(super) fn on_shortage(&mut self, errand: Errand, reason: Reason) {
+        if let Some(bad_input) = self.bad_input() {
+            return self.end(End::Failed(bad_input));
+        }
         let until = self.now.tick.plus(ESCROW_WAIT);
         let pursuit = self.pursuit(errand);
         let held = pursuit.held;
@@ -343,6 +361,10 @@ impl JobCore {
             .map(|it| (it.provider, it.lease, it.escrow))
             .collect();
         self.tell(JobEvent::Leased { attempt: n, leases });
+        let held = terms
+            .iter()
+            .map(|it| (it.lease, Spending::from_held(it.escrow)));
+        self.costs.extend(held);
         let providers = terms.iter().map(|terms| terms.provider).collect();
         self.attempts.insert(n, Attempt::new(errand, plan, terms));
         self.ask(Action::Find { providers }, Wait::Find(n));

@@ -2,13 +2,58 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
 use souk_market::AccountKey;
 use souk_memory::ContentId;
 
 use super::JobCore;
 use super::action::Action;
-use super::event::Answer;
-use super::state::{Attempt, Pair, Purpose, Side, Wait};
+use super::event::{Answer, Leg};
+use super::state::{Attempt, Wait};
+
+/// Two contents that are compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pair {
+    pub purpose: Purpose,
+    pub name: String,
+    pub left: Side,
+    pub right: Side,
+    pub tolerance_ppm: u32,
+    /// How many of the two are still to come.
+    pub missing: u8,
+}
+
+/// One of two that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Side {
+    pub id: ContentId,
+    /// Who made it; none where it is here.
+    pub maker: Option<Leg>,
+}
+
+/// What a comparison is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Purpose {
+    /// Two runs of a part of a request.
+    Twins {
+        attempt: u32,
+        request: u32,
+        part: u32,
+    },
+    /// A run and the third one, about the first question of the attempt.
+    Third { attempt: u32, place: u32 },
+    /// What is in doubt and an answer.
+    Doubt { leg: Leg, id: ContentId },
+}
+
+impl Purpose {
+    pub(super) fn attempt(self) -> Option<u32> {
+        match self {
+            Purpose::Twins { attempt, .. } | Purpose::Third { attempt, .. } => Some(attempt),
+            Purpose::Doubt { .. } => None,
+        }
+    }
+}
 
 impl JobCore {
     /// Compares two contents that have not the same id.

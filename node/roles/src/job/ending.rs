@@ -1,6 +1,6 @@
 //! The way out: leases are ended, refusals told and disputed, and what it all cost is looked up.
 
-use super::action::{Action, Outcome, Spending};
+use super::action::{Action, Outcome};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::state::{Stage, Timer, Wait};
@@ -89,9 +89,12 @@ impl JobCore {
         let ending = self.ending.as_mut().expect("it ends");
         ending.looks += 1;
         let is_early = ending.looks < LOOKS_MAX;
+        let mut closed = Vec::new();
         match answer {
             Answer::Leases(leases) => {
-                ending.spending = Some(Spending::of(&leases));
+                let spending = self.count_costs(&leases);
+                let ending = self.ending.as_mut().expect("it ends");
+                ending.spending = Some(spending);
                 let running: Vec<_> = leases.iter().filter(|it| it.is_running()).collect();
                 if is_early && !running.is_empty() {
                     for lease in running {
@@ -99,6 +102,11 @@ impl JobCore {
                     }
                     return self.set_step(EndingStep::Closing);
                 }
+                let over = leases.iter().filter(|it| it.is_closed());
+                closed.extend(over.map(|it| Fact::Closed {
+                    lease: it.id,
+                    cost: it.cost,
+                }));
             }
             _ if is_early => {
                 let again = self.now.tick.plus(LOOK_PERIOD);
@@ -108,7 +116,9 @@ impl JobCore {
         }
         self.set_step(EndingStep::Recording);
         let how = self.ending.as_ref().expect("it ends").how.clone();
-        self.record(vec![Fact::Over { how }], Wait::RecordOver);
+        let mut facts = closed;
+        facts.push(Fact::Over { how });
+        self.record(facts, Wait::RecordOver);
     }
 
     pub(super) fn close(&mut self) {

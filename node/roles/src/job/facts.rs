@@ -13,8 +13,9 @@ use souk_market::{
 };
 use souk_memory::ContentId;
 
+use super::action::Spending;
 use super::event::Leg;
-use super::plan::Plan;
+use super::plan::{Exclusion, Plan};
 use super::reason::Reason;
 use crate::lease::Request;
 
@@ -62,6 +63,9 @@ pub enum Fact {
     Excluded {
         /// Who.
         provider: AccountKey,
+        /// The ask after which it is not any more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ask: Option<OrderId>,
         /// Why, as a word.
         why: String,
     },
@@ -94,6 +98,13 @@ pub enum Fact {
         lease: LeaseId,
         /// Why, as its provider hears it.
         why: String,
+    },
+    /// A lease is closed, and what it cost: logs forget that.
+    Closed {
+        /// The lease.
+        lease: LeaseId,
+        /// What was paid for it.
+        cost: Credits,
     },
     /// The job is over.
     Over {
@@ -200,7 +211,7 @@ pub struct Past {
     /// The numbers that were skipped, what each may hold, and until when it may be bought.
     pub skipped: BTreeMap<u32, (Credits, Millis)>,
     /// Providers it does without.
-    pub excluded: Vec<AccountKey>,
+    pub excluded: Vec<Exclusion>,
     /// Values that are on the disk, by what was asked.
     pub kept: BTreeMap<ContentId, BTreeMap<String, ContentId>>,
     /// What was answered: the attempt and the outputs, by what was asked.
@@ -209,6 +220,8 @@ pub struct Past {
     pub right: BTreeMap<LeaseId, Receipt>,
     /// What is not, and why.
     pub refused: BTreeMap<LeaseId, String>,
+    /// What leases cost that are closed.
+    pub closed: BTreeMap<LeaseId, Credits>,
     /// How its last life ended, if that was told.
     pub over: Option<End>,
 }
@@ -286,7 +299,12 @@ impl Past {
             Fact::Skipped { n, escrow, until } => {
                 self.skipped.insert(n, (escrow, until));
             }
-            Fact::Excluded { provider, .. } => self.excluded.push(provider),
+            Fact::Excluded { provider, ask, .. } => {
+                self.excluded.push(Exclusion { provider, ask });
+            }
+            Fact::Closed { lease, cost } => {
+                self.closed.insert(lease, cost);
+            }
             Fact::Kept { request, name, id } => {
                 self.kept.entry(request).or_default().insert(name, id);
             }
@@ -315,6 +333,32 @@ impl Past {
         let known = self.attempts.last_key_value().map(|(n, _)| *n);
         let skipped = self.skipped.last_key_value().map(|(n, _)| *n);
         known.max(skipped).map_or(1, |n| n.saturating_add(2))
+    }
+
+    /// Who made the answers of an attempt.
+    pub(super) fn makers(&self, attempt: u32) -> Vec<AccountKey> {
+        let terms = self.attempts.get(&attempt).map(|past| &past.terms);
+        let terms = terms.into_iter().flatten();
+        terms.map(|terms| terms.provider).collect()
+    }
+
+    /// What each of its leases cost or holds at most, as far as that is put down.
+    pub(super) fn costs(&self) -> BTreeMap<LeaseId, Spending> {
+        let terms = self.attempts.values().flat_map(|past| &past.terms);
+        let mut costs: BTreeMap<LeaseId, Spending> = terms
+            .map(|terms| (terms.lease, Spending::from_held(terms.escrow)))
+            .collect();
+        let right = self
+            .right
+            .values()
+            .map(|it| (it.body.lease, it.body.amount));
+        let closed = self.closed.iter().map(|(lease, cost)| (*lease, *cost));
+        costs.extend(
+            right
+                .chain(closed)
+                .map(|(lease, cost)| (lease, Spending::from_paid(cost))),
+        );
+        costs
     }
 
     /// The tensors that answers of an attempt are made of, by name.

@@ -9,13 +9,12 @@ use std::collections::BTreeMap;
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent};
+use super::comparing::{Purpose, Side};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::reason::Reason;
-use super::state::{
-    Attempt, Errand, Judging, Progress, Purpose, Pursuit, Question, Side, Stage, Timer, Wait,
-};
-use super::{Check, JobCore, LOSSES_MAX, comparing, lineage};
+use super::state::{Attempt, Errand, Judging, Progress, Pursuit, Question, Stage, Timer, Wait};
+use super::{Check, JobCore, comparing, lineage};
 
 /// The request that an attempt leaves, if its values are worth keeping.
 #[derive(Clone, Copy)]
@@ -501,6 +500,8 @@ impl JobCore {
         let (errand, is_resumed) = (attempt.errand, attempt.is_resumed);
         let kept = u32::try_from(attempt.right.len()).unwrap_or(u32::MAX);
         let reason = attempt.failed.take().or(attempt.stalled.take());
+        let terms = attempt.legs.iter().map(|leg| &leg.terms);
+        let asks = terms.map(|terms| (terms.provider, terms.ask)).collect();
         if attempt.legs.iter().any(|leg| leg.stage == Stage::Doubted) {
             attempt.judging = Judging::Doubting;
         } else {
@@ -510,43 +511,11 @@ impl JobCore {
             self.past = None;
         }
         if let Some(reason) = reason.filter(|_| !is_resumed) {
-            self.on_failure(errand, reason, kept);
+            self.on_failure(errand, (reason, asks), kept);
         }
         if errand == Errand::Check && self.question().is_none_or(|it| it.third.is_some()) {
             self.check = None;
         }
-    }
-
-    /// Does without the provider that failed, if there is one to do without.
-    fn on_failure(&mut self, errand: Errand, reason: Reason, kept: u32) {
-        let is_left = match errand {
-            Errand::Main => !(self.requests.is_empty() && self.no_more),
-            Errand::Check => self.question().is_some_and(|it| it.third.is_none()),
-        };
-        let Some(provider) = reason.culprit().filter(|_| self.losses.len() < LOSSES_MAX) else {
-            if is_left {
-                self.end(End::Failed(reason));
-            }
-            return;
-        };
-        self.exclude(provider, reason.code());
-        self.losses.push(reason.clone());
-        if is_left {
-            self.tell(JobEvent::Retrying {
-                provider,
-                why: reason,
-                kept,
-            });
-        }
-    }
-
-    pub(super) fn exclude(&mut self, provider: souk_market::AccountKey, why: &str) {
-        self.excluded.push(provider);
-        let excluded = Fact::Excluded {
-            provider,
-            why: why.to_owned(),
-        };
-        self.record(vec![excluded], Wait::Record);
     }
 }
 

@@ -22,10 +22,11 @@ impl JobCore {
     /// A provider gives no result: its lease is ended, and the others run what they still can. Who
     /// made nothing in a lease that silence pays for is not paid.
     pub(super) fn lose(&mut self, leg: Leg, reason: Reason) {
+        let is_blamed = reason.bad_input().is_none();
         let attempt = self.attempt(leg.attempt);
         attempt.failed.get_or_insert(reason);
         let state = attempt.leg(leg.place);
-        let is_disputed = state.has_started && state.made.is_empty();
+        let is_disputed = is_blamed && state.has_started && state.made.is_empty();
         self.let_go(leg, is_disputed);
         self.limit_others(leg.attempt);
     }

@@ -1,9 +1,13 @@
 //! How long leases are bought for, and what is left of a budget.
 
+use std::collections::BTreeMap;
+
 use souk_market::{
-    Bid, Credits, EXCLUDED_MAX, JobId, Lease, Limit, Millis, Term, TimeInForce, Units, Wants,
+    Bid, Credits, EXCLUDED_MAX, JobId, Lease, LeaseId, Limit, Millis, Term, TimeInForce, Units,
+    Wants,
 };
 
+use super::JobCore;
 use super::action::Spending;
 use super::plan::{Plan, PlanLeg};
 use super::reason::Reason;
@@ -27,6 +31,43 @@ impl Spending {
             spent: sum(|lease| lease.cost.0),
             held: sum(|lease| lease.escrow.0),
         }
+    }
+
+    /// What is paid.
+    pub(super) fn from_paid(spent: Credits) -> Spending {
+        let held = Credits(0);
+        Spending { spent, held }
+    }
+
+    /// What is in escrow.
+    pub(super) fn from_held(held: Credits) -> Spending {
+        let spent = Credits(0);
+        Spending { spent, held }
+    }
+
+    /// Both together.
+    fn total(self) -> Credits {
+        Credits(self.spent.0.saturating_add(self.held.0))
+    }
+}
+
+impl JobCore {
+    /// What the job's leases have cost and hold, where the log has these of them. One that it has
+    /// forgotten is closed: it cost what is known here, or all that it held.
+    pub(super) fn count_costs(&mut self, leases: &[Lease]) -> Spending {
+        let of = |lease: &Lease| (lease.id, Spending::of(std::slice::from_ref(lease)));
+        let seen: BTreeMap<LeaseId, Spending> = leases.iter().map(of).collect();
+        self.costs.extend(&seen);
+        let mut all = Spending::default();
+        for (lease, cost) in &self.costs {
+            let cost = match seen.contains_key(lease) {
+                true => *cost,
+                false => Spending::from_paid(cost.total()),
+            };
+            all.spent = Credits(all.spent.0.saturating_add(cost.spent.0));
+            all.held = Credits(all.held.0.saturating_add(cost.held.0));
+        }
+        all
     }
 }
 

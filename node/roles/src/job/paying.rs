@@ -9,9 +9,6 @@ use super::running::{START_AFTER, until};
 use super::state::{LegState, Stage, Timer, Wait};
 use crate::clock::Micros;
 
-/// What a note may be over what the buyer has seen: words travel, and clocks differ.
-const UNSEEN: Micros = Micros::seconds(5);
-
 /// The share of a note's time that is kept for answering it, and the most that is.
 const ANSWERED_SHARE: u64 = 3;
 const ANSWERED_WITHIN: Millis = Millis(10_000);
@@ -43,9 +40,8 @@ impl JobCore {
         })
     }
 
-    /// A provider at work has noted what it used. The market allows no more than there was time,
-    /// before it was told to go it can have used nothing, and what it has not finished may cost no
-    /// more than was planned. A note is accepted as late as may be: who gives nothing in time is
+    /// A provider at work has noted what it used: no more than its buyer saw of it, nor than its
+    /// own receipt bills. A note is accepted as late as may be: who gives nothing in time is
     /// refused before.
     pub(super) fn on_noted(&mut self, leg: Leg, note: Note) {
         let moment = self
@@ -59,13 +55,14 @@ impl JobCore {
         if state.stage < Stage::Working && state.stage != Stage::Asked {
             return self.lose_for(leg, Loss::Confused);
         }
-        let (noted, seen) = (Micros(note.usage.0), state.usage_seen());
-        let is_over = match &state.receipt {
-            Some(receipt) => note.usage > receipt.body.usage,
-            None => noted > seen.plus(Micros(seen.0 / 8)).plus(UNSEEN),
-        };
+        let (stage, receipt) = (state.stage, &state.receipt);
+        let is_over_own = receipt
+            .as_ref()
+            .is_some_and(|it| note.usage > it.body.usage);
+        let (noted, seen) = (Micros(note.usage.0), self.payable(leg));
+        let is_over = is_over_own || noted > seen;
         let loss = Loss::Overnoted { noted, seen };
-        match (is_over, state.stage) {
+        match (is_over, stage) {
             (false, _) => self.timers.set(Timer::Note(leg), moment),
             (true, Stage::Finished) => {
                 let provider = self.provider(leg);

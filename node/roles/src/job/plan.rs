@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Credits, Listing, Price};
+use souk_market::{AccountKey, Credits, Listing, OrderId, Price};
 use souk_memory::ContentId;
 
 use crate::clock::Micros;
@@ -31,11 +31,30 @@ pub struct PlanRequest {
     /// The most providers.
     pub providers_max: u32,
     /// Providers not to buy from, those that failed last at the end.
-    pub excluded: Vec<AccountKey>,
+    pub excluded: Vec<Exclusion>,
     /// On how many providers each part is run, 1 or 2.
     pub copies: u32,
     /// Requests that go through it, one behind the other.
     pub requests: u32,
+}
+
+/// A provider that a job does not buy from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exclusion {
+    /// Who.
+    pub provider: AccountKey,
+    /// The ask after which it is bought from again: who went away is back with a new one. None for
+    /// as long as the job lasts.
+    pub ask: Option<OrderId>,
+}
+
+impl Exclusion {
+    /// Whether it rules an ask out.
+    #[must_use]
+    pub fn rules_out(&self, listing: &Listing) -> bool {
+        let is_old = self.ask.is_none_or(|ask| listing.order <= ask);
+        self.provider == listing.provider && is_old
+    }
 }
 
 /// A piece of work that can be planned.

@@ -99,6 +99,9 @@ pub enum Reason {
         /// The value that differs.
         value: String,
     },
+    /// Providers cannot do the work with these inputs, and no other would.
+    #[error("the job's inputs do not fit its model: {0}")]
+    BadInput(String),
     /// The job's own deadline has passed.
     #[error("the job's deadline of {}.{:03} s has passed", .0.0 / 1_000_000, .0.0 / 1_000 % 1_000)]
     Late(Micros),
@@ -135,6 +138,12 @@ pub enum Loss {
     /// It was not reached, went away, or spoke nonsense.
     #[error("{0}")]
     Gone(String),
+    /// Its connection is open, and nothing comes: it is frozen, or cut off.
+    #[error("it has said nothing for {} s", patience.0 / 1_000_000)]
+    Silent {
+        /// How long was waited.
+        patience: Micros,
+    },
     /// The lease ended first.
     #[error("its lease ended before its work was done")]
     Deadline,
@@ -179,12 +188,12 @@ pub enum Objection {
     /// It is not for the lease, job, parties or price that were traded.
     #[error("its {0} is not what was bought")]
     Terms(Term),
-    /// It bills more device time than has passed.
-    #[error("it bills {billed} device-us, the lease has {possible}")]
+    /// It bills more device time than its buyer saw it have work for.
+    #[error("it bills {billed} device-us, of which at most {possible} can have been used")]
     Usage {
         /// What it bills.
         billed: DeviceMicros,
-        /// What the lease has.
+        /// What it can have used.
         possible: DeviceMicros,
     },
     /// It bills device time, and its provider gave nothing.
@@ -307,6 +316,38 @@ impl Reason {
         }
     }
 
+    /// What a provider says of the job's inputs, where those are at fault.
+    #[must_use]
+    pub fn bad_input(&self) -> Option<&str> {
+        match self {
+            Reason::BadInput(words)
+            | Reason::Failed {
+                failure: Failure::BadInput(words),
+                ..
+            } => Some(words),
+            _ => None,
+        }
+    }
+
+    /// Whether its provider may be as good as any once it is back with a new ask.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Reason::Unknown(_) | Reason::Reclaimed { .. } | Reason::Output { .. } => true,
+            Reason::Lost { loss, .. } => matches!(loss, Loss::Gone(_) | Loss::Silent { .. }),
+            Reason::Failed { failure, .. } => matches!(
+                failure,
+                Failure::Full
+                    | Failure::Forgotten
+                    | Failure::Expired
+                    | Failure::Stopping
+                    | Failure::Journal(_)
+                    | Failure::Disk(_)
+            ),
+            _ => false,
+        }
+    }
+
     /// Whether more money would do.
     #[must_use]
     pub fn is_budget(&self) -> bool {
@@ -333,8 +374,13 @@ impl Reason {
                 Loss::Deadline | Loss::Slow { .. } => "provider_slow",
                 Loss::Untaken { .. } => "untaken",
                 Loss::Overnoted { .. } => "overnoted",
-                Loss::Gone(_) | Loss::Confused => "provider_vanished",
+                Loss::Gone(_) | Loss::Silent { .. } | Loss::Confused => "provider_vanished",
             },
+            Reason::BadInput(_)
+            | Reason::Failed {
+                failure: Failure::BadInput(_),
+                ..
+            } => "bad_input",
             Reason::Failed { .. } => "provider_failed",
             Reason::Reclaimed { .. } => "reclaimed",
             Reason::Output { .. } => "output_lost",
@@ -414,6 +460,16 @@ mod tests {
                 "no validator",
             ),
             (lost(Loss::Confused), "provider_vanished", "out of turn"),
+            (
+                lost(Loss::Silent { patience }),
+                "provider_vanished",
+                "said nothing for 7 s",
+            ),
+            (
+                Reason::BadInput("3 is not below 2".to_owned()),
+                "bad_input",
+                "do not fit its model: 3 is not below 2",
+            ),
             (
                 lost(Loss::Overnoted {
                     noted: Micros::seconds(90),
@@ -504,6 +560,7 @@ mod tests {
                 "no_plan",
                 "market_unreachable",
                 "disagreement",
+                "bad_input",
                 "deadline",
                 "journal",
                 "memory",

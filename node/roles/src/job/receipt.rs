@@ -7,6 +7,7 @@ use souk_memory::ContentId;
 
 use super::facts::Terms;
 use super::reason::{Objection, Speed, Term};
+use crate::clock::Micros;
 use crate::lease::{Start, TELLING_RUN, USAGE_MIN, transcript};
 
 /// What a receipt is held against.
@@ -19,6 +20,10 @@ pub(super) struct Purchase<'a> {
     pub job: JobId,
     /// The lease.
     pub terms: &'a Terms,
+    /// The most that can have been used, by what its buyer saw.
+    pub payable: Micros,
+    /// The planned time of a run that gave nothing since its inputs are at fault.
+    pub failed_run: Micros,
     /// What its provider was told.
     pub start: &'a Start,
     /// How many parts some request came to, as was heard.
@@ -55,7 +60,9 @@ impl Purchase<'_> {
             return Err(Objection::Terms(what));
         }
         let span = self.terms.deadline.since(self.terms.start);
-        check_usage(body, DeviceMicros::of(self.terms.quantity, span))?;
+        let possible = DeviceMicros::of(self.terms.quantity, span);
+        let possible = possible.min(DeviceMicros(self.payable.0));
+        check_usage(body, possible, DeviceMicros(self.failed_run.0))?;
         check_speed(body, self.start)?;
         if self.start.sequences > 0 {
             return check_transcript(body, &self.told, &self.served);
@@ -95,13 +102,17 @@ fn check_transcript(
     }
 }
 
-/// Whether a receipt bills no more time than there was, and none for nothing.
-fn check_usage(body: &ReceiptBody, possible: DeviceMicros) -> Result<(), Objection> {
+/// Whether a receipt bills no more time than was possible, and none for nothing.
+fn check_usage(
+    body: &ReceiptBody,
+    possible: DeviceMicros,
+    failed_run: DeviceMicros,
+) -> Result<(), Objection> {
     let billed = body.usage;
     if billed > possible {
         return Err(Objection::Usage { billed, possible });
     }
-    if body.outputs.is_empty() && billed > USAGE_MIN {
+    if body.outputs.is_empty() && billed > USAGE_MIN.max(failed_run) {
         return Err(Objection::Nothing { billed });
     }
     Ok(())
@@ -171,7 +182,6 @@ mod tests {
     use souk_market::{Class, Credits, Dtype, LeaseId, Millis, Name, Price};
 
     use super::*;
-    use crate::clock::Micros;
     use crate::lease::{Output, Part, Request};
 
     /// Two parts of 2 and of 4 ms, of 8 and of 8 million operations.
@@ -260,7 +270,11 @@ mod tests {
 
     #[test]
     fn device_time_is_billed_within_the_lease_and_for_something() {
-        let check = |outputs, usage| check_usage(&body(outputs, usage, 1, 0), DeviceMicros(USAGE));
+        let failed = |outputs, usage, failed| {
+            let body = body(outputs, usage, 1, 0);
+            check_usage(&body, DeviceMicros(USAGE), DeviceMicros(failed))
+        };
+        let check = |outputs, usage| failed(outputs, usage, 0);
         check(1, USAGE).unwrap();
         check(0, USAGE_MIN.0).unwrap();
         let (billed, possible) = (DeviceMicros(USAGE + 1), DeviceMicros(USAGE));
@@ -270,6 +284,8 @@ mod tests {
         );
         let billed = DeviceMicros(USAGE);
         assert_eq!(check(0, USAGE), Err(Objection::Nothing { billed }));
+        failed(0, USAGE, USAGE).unwrap();
+        assert!(failed(0, USAGE, USAGE - 1).is_err());
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use super::JobCore;
 use super::action::Action;
-use super::comparing;
+use super::comparing::{self, Purpose, Side};
 use super::event::{Answer, FetchFault, Leg};
 use super::facts::Fact;
 use super::reason::{Objection, Reason};
-use super::state::{Errand, Judging, OpenRequest, Progress, Purpose, Side, Stage, Tensors, Wait};
+use super::state::{Errand, Judging, OpenRequest, Progress, Stage, Tensors, Wait};
 use crate::lease;
 
 impl OpenRequest {
@@ -282,7 +282,9 @@ impl JobCore {
         };
         let value = |name: &String| Some((name.clone(), *asked.values.get(name)?));
         let outputs: Option<Tensors> = self.spec.outputs.iter().map(value).collect();
-        let (number, by) = (*number, self.next_attempt.saturating_sub(1));
+        let by = asked.answered_by;
+        let by = by.unwrap_or(self.next_attempt.saturating_sub(1));
+        let number = *number;
         match outputs {
             None => false,
             Some(outputs) => {

@@ -5,25 +5,39 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use souk_market::{CloseReason, Command, LeaseState};
+use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent};
 use super::event::{Answer, Leg};
 use super::facts::{End, Past, PastAttempt, attempt_id};
+use super::plan::Exclusion;
 use super::reason::{Objection, Reason};
 use super::running::{START_AFTER, patience, until};
-use super::state::{Attempt, Stage, Timer, Uncertain, Wait};
+use super::state::{Attempt, KnownRequest, Stage, Timer, Uncertain, Wait};
 use super::{JobCore, running, start};
 use crate::clock::Micros;
 use crate::lease::{Opening, ProviderWord, WorkResult};
 
-/// How often a provider is asked whether work that it goes on with alone is done.
-const RESUME_PERIOD: Micros = Micros::millis(100);
+/// A provider whose stream breaks is asked again so soon, and for so long: it may be starting
+/// again.
+const ASK_PERIOD: Micros = Micros::millis(500);
+const ASKED_FOR: Micros = Micros::seconds(5);
 
 impl JobCore {
     pub(super) fn look_after(&mut self, past: Past) {
         self.has_begun = true;
         self.excluded.extend(&past.excluded);
         self.next_attempt = past.next_attempt();
+        self.costs = past.costs();
+        for (request, values) in &past.kept {
+            let known = self.known.entry(*request).or_default();
+            known.values.clone_from(values);
+        }
+        for (request, answer) in &past.answered {
+            let known = self.known.entry(*request).or_default();
+            known.makers = past.makers(answer.attempt);
+            known.answer = Some(answer.clone());
+        }
         for (n, (escrow, until)) in &past.skipped {
             let until = self.now.tick.plus(running::until(*until, self.now.log));
             let escrow = *escrow;
@@ -32,6 +46,38 @@ impl JobCore {
         self.past = Some(past);
         let ids = self.ids();
         self.ask(Action::Look { ids }, Wait::LookPast);
+    }
+
+    /// Has the answer of a request come that an earlier life was given and its caller has not: it
+    /// is paid for, and its makers serve it for some time.
+    pub(super) fn fetch_answer(&mut self, request: u32, known: &KnownRequest) {
+        let Some(answer) = known.answer.as_ref().filter(|_| !known.makers.is_empty()) else {
+            return;
+        };
+        let missing = answer.outputs.iter();
+        let missing = missing.filter(|(name, _)| !known.values.contains_key(name));
+        for (name, id) in missing {
+            let wait = Wait::FetchPast {
+                request,
+                name: name.clone(),
+                id: *id,
+            };
+            let holders = known.makers.clone();
+            self.fetch(answer.attempt, (name.clone(), *id), holders, wait);
+        }
+    }
+
+    /// It came, or it is made again.
+    pub(super) fn on_past_fetched(
+        &mut self,
+        request: u32,
+        (name, id): (String, ContentId),
+        answer: &Answer,
+    ) {
+        let asked = self.requests.get_mut(&request);
+        if let (Some(asked), Answer::Fetched) = (asked, answer) {
+            asked.values.insert(name, id);
+        }
     }
 
     pub(super) fn on_past_seen(&mut self, answer: Answer) {
@@ -177,6 +223,9 @@ impl JobCore {
         let (tick, log) = (self.now.tick, self.now.log);
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         state.stage = Stage::Asked;
+        // What it made meanwhile nobody saw: at most it was at work since its lease began.
+        let passed = until(log, state.terms.start);
+        state.seen.begin(Micros(tick.since(passed).0));
         let (lease, provider) = (state.terms.lease, state.terms.provider);
         let parts = &state.start.as_ref().expect("it was told").parts;
         let expected = parts
@@ -186,6 +235,7 @@ impl JobCore {
         let ends = until(state.terms.deadline, log).max(running::RUN_ALLOWANCE);
         let moment = tick.plus(ends.min(patience(expected)));
         self.timers.set(Timer::Wrap(leg), moment);
+        self.hear_from(leg);
         self.timers.set(Timer::Start(leg), tick.plus(START_AFTER));
         let opening = Opening::Resume(lease);
         self.effect(Action::Open {
@@ -196,11 +246,8 @@ impl JobCore {
     }
 
     pub(super) fn ask_again(&mut self, leg: Leg) {
-        let (lease, provider) = {
-            let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
-            (terms.lease, terms.provider)
-        };
-        self.effect(Action::Hang { leg });
+        let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+        let (lease, provider) = (terms.lease, terms.provider);
         let opening = Opening::Resume(lease);
         self.effect(Action::Open {
             leg,
@@ -211,20 +258,31 @@ impl JobCore {
 
     pub(super) fn on_asked_said(&mut self, leg: Leg, word: ProviderWord) {
         match word {
-            ProviderWord::Accepted => {
-                let until = self.now.tick.plus(RESUME_PERIOD);
-                self.timers.set(Timer::AskAgain(leg), until);
-            }
             ProviderWord::Finished(finished) => self.on_past_finished(leg, *finished),
             // One that was started again knows nothing of it; that is no reason to avoid it.
             ProviderWord::Failed(_) => self.drop_leg(leg),
-            _ => self.on_asked_gone(leg),
+            // It is at work: what it makes meanwhile its result names.
+            _ => {}
+        }
+    }
+
+    /// The stream on which a provider was asked how its lease went is over.
+    pub(super) fn on_asked_broken(&mut self, leg: Leg) {
+        let now = self.now.tick;
+        let state = self.attempts[&leg.attempt].leg(leg.place);
+        match now.since(state.heard) < ASKED_FOR {
+            true => self.timers.set(Timer::AskAgain(leg), now.plus(ASK_PERIOD)),
+            false => self.on_asked_gone(leg),
         }
     }
 
     pub(super) fn on_asked_gone(&mut self, leg: Leg) {
-        let provider = self.provider(leg);
-        self.exclude(provider, "provider_vanished");
+        let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+        let excluded = Exclusion {
+            provider: terms.provider,
+            ask: Some(terms.ask),
+        };
+        self.exclude(excluded, "provider_vanished");
         self.drop_leg(leg);
     }
 

@@ -13,13 +13,21 @@ use super::state::{Attempt, LegState, Progress, Stage, Timer};
 use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::{
-    self, BuyerWord, Failure, Opening, ProviderWord, Request, WINDOW_MAX, WorkResult,
+    self, BuyerWord, Failure, Opening, ProviderWord, Request, Source, WINDOW_MAX, WorkResult,
 };
 
 /// A part may run for its planned time this many times over, and the allowance: a plan is made of
 /// peak figures, and machines are shared.
 const RUN_MARGIN: u64 = 20;
 pub(super) const RUN_ALLOWANCE: Micros = Micros::seconds(5);
+
+/// A provider that says nothing for so long is done without: it says each few seconds that it
+/// lives. To answer at all it has longer, as peers are found and the log is asked before.
+const SILENCE_MAX: Micros = Micros::seconds(9);
+const FIRST_WORD_MAX: Micros = Micros::seconds(20);
+
+/// What is due and comes so much later finds a machine that slept: others were not heard meanwhile.
+const SLEPT: Micros = Micros::seconds(1);
 
 /// After so long the log is told that the work of a lease has begun. What is over before is paid
 /// by its receipt and never needs it: a short job takes no command more, a long one waits for none.
@@ -47,7 +55,7 @@ impl JobCore {
             if leg.stage != Stage::Sold {
                 continue;
             }
-            leg.stage = Stage::Opened;
+            (leg.stage, leg.called) = (Stage::Opened, Some(tick));
             let start = leg.start.clone().expect("it was made before");
             let opening = Opening::Start(Box::new(start));
             let leg_id = Leg { attempt: n, place };
@@ -58,6 +66,7 @@ impl JobCore {
         self.timers.set(Timer::AwaitUntil(n), at(27));
         self.timers.set(Timer::LeaseEnd(n), tick.plus(left));
         for (leg, provider, opening) in opened {
+            self.hear_from(leg);
             self.timers.set(Timer::Start(leg), tick.plus(START_AFTER));
             self.effect(Action::Open {
                 leg,
@@ -79,16 +88,22 @@ impl JobCore {
             return;
         };
         let (stage, provider) = (state.stage, state.terms.provider);
+        self.hear_from(leg);
         if stage == Stage::Asked {
             return self.on_asked_said(leg, word);
         }
         match (word, stage) {
+            (ProviderWord::Alive, _) => {}
             (ProviderWord::Failed(failure), _) => {
                 let failure = cut(failure);
+                self.note_blame(leg, &failure);
                 self.lose(leg, Reason::Failed { provider, failure });
             }
             (ProviderWord::Accepted, Stage::Opened) => {
                 self.set_stage(leg, Stage::Accepted);
+                self.hear_from(leg);
+                let now = self.now.tick;
+                self.attempt(leg.attempt).legs[leg.place as usize].answered(now);
                 self.go(leg.attempt);
             }
             (
@@ -136,12 +151,44 @@ impl JobCore {
         }
     }
 
+    /// A provider has said something, or is asked something: it is to say more soon.
+    pub(super) fn hear_from(&mut self, leg: Leg) {
+        let now = self.now.tick;
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        state.heard = now;
+        let patience = state.silence_max();
+        self.timers.set(Timer::Silent(leg), now.plus(patience));
+    }
+
+    pub(super) fn on_silent(&mut self, leg: Leg) {
+        let now = self.now.tick;
+        let Some(state) = self.talking(leg) else {
+            return;
+        };
+        let patience = state.silence_max();
+        if now.since(state.heard) > patience.plus(SLEPT) {
+            return self.hear_from(leg);
+        }
+        match state.stage {
+            Stage::Asked => self.on_asked_gone(leg),
+            _ => self.lose_for(leg, Loss::Silent { patience }),
+        }
+    }
+
+    /// A provider says that the job's inputs are at fault.
+    fn note_blame(&mut self, leg: Leg, failure: &Failure) {
+        if let Failure::BadInput(_) = failure {
+            let provider = self.provider(leg);
+            self.blamers.insert(provider);
+        }
+    }
+
     pub(super) fn on_gone(&mut self, leg: Leg, why: String) {
         if self
             .talking(leg)
             .is_some_and(|state| state.stage == Stage::Asked)
         {
-            return self.on_asked_gone(leg);
+            return self.on_asked_broken(leg);
         }
         self.lose_for(leg, Loss::Gone(lease::cut(why)));
     }
@@ -175,11 +222,23 @@ impl JobCore {
                     leg,
                     word: BuyerWord::Go,
                 });
-                self.attempt(n).legs[place as usize].told = 1;
+                self.begin_first(leg);
                 self.catch_up(leg);
             }
         }
         self.fill(n);
+    }
+
+    /// The first request, which a leg was told of when it was opened, may be run.
+    fn begin_first(&mut self, leg: Leg) {
+        let now = self.now.tick;
+        let attempt = self.attempt(leg.attempt);
+        let first = attempt.sent[0];
+        let state = &mut attempt.legs[leg.place as usize];
+        let inputs = &state.start.as_ref().expect("it was told").parts[0].inputs;
+        let is_all_here = inputs.iter().all(|input| input.source == Source::Buyer);
+        (state.told, state.called) = (1, is_all_here.then_some(now));
+        state.open.insert(first);
     }
 
     /// Sends as many requests as there is room for; says when none follows.
@@ -244,6 +303,7 @@ impl JobCore {
         while state.told < attempt.sent.len() {
             let number = attempt.sent[state.told];
             state.told += 1;
+            state.open.insert(number);
             // What is answered already was sent to all that run.
             let asked = self.requests.get(&number).expect("it is not answered");
             let request = Request {
@@ -278,7 +338,7 @@ impl JobCore {
         let now = self.now.tick;
         let until = now.plus(self.request_patience(request, expected));
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
-        state.runs.insert((request, part), now);
+        state.answered(now);
         self.timers
             .set(Timer::Patience { leg, request, part }, until);
         self.tell(JobEvent::Running {
@@ -310,10 +370,10 @@ impl JobCore {
         part: u32,
         outputs: Vec<(String, souk_memory::ContentId)>,
     ) {
-        let now = self.now.tick;
         let attempt = self.attempt(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
         let start = state.start.as_ref().expect("it was told");
+        let parts = start.parts.len();
         let described = start.parts.get(part as usize);
         let is_next = state.parts_made(request) == part;
         let is_sent = attempt.sent[..state.told].contains(&request);
@@ -327,20 +387,42 @@ impl JobCore {
             return self.lose_for(leg, Loss::Confused);
         }
         state.made.entry(request).or_default().push(outputs);
-        if let Some(since) = state.runs.remove(&(request, part)) {
-            state.busy = state.busy.plus(Micros(now.0 - since.0));
+        if state.parts_made(request) as usize == parts {
+            state.open.remove(&request);
         }
         self.timers.stop(Timer::Patience { leg, request, part });
         self.on_progress(leg.attempt, request);
     }
 
     fn on_stalled(&mut self, leg: Leg, failure: Failure) {
+        self.note_blame(leg, &failure);
+        let failed = self.failed_run(leg, &failure);
         let reason = self.stalled_by(leg, failure);
         let attempt = self.attempt(leg.attempt);
-        attempt.legs[leg.place as usize].has_stalled = true;
+        let state = &mut attempt.legs[leg.place as usize];
+        (state.has_stalled, state.failed_run) = (true, failed);
         attempt.stalled.get_or_insert(reason);
         self.wrap(leg, RUN_ALLOWANCE.plus(RUN_ALLOWANCE));
         self.limit_others(leg.attempt);
+    }
+
+    /// The planned time of the run that failed, where its inputs are at fault: the longest of those
+    /// that may have been under way.
+    fn failed_run(&mut self, leg: Leg, failure: &Failure) -> Micros {
+        if !matches!(failure, Failure::BadInput(_)) {
+            return Micros(0);
+        }
+        let state = self.attempts[&leg.attempt].leg(leg.place);
+        let parts = &state.start.as_ref().expect("it was told").parts;
+        let planned = state.open.iter().filter_map(|request| {
+            let part = parts.get(state.parts_made(*request) as usize)?;
+            let size = self
+                .requests
+                .get(request)
+                .map_or(1, |asked| asked.size.max(1));
+            Some(Micros(part.expected.0.saturating_mul(size.into())))
+        });
+        planned.max().unwrap_or_default()
     }
 
     /// What it means that a provider begins nothing more.
@@ -382,11 +464,13 @@ impl JobCore {
     /// The result of a leg is here. What it has noted is still to be answered.
     pub(super) fn take_finished(&mut self, leg: Leg, finished: WorkResult) {
         let is_note = |timer| matches!(timer, Timer::Note(_));
+        let now = self.now.tick;
         let timers = &mut self.timers;
         timers.stop_all(|timer| timer.leg() == Some(leg) && !is_note(timer));
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         assert!(state.stage < Stage::Finished, "a leg finishes once");
         state.stage = Stage::Finished;
+        state.seen.end(now);
         state.receipt = Some(Box::new(finished.receipt));
         let outputs = finished.outputs.iter().flat_map(|(_, outputs)| outputs);
         state.served = outputs.map(|(_, id)| *id).collect();
@@ -451,10 +535,20 @@ impl Attempt {
             return start.outputs();
         }
         let inputs = start.parts.iter().flat_map(|part| &part.inputs);
-        let outside = inputs.filter(|input| input.source != lease::Source::Own);
+        let outside = inputs.filter(|input| input.source != Source::Own);
         let names: BTreeSet<&str> = outside.map(|input| input.name.as_str()).collect();
         let outputs: usize = start.parts.iter().map(|part| part.outputs.len()).sum();
         names.len().max(outputs)
+    }
+}
+
+impl LegState {
+    /// How long it may say nothing.
+    fn silence_max(&self) -> Micros {
+        match self.stage {
+            Stage::Sold | Stage::Asked | Stage::Opened => FIRST_WORD_MAX,
+            _ => SILENCE_MAX,
+        }
     }
 }
 
@@ -469,6 +563,7 @@ fn cut(failure: Failure) -> Failure {
         Failure::Crashed(text) => Failure::Crashed(lease::cut(text)),
         Failure::Journal(text) => Failure::Journal(lease::cut(text)),
         Failure::Disk(text) => Failure::Disk(lease::cut(text)),
+        Failure::BadInput(text) => Failure::BadInput(lease::cut(text)),
         other => other,
     }
 }

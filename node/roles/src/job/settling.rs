@@ -10,6 +10,7 @@ use souk_memory::ContentId;
 
 use super::JobCore;
 use super::action::{Action, JobEvent};
+use super::comparing::{Pair, Purpose, Side};
 use super::event::{Answer, CommandError, Leg};
 use super::facts::{End, Fact, attempt_id};
 use super::paying::answer_within;
@@ -60,6 +61,8 @@ impl JobCore {
                 buyer: self.spec.account,
                 job: attempt_id(self.spec.job, n),
                 terms: &leg.terms,
+                payable: self.payable(Leg { attempt: n, place }),
+                failed_run: leg.failed_run,
                 start: leg.start.as_ref().expect("it was told"),
                 parts,
                 given,

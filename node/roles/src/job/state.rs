@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use souk_market::{Credits, LeaseId, Millis, Note, Receipt};
+use souk_market::{AccountKey, Credits, LeaseId, Millis, Note, Receipt};
 use souk_memory::ContentId;
 
 use super::event::Leg;
-use super::facts::Terms;
+use super::facts::{PastAnswer, Terms};
 use super::plan::Plan;
 use super::reason::Reason;
+use super::seen_time::SeenTime;
 use crate::clock::Micros;
 use crate::lease::Start;
 
@@ -53,6 +54,12 @@ pub(super) enum Wait {
     FetchGiven {
         leg: Leg,
         name: String,
+    },
+    /// What an earlier life was given, from who made it.
+    FetchPast {
+        request: u32,
+        name: String,
+        id: ContentId,
     },
     FetchPair {
         pair: u32,
@@ -161,6 +168,8 @@ pub(super) enum Timer {
     LeaseEnd(u32),
     /// The log is told that the work of a leg has begun.
     Start(Leg),
+    /// A provider was to say at least that it lives.
+    Silent(Leg),
     /// A note of a leg at work is to be answered.
     Note(Leg),
     /// A part was to be made.
@@ -180,6 +189,7 @@ impl Timer {
     pub(super) fn leg(self) -> Option<Leg> {
         match self {
             Timer::Start(leg)
+            | Timer::Silent(leg)
             | Timer::Note(leg)
             | Timer::Patience { leg, .. }
             | Timer::Wrap(leg)
@@ -293,15 +303,23 @@ pub(super) struct LegState {
     /// How many parts of each request it is still to run.
     pub limit: Option<u32>,
     pub has_stalled: bool,
+    /// When it said something last.
+    pub heard: Micros,
+    /// The planned time of a run that failed by its inputs: it is paid, though it gave nothing.
+    pub failed_run: Micros,
     /// Whether the log was told that its work has begun: silence pays for it from then on.
     pub has_started: bool,
     /// The note of usage that was seen last.
     pub noted: Option<Note>,
-    /// Since when it runs a part of a request, and how long those took that it has made.
-    pub runs: BTreeMap<(u32, u32), Micros>,
-    pub busy: Micros,
     /// Parts that were made when it last accepted a note by word.
     pub agreed_parts: usize,
+    /// The requests that it was told of and has not made whole.
+    pub open: BTreeSet<u32>,
+    /// How long it had something to do.
+    pub seen: SeenTime,
+    /// Since when an answer of it is awaited that needs no work, and the soonest that one came.
+    pub called: Option<Micros>,
+    pub echo: Option<Micros>,
     /// Whether it is refused in the log already, though what it made may be right.
     pub is_disputed: bool,
     /// What it made of each request, part by part.
@@ -335,11 +353,15 @@ impl LegState {
             knows_last: false,
             limit: None,
             has_stalled: false,
+            heard: Micros(0),
+            failed_run: Micros(0),
             has_started: false,
             noted: None,
-            runs: BTreeMap::new(),
-            busy: Micros(0),
             agreed_parts: 0,
+            open: BTreeSet::new(),
+            seen: SeenTime::default(),
+            called: None,
+            echo: None,
             is_disputed: false,
             made: BTreeMap::new(),
             receipt: None,
@@ -349,13 +371,12 @@ impl LegState {
         }
     }
 
-    /// The most device time it can have used as its buyer saw it: what it has made took so long,
-    /// and what it runs is paid as planned.
-    pub(super) fn usage_seen(&self) -> Micros {
-        let start = self.start.as_ref().expect("it was told");
-        let running = self.runs.keys();
-        let running = running.map(|(_, part)| start.parts[*part as usize].expected);
-        running.fold(self.busy, Micros::plus)
+    /// It has answered what needs no work.
+    pub(super) fn answered(&mut self, now: Micros) {
+        if let Some(called) = self.called.take() {
+            let took = now.since(called);
+            self.echo = Some(self.echo.map_or(took, |echo| echo.min(took)));
+        }
     }
 
     /// How many parts of a request it made.
@@ -532,50 +553,6 @@ impl Attempt {
     }
 }
 
-/// Two contents that are compared.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pair {
-    pub purpose: Purpose,
-    pub name: String,
-    pub left: Side,
-    pub right: Side,
-    pub tolerance_ppm: u32,
-    /// How many of the two are still to come.
-    pub missing: u8,
-}
-
-/// One of two that are compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Side {
-    pub id: ContentId,
-    /// Who made it; none where it is here.
-    pub maker: Option<Leg>,
-}
-
-/// What a comparison is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Purpose {
-    /// Two runs of a part of a request.
-    Twins {
-        attempt: u32,
-        request: u32,
-        part: u32,
-    },
-    /// A run and the third one, about the first question of the attempt.
-    Third { attempt: u32, place: u32 },
-    /// What is in doubt and an answer.
-    Doubt { leg: Leg, id: ContentId },
-}
-
-impl Purpose {
-    pub(super) fn attempt(self) -> Option<u32> {
-        match self {
-            Purpose::Twins { attempt, .. } | Purpose::Third { attempt, .. } => Some(attempt),
-            Purpose::Doubt { .. } => None,
-        }
-    }
-}
-
 /// A request that is not with the caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRequest {
@@ -586,8 +563,20 @@ pub(super) struct OpenRequest {
     pub id: ContentId,
     /// Values that are here and kept.
     pub values: BTreeMap<String, ContentId>,
+    /// The attempt of an earlier life that answered it.
+    pub answered_by: Option<u32>,
     /// Whether the caller is given its answer.
     pub is_given: bool,
+}
+
+/// What earlier lives know of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KnownRequest {
+    /// Values that are on the disk.
+    pub values: BTreeMap<String, ContentId>,
+    /// Its answer, and who made that.
+    pub answer: Option<PastAnswer>,
+    pub makers: Vec<AccountKey>,
 }
 
 /// A gang of which nobody knows whether it was bought.

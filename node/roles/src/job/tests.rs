@@ -173,6 +173,196 @@ fn who_bills_what_there_was_not_is_refused_and_disputed() {
     assert_refused(disputed[0]);
 }
 
+/// What providers of a style were paid by the job's receipts and notes.
+fn earned_by(world: &World, style: Style) -> u64 {
+    let is_of = |it: &souk_market::Lease| {
+        let mut places = (0..).zip(&world.styles);
+        places.any(|(place, of)| *of == style && it.provider == liar(place))
+    };
+    let leases = world.leases();
+    let of_style = leases.iter().filter(|it| is_of(it));
+    of_style.map(|it| it.cost.0).sum()
+}
+
+#[test]
+fn who_bills_the_whole_lease_for_a_moments_work_is_not_paid_for_it() {
+    for (requests, legs) in [(1, 1), (1, 2), (20, 1), (20, 2)] {
+        let mut world = world(&[Style::BillsAll, Style::Honest, Style::Honest], requests);
+        world.legs = legs;
+        assert_done(&mut world, requests as usize);
+        let refused = world.facts(|fact| matches!(fact, Fact::Refused { .. }));
+        assert_eq!(refused, 1, "{requests} requests over {legs} providers");
+        assert_eq!(earned_by(&world, Style::BillsAll), 0);
+    }
+}
+
+#[test]
+fn who_bills_the_whole_lease_of_a_session_is_not_paid_for_it() {
+    for legs in [1, 2] {
+        let mut world = session(&[Style::BillsAll, Style::Honest], 24, 2);
+        world.legs = legs;
+        assert_done(&mut world, 24);
+        let refused = world.facts(|fact| matches!(fact, Fact::Refused { .. }));
+        assert_eq!(refused, 1, "{legs} providers");
+        assert_eq!(earned_by(&world, Style::BillsAll), 0);
+    }
+}
+
+#[test]
+fn who_notes_the_time_in_which_it_waited_for_another_is_not_paid_for_it() {
+    let mut world = world(&[Style::LiesLate, Style::Honest, Style::Honest], 1);
+    world.parts = 2;
+    let mut noted = None;
+    while world.outcome.is_none() {
+        world.step();
+        let leases = world.leases();
+        let mut started = leases.iter().filter(|lease| lease.work_started);
+        let waiting = started.find(|lease| lease.provider == liar(1));
+        if let (None, Some(lease)) = (noted, waiting) {
+            noted = Some(lease.id);
+            world.note_all(lease.id);
+            world.tell_changes();
+        }
+    }
+    let noted = noted.expect("a lease was begun in the log");
+    let lease = world.leases().into_iter().find(|it| it.id == noted);
+    let lease = lease.unwrap();
+    assert_eq!((lease.accepted.0, lease.cost), (0, Credits(0)), "{lease:?}");
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before[0].code(), "overnoted");
+}
+
+#[test]
+fn a_budget_holds_although_the_market_forgets_what_was_paid() {
+    // Of 60 requests in a lease each costs 1.5 ms; the shortest lease holds 1.6 s.
+    let budget = Credits(1_750);
+    let limits = Limits {
+        budget: Some(budget),
+        ..limits()
+    };
+    let mut world = World::forgetting(300, limits, 1);
+    world.legs = 1;
+    let End::Failed(reason) = world.run().how else {
+        panic!("{:?}", world.outcome);
+    };
+    assert_eq!(reason.code(), "budget");
+    assert_eq!(paid_of(&world), 2, "a third would be beyond it");
+}
+
+/// How many leases a journal says are paid.
+fn paid_of(world: &World) -> usize {
+    world.facts(|fact| matches!(fact, Fact::Right { .. }))
+}
+
+#[test]
+fn inputs_that_two_providers_cannot_work_with_end_the_job_and_harm_nobody() {
+    for (requests, legs) in [(1, 1), (1, 2), (6, 1)] {
+        let mut world = world(&[Style::BlamesInput; 6], requests);
+        world.legs = legs;
+        let End::Failed(reason) = world.run().how else {
+            panic!("{:?}", world.outcome);
+        };
+        assert_eq!(reason, Reason::BadInput("3 is not below 2".to_owned()));
+        let attempts = world.facts(|fact| matches!(fact, Fact::Attempt { .. }));
+        assert!(attempts <= 2, "{attempts} times");
+        let blamed = |fact: &Fact| matches!(fact, Fact::Excluded { .. } | Fact::Refused { .. });
+        assert_eq!(world.facts(blamed), 0, "nobody is blamed");
+        // Who failed by them is paid the time that it took.
+        let paid = world
+            .leases()
+            .iter()
+            .filter(|it| it.cost > Credits(0))
+            .count();
+        assert_eq!(paid, paid_of(&world));
+        assert!(paid > 0);
+        world.assert_rest();
+    }
+}
+
+#[test]
+fn inputs_that_the_only_provider_cannot_work_with_end_the_job_at_once() {
+    let mut world = world(&[Style::BlamesInput], 1);
+    let before = world.now.tick;
+    let End::Failed(reason) = world.run().how else {
+        panic!("{:?}", world.outcome);
+    };
+    assert_eq!(reason.code(), "bad_input");
+    assert_eq!(world.leases().len(), 1);
+    assert!(
+        world.now.tick.since(before) < Micros::seconds(1),
+        "nothing is waited for"
+    );
+}
+
+#[test]
+fn who_blames_good_inputs_is_done_without_and_has_no_more_than_a_run_is_planned_to_take() {
+    let mut world = world(&[Style::BlamesInput, Style::Honest, Style::Honest], 3);
+    assert_done(&mut world, 3);
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before[0].code(), "bad_input");
+    // Five milliseconds of a device at a thousandth of a credit a second.
+    assert!(earned_by(&world, Style::BlamesInput) <= 5);
+}
+
+#[test]
+fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() {
+    for words in 1..5 {
+        let mut world = world(&[Style::Freezes(words), Style::Honest, Style::Honest], 1);
+        // A part of it may take minutes.
+        world.size = 1_000;
+        let begun = world.now.tick;
+        assert_done(&mut world, 1);
+        let took = world.now.tick.since(begun);
+        let before = &world.outcome.as_ref().unwrap().before;
+        assert_eq!(before[0].code(), "provider_vanished", "after {words} words");
+        assert!(took < Micros::seconds(10), "{took:?} after {words} words");
+    }
+}
+
+#[test]
+fn who_was_started_again_is_bought_from_again() {
+    for words in 1..6 {
+        let mut world = world(&[Style::Restarts(words)], 1);
+        world.legs = 1;
+        assert_done(&mut world, 1);
+        let before = &world.outcome.as_ref().unwrap().before;
+        assert_eq!(before[0].code(), "provider_vanished", "after {words} words");
+        assert_eq!(world.leases().len(), 2);
+    }
+}
+
+#[test]
+fn an_answer_that_was_paid_and_not_written_is_fetched_again_and_not_bought() {
+    for requests in [1, 6] {
+        let mut world = world(&[Style::Honest; 3], requests);
+        world.refuse_answers_after = Some(0);
+        assert_eq!(world.run().how, End::Cancelled);
+        let (leases, paid) = (world.leases().len(), paid(&world));
+        world.refuse_answers_after = None;
+        world.restart_buyer();
+        assert_done(&mut world, requests as usize);
+        if requests == 1 {
+            assert_eq!(world.leases().len(), leases, "nothing is bought");
+            assert_eq!(paid_of(&world), paid);
+        }
+    }
+}
+
+#[test]
+fn a_job_that_goes_on_takes_what_its_provider_is_still_at() {
+    let mut world = world(&[Style::LiesLate], 1);
+    (world.legs, world.parts) = (1, 2);
+    while world.core.status().working == 0 {
+        world.step();
+    }
+    world.restart_buyer();
+    assert_eq!(world.run().how, End::Done);
+    assert_eq!(world.leases().len(), 1, "nothing is bought");
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Excluded { .. })), 0);
+    assert_eq!((world.answers.len(), paid(&world)), (1, 1));
+    world.assert_rest();
+}
+
 #[test]
 fn a_job_of_some_seconds_tells_the_log_and_who_made_nothing_of_it_is_disputed() {
     let mut world = world(&[Style::Mute(3), Style::Honest, Style::Honest], 1);
@@ -560,6 +750,17 @@ fn requests_of_a_session_leave_out_what_is_fed_and_are_answered_in_the_order_of_
 }
 
 #[test]
+fn a_session_that_nobody_harms_ends_done_also_step_by_step() {
+    for (legs, parts) in [(1, 1), (2, 3)] {
+        let mut world = World::session_step_by_step(vec![Style::Honest; 3], 12);
+        (world.legs, world.parts) = (legs, parts);
+        assert_done(&mut world, 12);
+        assert!(world.outcome.as_ref().unwrap().before.is_empty());
+        assert_eq!(paid(&world), legs as usize, "under one gang");
+    }
+}
+
+#[test]
 fn requests_are_sent_ahead_though_what_they_read_is_not_made() {
     let mut world = session(&[Style::Honest; 2], 24, 1);
     let mut ahead = 0;
@@ -640,6 +841,9 @@ fn style() -> impl Strategy<Value = Style> {
         1 => (0..4_u32).prop_map(Style::Reclaims),
         1 => (1..12_u32).prop_map(Style::LiesAndVanishes),
         1 => Just(Style::Overbills),
+        1 => Just(Style::BillsAll),
+        1 => Just(Style::BlamesInput),
+        1 => (1..12_u32).prop_map(Style::Freezes),
         1 => Just(Style::Confused),
         1 => Just(Style::Untaking),
     ]

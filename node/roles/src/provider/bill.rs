@@ -88,6 +88,13 @@ impl Bill {
         self.idle = self.idle.plus(idle);
     }
 
+    /// A run gave nothing, since its inputs are at fault: its time is owed all the same.
+    pub(super) fn failed(&mut self, took: Micros) {
+        self.runs = self.runs.saturating_add(1);
+        self.busy = self.busy.plus(took);
+        self.parts = self.parts.max(1);
+    }
+
     /// Bytes of the tensors that were made.
     pub(super) fn made(&self) -> u64 {
         self.made

@@ -28,7 +28,9 @@ use super::shared::{Effort, Follows, SharedState, Stage, Timer, Wait};
 use super::turns::Rank;
 use super::{Answer, StreamId};
 use crate::clock::Micros;
-use crate::lease::{BuyerWord, Failure, Offer, OfferAnswer, ProviderWord, Request, Start};
+use crate::lease::{
+    ALIVE_PERIOD, BuyerWord, Failure, Offer, OfferAnswer, ProviderWord, Request, Start,
+};
 
 /// What is left of a lease when nothing more is begun: time for the buyer to fetch what there is
 /// and to sign. Some of the grace that follows is good for it too.
@@ -202,6 +204,7 @@ impl LeaseCore {
     pub(super) fn on_began(&mut self, shared: &mut SharedState) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Recording, "it is put down once");
         shared.send(self.stream, ProviderWord::Accepted);
+        shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
         self.stage = WorkStage::Fetching;
         shared.act(Action::Learn {
             buyer: self.buyer(),
@@ -329,6 +332,12 @@ impl LeaseCore {
         }
         self.be_patient(shared);
         self.pump(shared)
+    }
+
+    /// Says that this provider lives, and will again.
+    pub(super) fn say_alive(&self, shared: &mut SharedState) {
+        shared.send(self.stream, ProviderWord::Alive);
+        shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
     }
 
     /// The buyer is back.

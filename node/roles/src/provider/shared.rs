@@ -117,6 +117,8 @@ pub(super) enum Timer {
     Note(LeaseId),
     /// A device that waits for a buyer's next request.
     Idle(LeaseId),
+    /// The buyer of a lease at work hears that this provider lives.
+    Alive(LeaseId),
     /// A buyer that is lost: what others do not offer is not waited for any more.
     Patience(LeaseId),
     /// The buyer's signature.
@@ -145,6 +147,7 @@ impl Timer {
             Timer::Ends(lease)
             | Timer::Nears(lease)
             | Timer::Note(lease)
+            | Timer::Alive(lease)
             | Timer::Patience(lease)
             | Timer::Idle(lease)
             | Timer::Signature(lease)

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use libp2p::PeerId;
 use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal};
 use souk_memory::transfers::Urgency as TransferUrgency;
-use souk_memory::{ContentId, FolderError, StoreError, Tensor};
+use souk_memory::{ContentId, Tensor};
 use souk_onnx as onnx;
 use souk_onnx::custom::Custom;
 use souk_roles::access::Scope;
@@ -307,7 +307,12 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
         let account = broker.account(me).await?;
         let resources = provider.resources();
         let terms = provider.terms.as_written(&provider.home);
-        let due = terms.now(broker, &resources).await?;
+        let probed = provider.clone();
+        let has_room = tokio::task::spawn_blocking(move || probed.disk.has_room());
+        let due = match has_room.await.expect("writing a file does not panic") {
+            true => terms.now(broker, &resources).await?,
+            false => None,
+        };
         let listed = match asks {
             true => broker.book().await?,
             false => Vec::new(),
@@ -408,7 +413,7 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
                 let fetching = tensors.fetch_as(urgency, scope, &peers, content.id);
                 let fetched = fetching.await;
                 let failed = |error| match error {
-                    FetchError::Store(error) => not_kept(&error),
+                    FetchError::Store(error) => provider.disk.not_kept(&error),
                     error => Failure::Input(format!("{}: {error}", content.what)),
                 };
                 let times = (begin, unix_us());
@@ -572,23 +577,10 @@ fn keep(
             true => store.put_passing(None, tensor.to_blob()),
             false => store.put_tensor(tensor),
         };
-        Ok(((*name).clone(), id.map_err(|error| not_kept(&error))?))
+        Ok((
+            (*name).clone(),
+            id.map_err(|error| provider.disk.not_kept(&error))?,
+        ))
     });
     Ok((kept.collect::<Result<_, Failure>>()?, bytes))
-}
-
-/// What the buyer is told where the store does not take a content; where it lies is told here.
-fn not_kept(error: &StoreError) -> Failure {
-    tracing::error!(%error, "a content is not kept");
-    let room = "free some, or limits.outputs_mib lets leases make too much";
-    match error {
-        StoreError::Folder(FolderError::System { action, cause, .. }) => {
-            Failure::Disk(format!("it cannot {action} a content: {cause}"))
-        }
-        StoreError::Folder(FolderError::Full { held, wanted, .. })
-        | StoreError::MemoryFull { held, wanted, .. } => Failure::Disk(format!(
-            "{held} bytes are in use, and {wanted} more are wanted: {room}"
-        )),
-        error => Failure::Run(error.to_string()),
-    }
 }

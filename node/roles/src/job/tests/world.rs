@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Batch, CloseReason, Command, Credits, DeviceId,
-    DeviceMicros, Dtype, Exchange, Genesis, JobId, Lease, LeaseId, LeaseState, Limit, Millis, Name,
-    Nonce, Permille, Price, Receipt, ReceiptBody, Refusal, Regions, Resources, SignedBatch,
-    SigningKey, TimeInForce, Units, VerifiedBatch,
+    DeviceMicros, Dtype, Exchange, Genesis, JobId, Lease, LeaseId, LeaseState, Limit, Listing,
+    Millis, Name, Nonce, Permille, Price, Receipt, ReceiptBody, Refusal, Regions, Resources,
+    SignedBatch, SigningKey, TimeInForce, Units, VerifiedBatch,
 };
 use souk_memory::ContentId;
 
@@ -18,8 +18,8 @@ use crate::job::plan::{
 };
 use crate::job::*;
 use crate::lease::{
-    BuyerWord, Contact, Failure, Offer, Opening, ProviderWord, Request, Source, Start,
-    UntakenOffer, WorkResult, transcript,
+    ALIVE_PERIOD, BuyerWord, Contact, Failure, Offer, Opening, ProviderWord, Request, Source,
+    Start, UntakenOffer, WorkResult, transcript,
 };
 
 /// How a provider behaves.
@@ -38,6 +38,14 @@ pub enum Style {
     Reclaims(u32),
     /// It bills what there was not.
     Overbills,
+    /// It bills all the time of its lease.
+    BillsAll,
+    /// It says that its inputs are at fault.
+    BlamesInput,
+    /// It is gone after so many words, started again, and honest from then on.
+    Restarts(u32),
+    /// It and its machine stand still after so many words.
+    Freezes(u32),
     /// It says what makes no sense.
     Confused,
     /// Its results are wrong, and it is gone after so many words.
@@ -69,6 +77,29 @@ struct Session {
     is_over: bool,
 }
 
+/// How much is asked, and in what market.
+#[derive(Clone, Copy)]
+struct JobSize {
+    requests: u32,
+    sequences: u32,
+    window: u32,
+    closed_leases_kept: u32,
+}
+
+impl JobSize {
+    fn of(requests: u32) -> JobSize {
+        JobSize {
+            requests,
+            sequences: 0,
+            window: 4,
+            closed_leases_kept: u32::MAX,
+        }
+    }
+}
+
+/// How long each run takes.
+const RUN_MICROS: u64 = 500;
+
 /// Steps that it may take until what was told is written down.
 const TOLD_STEPS: usize = 8;
 
@@ -82,6 +113,8 @@ pub struct World {
     /// Answers with the caller: number and whether the value is the model's.
     pub answers: Vec<(u32, bool)>,
     pub events: Vec<JobEvent>,
+    /// What each lease cost or held when it was seen last.
+    costs: BTreeMap<LeaseId, u64>,
     /// How many there were when each of the last steps began.
     told: [usize; TOLD_STEPS],
     pub disk: Vec<Fact>,
@@ -213,24 +246,49 @@ pub fn assert_refused(lease: &Lease) {
 impl World {
     /// A world of providers with these styles, and a job of so many requests.
     pub fn new(seed: u64, styles: Vec<Style>, requests: u32, limits: Limits) -> World {
-        World::of(seed, styles, (requests, 0), limits)
+        World::of(seed, styles, limits, JobSize::of(requests))
+    }
+
+    /// The same in a market that remembers so many leases which are closed.
+    pub fn forgetting(requests: u32, limits: Limits, closed_leases_kept: u32) -> World {
+        let size = JobSize {
+            closed_leases_kept,
+            ..JobSize::of(requests)
+        };
+        World::of(7, vec![Style::Honest; 2], limits, size)
     }
 
     /// The same with a session of so many sequences. The last part feeds the first, and most
     /// requests that may leave that out do.
     pub fn session(seed: u64, styles: Vec<Style>, requests: u32, sequences: u32) -> World {
-        World::of(seed, styles, (requests, sequences), limits())
+        let size = JobSize {
+            sequences,
+            ..JobSize::of(requests)
+        };
+        World::of(seed, styles, limits(), size)
     }
 
-    fn of(
-        seed: u64,
-        styles: Vec<Style>,
-        (requests, sequences): (u32, u32),
-        limits: Limits,
-    ) -> World {
+    /// A session of one sequence whose next request comes once the one before is answered.
+    pub fn session_step_by_step(styles: Vec<Style>, requests: u32) -> World {
+        let size = JobSize {
+            sequences: 1,
+            window: 1,
+            ..JobSize::of(requests)
+        };
+        World::of(7, styles, limits(), size)
+    }
+
+    fn of(seed: u64, styles: Vec<Style>, limits: Limits, size: JobSize) -> World {
+        let JobSize {
+            requests,
+            sequences,
+            window,
+            closed_leases_kept,
+        } = size;
         let mut genesis = Genesis::new("world".try_into().unwrap(), account(0));
         genesis.rules.note_deadline = Millis(10_000);
         genesis.rules.settle_grace = Millis(20_000);
+        genesis.rules.closed_leases_kept = closed_leases_kept;
         let mut add = |key: AccountKey| {
             genesis
                 .accounts
@@ -250,7 +308,7 @@ impl World {
             command: "{}".to_owned(),
             outputs: vec!["y".to_owned()],
             requests,
-            window: 4,
+            window,
             given: BTreeSet::new(),
             limits,
         };
@@ -267,6 +325,7 @@ impl World {
             outcome: None,
             answers: Vec::new(),
             events: Vec::new(),
+            costs: BTreeMap::new(),
             told: [0; TOLD_STEPS],
             disk: Vec::new(),
             lives: 1,
@@ -343,6 +402,18 @@ impl World {
         };
         let key = AccountKey::from(&provider_key(provider));
         self.command(key, Command::PlaceAsk(Box::new(ask))).unwrap();
+    }
+
+    /// A provider that died is back: it sells by a new ask.
+    fn restart(&mut self, provider: usize) {
+        self.styles[provider] = Style::Honest;
+        let key = AccountKey::from(&provider_key(provider));
+        let asks = self.market.asks().filter(|ask| ask.provider == key);
+        let orders: Vec<_> = asks.map(|ask| ask.order).collect();
+        for order in orders {
+            self.command(key, Command::Cancel { order }).unwrap();
+        }
+        self.place_ask(provider);
     }
 
     fn command(&mut self, account: AccountKey, command: Command) -> Result<Acceptance, Refusal> {
@@ -470,12 +541,18 @@ impl World {
         let Some(moment) = self.core.wakes_at() else {
             return;
         };
-        let can_feed = !self.to_ask.is_empty() && self.core.status().waiting < 4;
+        let can_feed = !self.to_ask.is_empty() && self.core.status().waiting < self.spec.window;
         if moment > self.now.tick {
             if (is_busy || is_talking || can_feed) && !self.is_drawn(self.chaos) {
                 return;
             }
-            self.pass(moment.since(self.now.tick).0);
+            // Who lives says so, whatever else it says.
+            let whole = moment.since(self.now.tick);
+            self.pass(whole.min(ALIVE_PERIOD).0);
+            self.hear_all_alive();
+            if whole > ALIVE_PERIOD {
+                return;
+            }
         }
         self.tell_changes();
         if self.outcome.is_none() {
@@ -483,7 +560,17 @@ impl World {
         }
     }
 
-    fn tell_changes(&mut self) {
+    fn hear_all_alive(&mut self) {
+        for (leg, lease) in self.streams.clone() {
+            let work = &self.works[&lease];
+            let is_frozen = matches!(self.styles[work.provider], Style::Freezes(_));
+            if !(work.is_dead && is_frozen) && self.streams.contains_key(&leg) {
+                self.heard(leg, ProviderWord::Alive);
+            }
+        }
+    }
+
+    pub fn tell_changes(&mut self) {
         for lease in self.followed.clone() {
             if let Some(lease) = self.market.lease(lease).cloned() {
                 self.apply(Event::Changed(Box::new(lease)));
@@ -496,7 +583,12 @@ impl World {
             return;
         }
         let open = self.core.status().waiting;
-        if let Some(number) = self.to_ask.front().copied().filter(|_| open < 4) {
+        if let Some(number) = self
+            .to_ask
+            .front()
+            .copied()
+            .filter(|_| open < self.spec.window)
+        {
             self.to_ask.pop_front();
             let request = self.request(number);
             let size = self.size;
@@ -505,6 +597,12 @@ impl World {
             self.has_said_last = true;
             self.apply(Event::NoMore);
         }
+    }
+
+    /// The buyer dies, if its job is not over, and goes on with it in another life.
+    pub fn restart_buyer(&mut self) {
+        self.outcome = None;
+        self.crash();
     }
 
     /// The buyer's machine dies: what is not on its disk is gone. Another goes on with the job.
@@ -550,11 +648,14 @@ impl World {
         self.assert_budget();
     }
 
-    fn assert_budget(&self) {
+    fn assert_budget(&mut self) {
         let Some(budget) = self.spec.limits.budget else {
             return;
         };
-        let spent: u64 = self.leases().iter().map(|it| it.cost.0 + it.escrow.0).sum();
+        let leases = self.leases().into_iter();
+        self.costs
+            .extend(leases.map(|it| (it.id, it.cost.0 + it.escrow.0)));
+        let spent: u64 = self.costs.values().sum();
         assert!(spent <= budget.0, "{spent} of {} are spent", budget.0);
     }
 
@@ -799,7 +900,8 @@ impl World {
             }
         };
         let asks = self.market.asks();
-        let listings = asks.filter(|ask| !wanted.excluded.contains(&ask.provider));
+        let is_out = |ask: &Listing| wanted.excluded.iter().any(|it| it.rules_out(ask));
+        let listings = asks.filter(|ask| !is_out(ask));
         let mut listings: Vec<_> = listings.collect();
         listings.sort_by_key(|listing| (listing.price, listing.order));
         let legs = u64::from(self.legs.min(wanted.providers_max)).min(parts.len() as u64) as usize;
@@ -961,7 +1063,7 @@ impl World {
     pub fn note(&mut self, lease: LeaseId) {
         let work = &self.works[&lease];
         let account = AccountKey::from(&provider_key(work.provider));
-        let usage = DeviceMicros(u64::from(work.runs) * 500);
+        let usage = DeviceMicros(u64::from(work.runs) * RUN_MICROS);
         if work.runs > 0 {
             // Whoever notes nothing, or too late, has nothing of it.
             let _ = self.command(account, Command::NoteUsage { lease, usage });
@@ -1007,7 +1109,17 @@ impl World {
                     why: "it closed the stream".to_owned(),
                 })
             }
-            Style::Mute(after) if work.words > after => work.is_dead = true,
+            Style::Restarts(after) if work.words > after => {
+                let provider = work.provider;
+                work.is_dead = true;
+                self.streams.remove(&leg);
+                self.restart(provider);
+                let why = "it closed the stream".to_owned();
+                self.apply(Event::Gone { leg, why });
+            }
+            Style::Mute(after) | Style::Freezes(after) if work.words > after => {
+                work.is_dead = true;
+            }
             Style::Confused if work.words > 2 => self.heard(
                 leg,
                 ProviderWord::Made {
@@ -1048,6 +1160,16 @@ impl World {
             let work = self.works.get_mut(&lease).unwrap();
             work.said.push_back(failed);
             work.has_gone = false;
+            return false;
+        }
+        if style == Style::BlamesInput {
+            self.pass(RUN_MICROS);
+            let why = "3 is not below 2".to_owned();
+            let work = self.works.get_mut(&lease).unwrap();
+            work.runs += 1;
+            let stalled = ProviderWord::Stalled(Failure::BadInput(why));
+            work.said.push_back(stalled);
+            self.finish(lease);
             return false;
         }
         if let Style::Reclaims(after) = style
@@ -1131,6 +1253,7 @@ impl World {
     }
 
     fn run_part(&mut self, lease: LeaseId, request: u32, part: usize, inputs: &[ContentId]) {
+        self.pass(RUN_MICROS);
         let parts = self.parts;
         let work = self.works.get_mut(&lease).unwrap();
         let style = self.styles[work.provider];
@@ -1199,7 +1322,8 @@ impl World {
         let theirs = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
         let usage = match self.styles[work.provider] {
             Style::Overbills => DeviceMicros(u64::MAX / 2),
-            _ => DeviceMicros(u64::from(work.runs).max(1) * 500),
+            Style::BillsAll => DeviceMicros::of(found.quantity, found.deadline.since(found.start)),
+            _ => DeviceMicros(u64::from(work.runs).max(1) * RUN_MICROS),
         };
         let parts = work.made.values().map(Vec::len).max().unwrap_or(1);
         let made = work.made.values().flatten().flatten().map(|(_, id)| id);

@@ -149,6 +149,11 @@ impl ProviderCore {
                     lease.on_idle(&mut self.shared);
                 }
             }
+            Timer::Alive(id) => {
+                if let Some(lease) = self.leases.get(&id) {
+                    lease.say_alive(&mut self.shared);
+                }
+            }
             Timer::Signature(id) => {
                 if let Some(claim) = self.claims.get_mut(&id) {
                     claim.on_unsigned(&mut self.shared);

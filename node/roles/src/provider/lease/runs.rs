@@ -271,6 +271,11 @@ impl LeaseCore {
         while let Some(run) = self.take_ended() {
             shared.turns.end(self.rank());
             let ended = run.ended.expect("it has ended");
+            if let Err(Failure::BadInput(_)) = &ended {
+                let expected = self.start.parts[run.part as usize].expected;
+                self.bill
+                    .failed(shared.now.tick.since(run.began).min(expected));
+            }
             if let Some(end) = self.on_ended(shared, (run.request, run.part), ended) {
                 return Some(end);
             }
@@ -304,9 +309,12 @@ impl LeaseCore {
         let made = match made {
             Ok(ran) => ran,
             // Its time or its room is over: what others gave is owed.
-            Err(why @ (Failure::Expired | Failure::Limit(_) | Failure::Disk(_)))
-                if self.bill.has_run() =>
-            {
+            Err(
+                why @ (Failure::Expired
+                | Failure::Limit(_)
+                | Failure::Disk(_)
+                | Failure::BadInput(_)),
+            ) if self.bill.has_run() => {
                 if let Some(open) = self.requests.open.get_mut(&number) {
                     open.at_work = false;
                 }

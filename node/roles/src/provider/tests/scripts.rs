@@ -39,6 +39,55 @@ fn a_lease_of_one_request_is_run_signed_settled_and_closed() {
 }
 
 #[test]
+fn a_buyer_hears_every_two_seconds_that_the_provider_of_its_lease_lives() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 60_000);
+    let stream = ready(&mut world, start(&lease, true));
+    assert_eq!(world.alive, 0);
+    world.live(9_000);
+    assert_eq!(world.alive, 4, "also while the buyer's word is waited for");
+    world.say(stream, BuyerWord::Go);
+    world.settle();
+    let words = world.words(stream);
+    assert_eq!(words.last().map(String::as_str), Some("finished"));
+    world.live(9_000);
+    assert_eq!(world.alive, 4, "what is done is told");
+}
+
+#[test]
+fn a_run_that_fails_by_its_inputs_is_told_so_owed_and_no_fault_of_the_provider() {
+    for is_alone in [true, false] {
+        let mut world = World::selling();
+        let lease = world.buy(Term::Firm, 60_000);
+        let stream = ready(&mut world, start(&lease, is_alone));
+        world.say(stream, BuyerWord::Go);
+        if !is_alone {
+            world.settle();
+            world.say(stream, BuyerWord::Next(request(1)));
+        }
+        world.settle_but(is_run);
+        world.pass(10);
+        let why = Failure::BadInput("3 is not below 2".to_owned());
+        world.answer_with(is_run, Answer::Ran(Err(why.clone())));
+        world.settle();
+        let words = world.words(stream);
+        let last = [format!("stalled: {why}"), "finished".to_owned()];
+        assert_eq!(words[words.len() - 2..], last);
+        let body = world.finished(stream).receipt.body;
+        let before = if is_alone { 0 } else { 30_000 };
+        assert_eq!(
+            body.usage.0,
+            before + 10_000,
+            "the time that it took is owed"
+        );
+        assert_eq!(body.outputs.len(), usize::from(!is_alone));
+        world.sign(stream);
+        world.live(3_000);
+        assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(body.usage.0));
+    }
+}
+
+#[test]
 fn nothing_is_accepted_before_it_is_on_the_disk_that_it_begins() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);

@@ -39,6 +39,8 @@ pub struct World {
     pub is_disk_full: bool,
     /// What was said, by stream.
     pub said: BTreeMap<StreamId, Vec<ProviderWord>>,
+    /// How often it was said that the provider lives.
+    pub alive: u32,
     /// What was answered to offers.
     pub replies: Vec<OfferAnswer>,
     pub hung: BTreeSet<StreamId>,
@@ -132,6 +134,7 @@ impl World {
             journal: Vec::new(),
             is_disk_full: false,
             said: BTreeMap::new(),
+            alive: 0,
             replies: Vec::new(),
             hung: BTreeSet::new(),
             reports: Vec::new(),
@@ -309,7 +312,11 @@ impl World {
         match &effect.action {
             Action::Send { stream, word } => {
                 assert!(!self.hung.contains(stream) || self.is_peer_gone(*stream));
-                self.said.entry(*stream).or_default().push(word.clone());
+                let said = self.said.entry(*stream).or_default();
+                match word {
+                    ProviderWord::Alive => self.alive += 1,
+                    word => said.push(word.clone()),
+                }
             }
             Action::Reply { taken, .. } => self.replies.push(*taken),
             Action::Hang { stream } => drop(self.hung.insert(*stream)),
@@ -611,6 +618,7 @@ fn name(word: &ProviderWord) -> String {
         ProviderWord::Stalled(why) => format!("stalled: {why}"),
         ProviderWord::Finished(_) => "finished".to_owned(),
         ProviderWord::Failed(why) => format!("failed: {why}"),
+        ProviderWord::Alive => "alive".to_owned(),
     }
 }
 

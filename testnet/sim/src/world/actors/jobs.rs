@@ -9,6 +9,7 @@ mod links;
 mod planner;
 mod requests;
 mod serving;
+mod tally;
 mod tricks;
 mod work;
 pub mod worker;

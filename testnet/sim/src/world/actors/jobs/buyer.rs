@@ -295,6 +295,7 @@ impl World {
     fn carry_out_buyer(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
             self.check_order(actor, &action);
+            self.check_id(actor, &action);
             self.serve_for_job(actor, &action);
             self.carry_out_of_buyer(actor, ticket, action);
         }
@@ -318,7 +319,9 @@ impl World {
         match action {
             Action::Plan(wanted) => {
                 let is_spot = self.buys_spot(actor);
-                let demands = demands(account, &wanted.excluded, is_spot);
+                let for_good = wanted.excluded.iter().filter(|it| it.ask.is_none());
+                let excluded: Vec<_> = for_good.map(|it| it.provider).collect();
+                let demands = demands(account, &excluded, is_spot);
                 let request = Request::Choose(Box::new(demands));
                 self.ask_for_buyer(actor, BuyerAsked::Plan(ticket, wanted), request);
             }

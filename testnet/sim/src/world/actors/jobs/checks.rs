@@ -1,8 +1,10 @@
 //! What must hold of jobs and leases, whatever went wrong.
 
-use souk_market::{AccountKey, CloseReason, Command, JobId, LeaseId, LeaseState};
+use souk_market::{AccountKey, CloseReason, Command, JobId, LeaseId, LeaseState, ReceiptBody};
 use souk_memory::ContentId;
-use souk_roles::job::{Action, End, Fact, Outcome, attempt_id, request_id};
+use souk_roles::job::{
+    Action, End, Fact, Loss, Objection, Outcome, Reason, attempt_id, request_id,
+};
 use souk_roles::lease::{BuyerWord, Opening, ProviderWord};
 use souk_roles::provider::{self, Report};
 
@@ -138,6 +140,70 @@ impl World {
         }
     }
 
+    /// M4: who ran is paid what it ran: that is what it bills.
+    pub(super) fn check_bill(&mut self, actor: usize, body: &ReceiptBody) {
+        let Role::Worker(worker) = &self.actors.list[actor].role else {
+            return;
+        };
+        if let Some(what) = worker.tally.wrong_bill(body) {
+            self.breach_of_job(actor, what);
+        }
+    }
+
+    /// M5: what was held for leases is let go with the last of them.
+    pub(super) fn check_held(&mut self, actor: usize) {
+        let Role::Worker(worker) = &self.actors.list[actor].role else {
+            return;
+        };
+        let status = worker.core.as_ref().map(provider::ProviderCore::status);
+        let is_idle = status.is_some_and(|status| status.at_work.is_empty());
+        if let Some(id) = worker.tally.unreleased().filter(|_| is_idle) {
+            self.breach_of_job(actor, format!("{id} is held, and no lease is at work"));
+        }
+    }
+
+    /// J2: no id of a job is bought under twice.
+    pub(super) fn check_id(&mut self, actor: usize, action: &Action) {
+        let Action::Buy { id, .. } = action else {
+            return;
+        };
+        let account = self.actors.list[actor].account;
+        let (_, shadow) = self.checker.shadow();
+        let mut leases = shadow.exchange().leases();
+        let is_bought = leases.any(|lease| lease.job == *id && lease.buyer == account);
+        drop(leases);
+        if is_bought {
+            self.breach_of_job(actor, format!("{id} is bought under twice"));
+        }
+    }
+
+    /// M6: nobody is refused for what it did right: that it bills more than its buyer can have
+    /// seen, or what was not bought, or speaks out of turn, is never true of who does neither.
+    fn check_blame(&mut self, actor: usize, outcome: &Outcome) {
+        let last = match &outcome.how {
+            End::Failed(reason) => Some(reason),
+            _ => None,
+        };
+        let mut reasons = outcome.before.iter().chain(last);
+        let wronged = reasons.find(|reason| match reason {
+            Reason::Lost { loss, .. } => matches!(loss, Loss::Confused | Loss::Overnoted { .. }),
+            Reason::Receipt { objection, .. } => matches!(
+                objection,
+                Objection::Fault(_)
+                    | Objection::Terms(_)
+                    | Objection::Usage { .. }
+                    | Objection::Nothing { .. }
+                    | Objection::Speed { .. }
+                    | Objection::Input(_)
+                    | Objection::Outputs
+            ),
+            _ => false,
+        });
+        if let Some(reason) = wronged {
+            self.breach_of_job(actor, format!("an honest provider is refused: {reason}"));
+        }
+    }
+
     /// C2: nothing is fetched from who is no party to the lease, nor to its job.
     pub(super) fn check_parties(&mut self, actor: usize, id: LeaseId, holders: &[AccountKey]) {
         let (_, shadow) = self.checker.shadow();
@@ -224,6 +290,7 @@ impl World {
     /// J1: what is told done is done.
     pub(super) fn check_outcome(&mut self, actor: usize, outcome: &Outcome) {
         self.check_paid(actor, outcome);
+        self.check_blame(actor, outcome);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
         };

@@ -182,7 +182,11 @@ impl World {
             (BuyerAsked::Lease | BuyerAsked::Notes | BuyerAsked::FalseDispute, _) => return,
             (BuyerAsked::Plan(ticket, wanted), Reply::Answer(word)) => {
                 let answer = match *word {
-                    Word::Chosen(choice) => self.plan(actor, &wanted, &choice.listings),
+                    Word::Chosen(choice) => {
+                        let mut listings = choice.listings;
+                        listings.retain(|it| !wanted.excluded.iter().any(|out| out.rules_out(it)));
+                        self.plan(actor, &wanted, &listings)
+                    }
                     _ => unplanned(),
                 };
                 (ticket, answer)

@@ -20,6 +20,7 @@ use super::contents::{CONTENT_BYTES, computed};
 use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::STATE;
+use super::tally::WorkTally;
 use crate::disk::SimDisk;
 use crate::goods::resources;
 use crate::random::Random;
@@ -81,6 +82,8 @@ pub struct Worker {
     pub wakes: Option<u64>,
     pub vice: Vice,
     noise: u64,
+    /// What it did and holds.
+    pub tally: WorkTally,
 }
 
 impl Worker {
@@ -113,6 +116,7 @@ impl Worker {
             wakes: None,
             vice,
             noise: random.below(3),
+            tally: WorkTally::default(),
         }
     }
 
@@ -200,6 +204,7 @@ impl World {
         worker.asked.clear();
         worker.unsynced.clear();
         worker.places.clear();
+        worker.tally.restart();
         worker.readers.clear();
         worker.sessions.clear();
         worker.stopped.clear();
@@ -227,6 +232,7 @@ impl World {
             );
         }
         self.carry_out_worker(actor, effects);
+        self.check_held(actor);
     }
 
     fn carry_out_worker(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
@@ -298,6 +304,7 @@ impl World {
             }
             Action::Record(facts) => self.record_for_worker(actor, ticket, facts),
             Action::Sign(body) => {
+                self.check_bill(actor, &body);
                 let Role::Worker(worker) = &self.actors.list[actor].role else {
                     return;
                 };
@@ -311,12 +318,28 @@ impl World {
                 }
             }
             Action::Over => self.on_worker_over(actor),
-            Action::Hurry { .. }
-            | Action::Hold { .. }
-            | Action::Release { .. }
-            | Action::Learn { .. }
-            | Action::Tell(_) => {}
+            Action::Hold { .. } | Action::Release { .. } => self.hold_for_worker(actor, action),
+            Action::Hurry { .. } | Action::Learn { .. } | Action::Tell(_) => {}
             place => self.carry_out_in_place(actor, ticket, place),
+        }
+    }
+
+    fn hold_for_worker(&mut self, actor: usize, action: Action) {
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        match action {
+            Action::Hold { contents } => worker.tally.hold(contents),
+            Action::Release { contents } => worker.tally.release(contents),
+            _ => unreachable!("nothing else is held"),
+        }
+    }
+
+    /// When a run that takes so long is done on a device that runs one thing at a time.
+    fn run_takes(&mut self, actor: usize, lease: LeaseId, takes: u64) -> u64 {
+        match &mut self.actors.list[actor].role {
+            Role::Worker(worker) => worker.tally.run(lease, self.now, takes),
+            _ => takes,
         }
     }
 
@@ -380,6 +403,7 @@ impl World {
                         1
                     };
                     let after = busy.0.div_ceil(1_000) * slow;
+                    let after = self.run_takes(actor, lease, after);
                     let answer = Answer::Ran(Ok(RunResult {
                         bytes: outputs.len() as u64 * CONTENT_BYTES,
                         outputs,
@@ -488,12 +512,15 @@ impl World {
             answer,
             Answer::Sandboxed { .. } | Answer::NoSandbox(_) | Answer::Prepared(_) | Answer::Ran(_)
         );
-        if in_place && worker.places.remove(&ticket).is_none() {
+        let lease = worker.places.remove(&ticket);
+        if in_place && lease.is_none() {
             return;
         }
         // One that was stopped may come all the same.
-        if worker.stopped.remove(&ticket) && self.jobs.random.chance(500) {
-            return;
+        match worker.stopped.remove(&ticket) {
+            true if self.jobs.random.chance(500) => return,
+            true => {}
+            false => worker.tally.tell(lease, &answer),
         }
         self.tell_worker(actor, Event::Answer { ticket, answer });
     }

@@ -1,0 +1,72 @@
+//! Who is done without after an attempt that failed, and until when; and whether the job itself is
+//! at fault.
+
+use std::collections::BTreeMap;
+
+use souk_market::{AccountKey, OrderId};
+
+use super::action::JobEvent;
+use super::facts::{End, Fact};
+use super::plan::Exclusion;
+use super::reason::Reason;
+use super::state::{Errand, Wait};
+use super::{JobCore, LOSSES_MAX};
+
+impl JobCore {
+    /// Does without the provider that failed, if there is one to do without.
+    pub(super) fn on_failure(
+        &mut self,
+        errand: Errand,
+        (reason, asks): (Reason, BTreeMap<AccountKey, OrderId>),
+        kept: u32,
+    ) {
+        let is_left = match errand {
+            Errand::Main => !(self.requests.is_empty() && self.no_more),
+            Errand::Check => self.question().is_some_and(|it| it.third.is_none()),
+        };
+        if is_left && reason.bad_input().is_some() && self.blamers.len() > 1 {
+            let words = reason.bad_input().unwrap_or_default().to_owned();
+            return self.end(End::Failed(Reason::BadInput(words)));
+        }
+        let Some(provider) = reason.culprit().filter(|_| self.losses.len() < LOSSES_MAX) else {
+            if is_left {
+                self.end(End::Failed(reason));
+            }
+            return;
+        };
+        let excluded = Exclusion {
+            provider,
+            ask: asks.get(&provider).copied().filter(|_| reason.may_pass()),
+        };
+        match reason.bad_input() {
+            // Another provider is asked whether it says the same: that is no fault of this one.
+            Some(_) => self.excluded.push(excluded),
+            None => self.exclude(excluded, reason.code()),
+        }
+        self.losses.push(reason.clone());
+        if is_left {
+            self.tell(JobEvent::Retrying {
+                provider,
+                why: reason,
+                kept,
+            });
+        }
+    }
+
+    /// Why the job cannot be done, if its inputs are at fault by the last who tried.
+    pub(super) fn bad_input(&self) -> Option<Reason> {
+        let words = self.losses.last()?.bad_input()?;
+        Some(Reason::BadInput(words.to_owned()))
+    }
+
+    pub(super) fn exclude(&mut self, excluded: Exclusion, why: &str) {
+        self.excluded.push(excluded);
+        let Exclusion { provider, ask } = excluded;
+        let excluded = Fact::Excluded {
+            provider,
+            ask,
+            why: why.to_owned(),
+        };
+        self.record(vec![excluded], Wait::Record);
+    }
+}
