@@ -21,6 +21,9 @@ use crate::sampling::{History, LogProbabilities, Sampling};
 /// enough that what lies between layers stays small.
 pub const CHUNK: usize = 256;
 
+/// Tokens of a prompt whose logits are told at once: some megabytes of them.
+const WEIGHED_CHUNK: usize = 16;
+
 /// Why a text went no further.
 #[derive(Debug, Error)]
 pub enum GenerationError {
@@ -132,6 +135,31 @@ impl<'a> Sequence<'a> {
         self.fits(tokens)?;
         let next = self.step(Step::all(tokens, self.length()).told())?;
         Ok(next.logits)
+    }
+
+    /// Becomes a prompt but for its last token; gives how likely each token after the first was,
+    /// with so many of the likeliest.
+    ///
+    /// # Errors
+    /// As [`Self::push`].
+    pub fn weigh(
+        &mut self,
+        prompt: &[u32],
+        likeliest: usize,
+    ) -> Result<Vec<LogProbabilities>, GenerationError> {
+        self.truncate(0);
+        self.fits(prompt)?;
+        let before = &prompt[..prompt.len().saturating_sub(1)];
+        let mut weighed = Vec::with_capacity(before.len());
+        for chunk in before.chunks(WEIGHED_CHUNK) {
+            let next = self.step(Step::all(chunk, self.length()).told())?;
+            let vocabulary = next.logits.len() / chunk.len();
+            for logits in next.logits.chunks_exact(vocabulary.max(1)) {
+                let token = prompt[weighed.len() + 1];
+                weighed.push(LogProbabilities::of(logits, token, likeliest));
+            }
+        }
+        Ok(weighed)
     }
 
     /// Adds a step's tokens; gives what follows each of its rows.

@@ -25,6 +25,13 @@ const ALIGNMENT_DEFAULT: u64 = 32;
 const DEPTH_MAX: usize = 4;
 /// Most dimensions a tensor has.
 const RANK_MAX: usize = 4;
+/// Entries of the metadata, and tensors, at most: a thousand times those of a common file.
+const ENTRIES_MAX: u64 = 1 << 16;
+/// Values of the metadata at most, those of arrays among them: twice those of the largest
+/// vocabularies, of words, kinds and merges. Each takes up to 32 bytes.
+const VALUES_MAX: usize = 3 << 19;
+/// Bytes of its texts at most.
+const TEXT_BYTES_MAX: usize = 24 << 20;
 
 /// A value of the metadata.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +56,8 @@ pub struct Gguf {
     /// The metadata.
     pub metadata: BTreeMap<String, Value>,
     tensors: BTreeMap<String, Place>,
-    file: Bytes,
+    /// The file, or its parts.
+    files: Vec<Bytes>,
 }
 
 /// Where a tensor lies, and what it is.
@@ -58,6 +66,8 @@ struct Place {
     /// Outermost first, as everywhere else; the file has them the other way round.
     dims: Vec<usize>,
     kind: Kind,
+    /// In which of the parts.
+    part: usize,
     start: usize,
     length: usize,
 }
@@ -124,6 +134,22 @@ pub enum GgufError {
     /// Alignment that cannot be.
     #[error("the alignment {0} is no power of two")]
     Alignment(u64),
+    /// More than any model has.
+    #[error("the GGUF file has more than {most} {what}")]
+    Large {
+        /// What is too many.
+        what: &'static str,
+        /// How many are read.
+        most: u64,
+    },
+    /// A part is missing, or is of another model.
+    #[error("the GGUF file says that its parts have {stated} tensors, and they have {found}")]
+    Parts {
+        /// Tensors that the first part says there are.
+        stated: u64,
+        /// Those of the parts.
+        found: u64,
+    },
     /// The same name twice.
     #[error("{0:?} is there twice")]
     Twice(String),
@@ -173,7 +199,12 @@ impl Gguf {
     /// # Errors
     /// [`GgufError`].
     pub fn read(file: &Bytes) -> Result<Self, GgufError> {
-        let mut reader = Reader { file, at: 0 };
+        let mut reader = Reader {
+            file,
+            at: 0,
+            values_left: VALUES_MAX,
+            text_bytes_left: TEXT_BYTES_MAX,
+        };
         if reader.take(4)? != MAGIC {
             return Err(GgufError::Magic);
         }
@@ -182,6 +213,12 @@ impl Gguf {
             return Err(GgufError::Version(version));
         }
         let (tensors, entries) = (reader.u64()?, reader.u64()?);
+        for (what, count) in [("tensors", tensors), ("entries", entries)] {
+            if count > ENTRIES_MAX {
+                let most = ENTRIES_MAX;
+                return Err(GgufError::Large { what, most });
+            }
+        }
         let mut metadata = BTreeMap::new();
         for _ in 0..entries {
             let key = reader.text()?;
@@ -213,8 +250,37 @@ impl Gguf {
         Ok(Self {
             metadata,
             tensors: places,
-            file: file.clone(),
+            files: vec![file.clone()],
         })
+    }
+
+    /// How many files the model is in.
+    #[must_use]
+    pub fn parts(&self) -> u64 {
+        self.number("split.count").unwrap_or(1).max(1)
+    }
+
+    /// Adds the tensors of the other parts.
+    ///
+    /// # Errors
+    /// [`GgufError::Twice`], or [`GgufError::Parts`] where they are not as many as the first part
+    /// says.
+    pub fn join(mut self, others: Vec<Self>) -> Result<Self, GgufError> {
+        for mut other in others {
+            let part = self.files.len();
+            self.files.append(&mut other.files);
+            for (name, mut place) in other.tensors {
+                place.part = part;
+                if self.tensors.insert(name.clone(), place).is_some() {
+                    return Err(GgufError::Twice(name));
+                }
+            }
+        }
+        let found = self.tensors.len() as u64;
+        match self.number("split.tensors.count") {
+            Some(stated) if stated != found => Err(GgufError::Parts { stated, found }),
+            _ => Ok(self),
+        }
     }
 
     /// A whole number of the metadata.
@@ -262,7 +328,8 @@ impl Gguf {
     /// 8, each number off by half a step at most.
     pub(crate) fn weight(&self, name: &str) -> Option<Weight> {
         let place = self.tensors.get(name)?;
-        let bytes = self.file.slice(place.start..place.start + place.length);
+        let file = &self.files[place.part];
+        let bytes = file.slice(place.start..place.start + place.length);
         let tensor = |dtype, dims: &[usize], bytes| {
             let shape = Shape::new(dims).expect("sizes were checked");
             Tensor::new(dtype, shape, bytes).expect("the length was computed from the sizes")
@@ -347,6 +414,8 @@ impl Place {
 struct Reader<'a> {
     file: &'a Bytes,
     at: usize,
+    values_left: usize,
+    text_bytes_left: usize,
 }
 
 impl Reader<'_> {
@@ -380,12 +449,24 @@ impl Reader<'_> {
     fn text(&mut self) -> Result<String, GgufError> {
         let at = self.at;
         let length = self.u64()?;
+        self.text_bytes_left = usize::try_from(length)
+            .ok()
+            .and_then(|length| self.text_bytes_left.checked_sub(length))
+            .ok_or(GgufError::Large {
+                what: "bytes of texts",
+                most: TEXT_BYTES_MAX as u64,
+            })?;
         let bytes = self.take(length)?;
         let text = std::str::from_utf8(bytes).map_err(|_| GgufError::Text(at))?;
         Ok(text.to_owned())
     }
 
     fn value(&mut self, kind: u32, depth: usize) -> Result<Value, GgufError> {
+        let left = self.values_left.checked_sub(1);
+        self.values_left = left.ok_or(GgufError::Large {
+            what: "values",
+            most: VALUES_MAX as u64,
+        })?;
         let signed = |number: i64| match u64::try_from(number) {
             Ok(number) => Value::Unsigned(number),
             Err(_) => Value::Negative(number),
@@ -443,6 +524,7 @@ impl Reader<'_> {
         let place = Place {
             dims,
             kind,
+            part: 0,
             start,
             length,
         };

@@ -3,9 +3,12 @@
 //! A vocabulary is read once a model, a grammar is made once a question, and a matcher follows one
 //! text. What ends a text is allowed where the JSON may end, and nowhere else.
 
+mod escape;
+mod schema;
+
 use std::sync::Arc;
 
-use llguidance::api::{GrammarWithLexer, StopReason, TopLevelGrammar};
+use llguidance::api::{GrammarWithLexer, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::{
     ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie,
@@ -15,6 +18,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::tokens::{TokenError, Tokenizer};
+use escape::Escape;
 
 /// What may stand between the parts of JSON: no more than people write, or a model that likes
 /// spaces would fill an answer with them.
@@ -22,6 +26,28 @@ const SPACE: &str = r" |\n{1,2}[ \t]{0,20}";
 
 /// What stands for all tokens that end texts; no text has this byte.
 const END: &[u8] = b"\xff<end>";
+
+/// What a schema may take: a tenth of a second and some tens of megabytes, where a token of its
+/// text takes a tenth of that.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        initial_lexer_fuel: LEXER_FUEL,
+        step_lexer_fuel: STEP_FUEL,
+        max_lexer_states: STATES_MAX,
+        max_grammar_size: SYMBOLS_MAX,
+        precompute_large_lexemes: false,
+        verbose_errors: false,
+        ..ParserLimits::default()
+    }
+}
+
+/// Steps for the lexer of a grammar, and for the tokens that may come next.
+const LEXER_FUEL: u64 = 200_000;
+const STEP_FUEL: u64 = 200_000;
+/// States of a lexer, one or two kilobytes each.
+const STATES_MAX: usize = 30_000;
+/// Symbols of a grammar: a schema of a few thousand properties.
+const SYMBOLS_MAX: usize = 200_000;
 
 /// Why there is no grammar.
 #[derive(Debug, Error)]
@@ -62,6 +88,8 @@ pub enum MatchError {
 pub struct Vocabulary {
     factory: Arc<ParserFactory>,
     ends: EndTokens,
+    /// The bytes of each token.
+    spellings: Arc<[Vec<u8>]>,
 }
 
 /// What ends texts.
@@ -85,6 +113,7 @@ impl Vocabulary {
                 word.clear();
             }
         }
+        let spellings = words.clone().into();
         words.push(END.to_vec());
         let mark = words.len() as u32 - 1;
         let trie = TokTrie::from(&TokRxInfo::new(mark + 1, mark), &words);
@@ -95,13 +124,14 @@ impl Vocabulary {
         let mut factory = factory.map_err(|error| GrammarError::Vocabulary {
             reason: on_one_line(&error.to_string()),
         })?;
-        factory.quiet().limits_mut().verbose_errors = false;
+        *factory.quiet().limits_mut() = limits();
         Ok(Self {
             factory: Arc::new(factory),
             ends: EndTokens {
                 mark,
                 tokens: ends.into(),
             },
+            spellings,
         })
     }
 
@@ -112,7 +142,7 @@ impl Vocabulary {
     pub fn schema(&self, schema: &Value) -> Result<Grammar, GrammarError> {
         let refused = |reason: String| GrammarError::Schema { reason };
         let mut schema = match schema {
-            Value::Object(_) => schema.clone(),
+            Value::Object(_) => schema::prepared(schema).map_err(refused)?,
             Value::Bool(true) => json!({}),
             _ => return Err(refused("a schema is an object".to_owned())),
         };
@@ -130,7 +160,17 @@ impl Vocabulary {
             None => Ok(Grammar {
                 matcher: Box::new(matcher),
                 ends: self.ends.clone(),
+                escape: None,
             }),
+        }
+    }
+
+    /// Texts of a grammar, and all that begin with a mark: one of the model's tokens, or several.
+    #[must_use]
+    pub fn or_after(&self, grammar: Grammar, mark: &str, token: Option<u32>) -> Grammar {
+        Grammar {
+            escape: Some(Escape::new(mark, token, self.spellings.clone())),
+            ..grammar
         }
     }
 
@@ -147,6 +187,18 @@ impl Vocabulary {
 pub struct Grammar {
     matcher: Box<Matcher>,
     ends: EndTokens,
+    escape: Option<Escape>,
+}
+
+impl Clone for Grammar {
+    /// What one learns of its tokens the other does not.
+    fn clone(&self) -> Self {
+        Self {
+            matcher: Box::new(self.matcher.deep_clone()),
+            ends: self.ends.clone(),
+            escape: self.escape.clone(),
+        }
+    }
 }
 
 impl Grammar {
@@ -156,6 +208,7 @@ impl Grammar {
         TextMatcher {
             matcher: self.matcher.deep_clone(),
             ends: self.ends.clone(),
+            escape: self.escape.clone(),
         }
     }
 }
@@ -164,13 +217,15 @@ impl Grammar {
 pub struct TextMatcher {
     matcher: Matcher,
     ends: EndTokens,
+    escape: Option<Escape>,
 }
 
 impl TextMatcher {
     /// Whether the text is whole, and nothing may follow.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.matcher.is_stopped()
+        let is_held = self.escape.as_ref().is_none_or(Escape::holds_grammar);
+        is_held && self.matcher.is_stopped()
     }
 
     /// The tokens that may come next, where the text [`Self::is_over`] not.
@@ -178,11 +233,19 @@ impl TextMatcher {
     /// # Errors
     /// [`MatchError`].
     pub fn allowed(&mut self) -> Result<AllowedTokens, MatchError> {
-        let mask = self.matcher.compute_mask().map_err(failed)?;
+        let is_held = self.escape.as_ref().is_none_or(Escape::holds_grammar);
+        let mask = match is_held {
+            true => Some(self.matcher.compute_mask().map_err(failed)?),
+            false => None,
+        };
+        let may_end = mask
+            .as_ref()
+            .is_some_and(|mask| mask.get(self.ends.mark as usize));
         Ok(AllowedTokens {
-            may_end: mask.get(self.ends.mark as usize),
+            may_end: may_end || self.escape.as_ref().is_some_and(Escape::is_free),
             mask,
             ends: self.ends.clone(),
+            escape: self.escape.clone(),
         })
     }
 
@@ -191,15 +254,32 @@ impl TextMatcher {
     /// # Errors
     /// [`MatchError::Broken`]: it was not allowed.
     pub fn push(&mut self, token: u32) -> Result<(), MatchError> {
-        self.matcher.consume_token(token).map_err(failed)
+        let Some(escape) = &mut self.escape else {
+            return self.matcher.consume_token(token).map_err(failed);
+        };
+        if escape.is_free() {
+            return Ok(());
+        }
+        let is_of_grammar = escape.holds_grammar() && {
+            let mask = self.matcher.compute_mask().map_err(failed)?;
+            token < self.ends.mark && mask.is_allowed(token)
+        };
+        let goes_on = escape.push(token, is_of_grammar);
+        match (is_of_grammar, goes_on) {
+            (true, _) => self.matcher.consume_token(token).map_err(failed),
+            (false, true) => Ok(()),
+            (false, false) => Err(MatchError::DeadEnd),
+        }
     }
 }
 
 /// Tokens that may come next.
 pub struct AllowedTokens {
-    mask: SimpleVob,
+    /// Those of the grammar, where it is not given up.
+    mask: Option<SimpleVob>,
     may_end: bool,
     ends: EndTokens,
+    escape: Option<Escape>,
 }
 
 impl AllowedTokens {
@@ -207,10 +287,15 @@ impl AllowedTokens {
     #[must_use]
     pub fn contains(&self, token: u32) -> bool {
         // What ends a text has no bytes, so it is never in the mask.
-        match self.ends.tokens.contains(&token) {
-            true => self.may_end,
-            false => token < self.ends.mark && self.mask.is_allowed(token),
+        if self.ends.tokens.contains(&token) {
+            return self.may_end;
         }
+        let is_of_grammar = |mask: &SimpleVob| token < self.ends.mark && mask.is_allowed(token);
+        self.mask.as_ref().is_some_and(is_of_grammar)
+            || self
+                .escape
+                .as_ref()
+                .is_some_and(|escape| escape.allows(token))
     }
 
     /// Whether the text may end.

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod bundled;
 pub mod chat;
 pub mod config;

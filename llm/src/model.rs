@@ -46,6 +46,8 @@ pub struct Card {
     pub licence: Option<String>,
     /// Positions it was made for.
     pub positions: usize,
+    /// Tokens that it has a row of numbers for; its tokeniser may know others.
+    pub vocabulary: usize,
     /// Which of a text's positions its vector is of, where it is asked for one.
     #[serde(default)]
     pub pooling: Pooling,
@@ -99,6 +101,17 @@ pub enum ModelError {
     /// Something that a decoder needs is not in the GGUF file.
     #[error("the GGUF file has no {0}")]
     GgufLacks(String),
+    /// A part of a model in several GGUF files is not where the first one is.
+    #[error(
+        "the model is in {parts} GGUF files, which {path} is one of: they are to lie in one \
+         folder, named ...-00001-of-{parts:05}.gguf and so on"
+    )]
+    GgufParts {
+        /// The file that was opened.
+        path: PathBuf,
+        /// How many it is one of.
+        parts: u64,
+    },
     /// A tensor of the GGUF file that no decoder known here has.
     #[error("tensor {0:?} belongs to no decoder that is known")]
     Tensor(String),

@@ -1,8 +1,12 @@
 //! Text as tokens and back.
 
 mod spelling;
+mod stream;
 
 use thiserror::Error;
+
+use spelling::TOKENS_MAX;
+pub use stream::TextStream;
 
 /// Why text cannot be made into tokens, or tokens into text.
 #[derive(Debug, Error)]
@@ -10,6 +14,14 @@ pub enum TokenError {
     /// The file is no tokeniser.
     #[error("tokenizer.json is refused: {0}")]
     File(tokenizers::Error),
+    /// The file is larger than any that is known, or its ids are.
+    #[error("tokenizer.json is refused: it has {what}, at most {most} are read")]
+    Size {
+        /// What is too many.
+        what: String,
+        /// How many are read.
+        most: usize,
+    },
     /// The text cannot be encoded.
     #[error("the text cannot be made into tokens: {0}")]
     Encode(tokenizers::Error),
@@ -23,6 +35,9 @@ pub enum TokenError {
     )]
     Spelling(&'static str),
 }
+
+/// Bytes of a `tokenizer.json` at most: twice those of the largest that is known.
+const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// A model's tokeniser.
 #[derive(Clone, Debug)]
@@ -38,13 +53,25 @@ pub enum Marks {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`.
+    /// Reads `tokenizer.json`. What it says of cutting and filling texts up is for batches that
+    /// models are trained with, and not done.
     ///
     /// # Errors
-    /// [`TokenError::File`].
+    /// [`TokenError::File`] and [`TokenError::Size`].
     pub fn read(json: &[u8]) -> Result<Self, TokenError> {
+        let too_large = |what: String, most| Err(TokenError::Size { what, most });
+        if json.len() > FILE_BYTES_MAX {
+            return too_large(format!("{} bytes", json.len()), FILE_BYTES_MAX);
+        }
         let inner = tokenizers::Tokenizer::from_bytes(json);
-        Ok(Self(inner.map_err(TokenError::File)?))
+        let mut inner = inner.map_err(TokenError::File)?;
+        let highest = inner.get_vocab(true).into_values().max();
+        if let Some(id) = highest.filter(|id| *id >= TOKENS_MAX) {
+            return too_large(format!("a token with the id {id}"), TOKENS_MAX as usize);
+        }
+        inner.with_truncation(None).map_err(TokenError::File)?;
+        inner.with_padding(None);
+        Ok(Self(inner))
     }
 
     /// As `tokenizer.json` says it.
@@ -71,41 +98,26 @@ impl Tokenizer {
         self.0.token_to_id(token)
     }
 
-    /// The text of one token by itself; where it ends within a character, with what stands for
-    /// one that is not whole.
-    ///
-    /// # Errors
-    /// [`TokenError::Decode`].
-    pub fn text_of(&self, token: u32) -> Result<String, TokenError> {
-        self.0.decode(&[token], false).map_err(TokenError::Decode)
-    }
-
     /// Text as tokens come; a token that ends within a character gives none yet.
     #[must_use]
     pub fn stream(&self) -> TextStream<'_> {
-        TextStream(self.0.decode_stream(true))
+        self.stream_with(&[])
+    }
+
+    /// The same, with these marks as part of the text.
+    #[must_use]
+    pub fn stream_with(&self, marks: &[&str]) -> TextStream<'_> {
+        let marks = marks.iter().filter_map(|mark| self.id(mark));
+        TextStream::new(self, marks.collect())
+    }
+
+    /// A token as a decoder reads it; none of one that is no part of a text.
+    fn told_token(&self, token: u32, marks: &[u32]) -> Option<String> {
+        let word = self.0.id_to_token(token)?;
+        let added = self.0.get_added_vocabulary();
+        (marks.contains(&token) || !added.is_special_token(&word)).then_some(word)
     }
 }
 
-/// Text of tokens that come one by one.
-pub struct TextStream<'a>(
-    tokenizers::tokenizer::DecodeStream<
-        'a,
-        tokenizers::ModelWrapper,
-        tokenizers::NormalizerWrapper,
-        tokenizers::PreTokenizerWrapper,
-        tokenizers::PostProcessorWrapper,
-        tokenizers::DecoderWrapper,
-    >,
-);
-
-impl TextStream<'_> {
-    /// What a token adds to the text.
-    ///
-    /// # Errors
-    /// [`TokenError::Decode`].
-    pub fn push(&mut self, token: u32) -> Result<String, TokenError> {
-        let text = self.0.step(token).map_err(TokenError::Decode)?;
-        Ok(text.unwrap_or_default())
-    }
-}
+#[cfg(test)]
+mod tests;

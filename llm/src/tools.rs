@@ -12,6 +12,12 @@ pub use reading::CallReader;
 /// What a call stands between, as Hermes and Qwen write one.
 const BEGIN: &str = "<tool_call>";
 const END: &str = "</tool_call>";
+/// What calls stand after, as Mistral's models write them, and a call's arguments.
+const LIST: &str = "[TOOL_CALLS]";
+const CALL_ID: &str = "[CALL_ID]";
+const ARGUMENTS: &str = "[ARGS]";
+/// Letters of a call's id, as Mistral's templates want them.
+const LISTED_ID_LETTERS: usize = 9;
 
 /// A function that may be called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -43,6 +49,11 @@ pub enum CallForm {
     Marked,
     /// One as `{"name", "parameters"}` and nothing else, as Llama 3 does.
     Bare,
+    /// All in a list of `{"name", "arguments"}`, or each as a name and its arguments, after a mark,
+    /// as Mistral's models do.
+    Listed,
+    /// Each in a channel of its own, as gpt-oss does ([`crate::answer`]).
+    Channels,
 }
 
 impl CallForm {
@@ -52,39 +63,90 @@ impl CallForm {
         if template.contains(BEGIN) {
             return Some(Self::Marked);
         }
+        if template.contains(LIST) {
+            return Some(Self::Listed);
+        }
+        if template.contains("<|channel|>") {
+            return Some(Self::Channels);
+        }
         let is_bare = template.contains("\"name\"") && template.contains("\"parameters\"");
         is_bare.then_some(Self::Bare)
     }
 
-    /// What a call begins with, before its JSON.
+    /// What a call of one of these begins with, before its JSON. None where that depends on which
+    /// of several it is.
     #[must_use]
-    pub fn opening(self) -> &'static str {
+    pub fn opening(self, tools: &[Tool]) -> Option<String> {
         match self {
-            Self::Marked => "<tool_call>\n",
-            Self::Bare => "",
+            Self::Marked => Some("<tool_call>\n".to_owned()),
+            Self::Bare => Some(String::new()),
+            Self::Listed => Some(LIST.to_owned()),
+            Self::Channels => match tools {
+                [tool] => Some(format!(
+                    "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>",
+                    tool.name
+                )),
+                _ => None,
+            },
+        }
+    }
+
+    /// The id of a call, of a number that no other call has.
+    #[must_use]
+    pub fn id(self, number: u64) -> String {
+        match self {
+            Self::Listed => {
+                let digits = format!("{number:016x}");
+                digits[digits.len() - LISTED_ID_LETTERS..].to_owned()
+            }
+            Self::Marked | Self::Bare | Self::Channels => format!("call_{number:016x}"),
         }
     }
 
     fn arguments_key(self) -> &'static str {
         match self {
-            Self::Marked => "arguments",
             Self::Bare => "parameters",
+            Self::Marked | Self::Listed | Self::Channels => "arguments",
         }
     }
 
     /// The JSON schema of a call of one of these.
     #[must_use]
     pub fn schema(self, tools: &[Tool]) -> Value {
-        let key = self.arguments_key();
+        if let (Self::Channels, [tool]) = (self, tools) {
+            return tool.parameters.clone();
+        }
+        let (key, home) = match self {
+            Self::Listed => (self.arguments_key(), "#/items"),
+            _ => (self.arguments_key(), "#"),
+        };
         let calls = tools.iter().enumerate().map(|(at, tool)| {
             let mut arguments = tool.parameters.clone();
-            move_references(&mut arguments, &format!("#/anyOf/{at}/properties/{key}"));
+            move_references(
+                &mut arguments,
+                &format!("{home}/anyOf/{at}/properties/{key}"),
+            );
             json!({
                 "type": "object", "additionalProperties": false, "required": ["name", key],
                 "properties": { "name": { "const": tool.name }, key: arguments },
             })
         });
-        json!({ "anyOf": calls.collect::<Vec<_>>() })
+        let one = json!({ "anyOf": calls.collect::<Vec<_>>() });
+        match self {
+            Self::Listed => json!({ "type": "array", "minItems": 1, "items": one }),
+            _ => one,
+        }
+    }
+}
+
+impl CallForm {
+    /// The JSON schema of a call of one of these, or of an answer.
+    #[must_use]
+    pub fn schema_or(self, tools: &[Tool], mut answer: Value) -> Value {
+        let mut calls = self.schema(tools);
+        move_references(&mut calls, "#/anyOf/0");
+        move_references(&mut answer, "#/anyOf/1");
+        json!({ "anyOf": [calls, answer] })
     }
 }
 

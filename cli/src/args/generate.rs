@@ -80,6 +80,13 @@ pub struct OpenaiArgs {
     #[arg(long, default_value_t = 8, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=SEQUENCES_MAX))]
     pub sequences: u32,
+    /// Answer to this name of the model too. May be given again.
+    #[arg(long, value_name = "NAME")]
+    pub alias: Vec<String>,
+    /// Let pages of this origin ask, such as http://localhost:3000, or of any by `*`: they need
+    /// the key all the same. May be given again.
+    #[arg(long, value_name = "ORIGIN")]
+    pub cors: Vec<String>,
     /// Make vectors of texts (/v1/embeddings), and do not go on with them.
     #[arg(long)]
     pub embeddings: bool,

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::generate::say;
-use super::texts::{self, Place, SessionSize, StopSign, Voice, Wish, WrittenText};
+use super::texts::{self, Place, PromptWeights, SessionSize, StopSign, Voice, Wish, WrittenText};
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
 use crate::show;
@@ -127,6 +127,8 @@ impl Chat<'_> {
             drafts_max: self.args.place.draft,
             grammar: None,
             likeliest: None,
+            prompt_weights: PromptWeights::Unwanted,
+            marks: &[],
             is_wanted: &|| answering.load(Ordering::SeqCst),
         };
         let output = self.output;

@@ -10,7 +10,7 @@ use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 
 use super::texts::{
-    self, Place, SessionSize, StopSign, TextForm, Voice, Wish, WrittenText, refused,
+    self, Place, PromptWeights, SessionSize, StopSign, TextForm, Voice, Wish, WrittenText, refused,
 };
 use crate::args::{GenerateArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
@@ -31,6 +31,8 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         tokens_max: args.tokens,
         drafts_max: args.place.draft,
         likeliest: None,
+        prompt_weights: PromptWeights::Unwanted,
+        marks: &[],
         is_wanted: &|| true,
     };
     let stop = StopSign::new();
@@ -110,7 +112,7 @@ fn grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failur
         None => return Ok(None),
     };
     let refused = |error| Failure::new(Kind::Input, format!("{of}: {error}"), "");
-    voice.grammar(&form).map(Some).map_err(refused)
+    voice.grammar(&form, None).map(Some).map_err(refused)
 }
 
 /// Tells how it went, and what was paid.

@@ -6,8 +6,11 @@
 
 mod answer;
 mod calling;
+mod choice;
+mod cors;
 mod desk;
 mod embeddings;
+mod orders;
 mod question;
 mod refusal;
 
@@ -16,14 +19,17 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{DefaultBodyLimit, Path as Named, Request, State};
-use axum::http::StatusCode;
+use axum::http::header::ORIGIN;
+use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
 use souk_gateway::{Body, Door, DoorError, DoorKey, JSON_BYTES_MAX, Problem, from_here};
+use souk_llm::grammar::Grammar;
 use souk_testnet::process::READY;
+use tokio::sync::Semaphore;
 
 use super::serve::from_tokens;
 use super::texts::{self, Place, SessionSize, StopSign, Voice};
@@ -31,15 +37,22 @@ use crate::args::{OpenaiArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 use crate::stop;
-use answer::Shape;
-use calling::Calling;
-use desk::{Desk, DeskOrder, TextOrder};
+use answer::{AnswerKind, ChoiceEvents, Shape};
+use calling::WantedForm;
+use desk::{Desk, DeskOrder};
 use embeddings::EmbeddingQuestion;
-use question::{Input, Question};
+use orders::prepare;
+use question::Question;
 use refusal::Refusal;
 
 /// Where the key lies, in the folder of the market.
 const KEY_FILE: &str = "buyer/openai-key";
+
+/// Schemas that become grammars at once, those that wait for it, and how long they do: a grammar
+/// takes a tenth of a second at most.
+const GRAMMARS_AT_ONCE: usize = 2;
+const GRAMMARS_WAITING: usize = 8;
+const GRAMMAR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What every handler knows.
 struct Server {
@@ -48,6 +61,13 @@ struct Server {
     desk: Desk,
     /// Whether it makes vectors of texts, and does not go on with them.
     is_embedding: bool,
+    /// What else the model is called.
+    aliases: Vec<String>,
+    /// Pages that may ask, by their origins.
+    origins: Vec<String>,
+    /// Where schemas become grammars: so many at once, and as many wait.
+    grammars: Semaphore,
+    grammars_waiting: Semaphore,
     /// When it began, in seconds of Unix time: what it says a model was made.
     begun: u64,
 }
@@ -94,6 +114,10 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         key,
         desk,
         is_embedding: args.embeddings,
+        aliases: args.alias.clone(),
+        origins: args.cors.clone(),
+        grammars: Semaphore::new(GRAMMARS_AT_ONCE),
+        grammars_waiting: Semaphore::new(GRAMMARS_AT_ONCE + GRAMMARS_WAITING),
         begun: begun.map_or(0, |it| it.as_secs()),
     });
     tokio::select! {
@@ -140,27 +164,37 @@ fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Lets in who asks by a name of this machine, from no other origin, with the key.
+/// Lets in who asks by a name of this machine, with the key: programs, and pages of the origins
+/// that were named.
 async fn guard(State(server): ServerState, asked: Request, next: Next) -> Response {
-    let (parts, body) = asked.into_parts();
-    if let Err(problem) = from_here(&parts) {
-        return Refusal::from(problem).into_response();
+    let (mut parts, body) = asked.into_parts();
+    let origin = cors::allowed(&server.origins, &parts.headers);
+    if let Some(origin) = &origin {
+        if parts.method == Method::OPTIONS {
+            return cors::preflight(origin, &parts.headers);
+        }
+        // It was looked at.
+        parts.headers.remove(ORIGIN);
     }
-    if !server.key.is_shown(&parts.headers) {
-        return Refusal::key(KEY_FILE).into_response();
+    let answered = match from_here(&parts) {
+        Err(problem) => Refusal::from(problem).into_response(),
+        Ok(()) if !server.key.is_shown(&parts.headers) => Refusal::key(KEY_FILE).into_response(),
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+    };
+    match origin {
+        Some(origin) => cors::shown_to(&origin, answered),
+        None => answered,
     }
-    next.run(Request::from_parts(parts, body)).await
 }
 
-fn card(server: &Server) -> Value {
-    json!({
-        "id": server.voice.card.name, "object": "model", "created": server.begun,
-        "owned_by": "souk",
-    })
+fn card(server: &Server, name: &str) -> Value {
+    json!({ "id": name, "object": "model", "created": server.begun, "owned_by": "souk" })
 }
 
 async fn models(State(server): ServerState) -> Json<Value> {
-    Json(json!({ "object": "list", "data": [card(&server)] }))
+    let names = std::iter::once(&server.voice.card.name).chain(&server.aliases);
+    let data: Vec<Value> = names.map(|name| card(&server, name)).collect();
+    Json(json!({ "object": "list", "data": data }))
 }
 
 async fn model(
@@ -168,83 +202,70 @@ async fn model(
     Named(name): Named<String>,
 ) -> Result<Json<Value>, Refusal> {
     known(&server, &name)?;
-    Ok(Json(card(&server)))
+    Ok(Json(card(&server, &name)))
 }
 
 fn known(server: &Server, name: &str) -> Result<(), Refusal> {
-    match &server.voice.card.name {
-        own if own == name => Ok(()),
-        own => Err(Refusal::model(name, own)),
+    let own = &server.voice.card.name;
+    match own == name || server.aliases.iter().any(|alias| alias == name) {
+        true => Ok(()),
+        false => Err(Refusal::model(name, own)),
     }
 }
 
 async fn chat(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
     let question = Question::chat(body?.0)?;
-    answered(&server, question, "chat").await
+    answered(&server, question, AnswerKind::Chat).await
 }
 
 async fn completion(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
     let question = Question::completion(body?.0)?;
-    answered(&server, question, "text").await
+    answered(&server, question, AnswerKind::Text).await
 }
 
 async fn answered(
     server: &Server,
     question: Question,
-    kind: &'static str,
+    kind: AnswerKind,
 ) -> Result<Response, Refusal> {
     if server.is_embedding {
         return Err(Refusal::endpoint("vectors, and texts without --embeddings"));
     }
     known(server, &question.model)?;
-    let (voice, is_weighed) = (&server.voice, question.likeliest.is_some());
-    let calls = question
-        .tools
-        .as_ref()
-        .map(|it| Calling::new(voice, it))
+    let voice = &server.voice;
+    let mut places = server
+        .desk
+        .reserve(question.inputs.len() * question.choices)?;
+    let calls = question.tools.as_ref();
+    let calls = calls
+        .map(|wanted| calling::Calling::new(voice, wanted))
         .transpose()?;
-    let order = tokio::task::block_in_place(|| order(voice, &question, calls.as_ref()))?;
-    let events = server.desk.take(DeskOrder::Text(order))?;
-    let calls = calls.map(Calling::reader);
-    let shape = Shape::new((kind, &voice.card.name), is_weighed, calls);
+    let grammar = match WantedForm::of(&question, calls.as_ref())? {
+        Some(wanted) => Some(grammar(server, &wanted).await?),
+        None => None,
+    };
+    let prepared =
+        tokio::task::block_in_place(|| prepare(voice, &question, calls.as_ref(), grammar))?;
+    let mut choices = Vec::with_capacity(prepared.len());
+    for (order, choice) in prepared {
+        let events = server.desk.take(&mut places, DeskOrder::Text(order))?;
+        choices.push(ChoiceEvents { choice, events });
+    }
+    let shape = Shape::new(kind, &question.model);
     match question.is_streamed {
-        true => answer::stream(shape, events, question.has_usage).await,
-        false => answer::whole(shape, events).await,
+        true => answer::stream(shape, choices, question.has_usage).await,
+        false => answer::whole(shape, choices).await,
     }
 }
 
-/// What is to be written for a question.
-fn order(
-    voice: &Voice,
-    question: &Question,
-    calls: Option<&Calling<'_>>,
-) -> Result<TextOrder, Refusal> {
-    let prompt = match (&question.input, calls) {
-        (Input::Messages(messages), Some(calls)) => calls.prompt(messages)?,
-        (Input::Messages(messages), None) => voice.conversation(messages)?,
-        (Input::Text(text), _) => voice.text(text)?,
-        (Input::Tokens(tokens), _) => tokens.clone(),
-    };
-    if prompt.is_empty() {
-        return Err(Refusal::field("prompt", "the prompt is empty"));
-    }
-    let left = voice.room.saturating_sub(prompt.len());
-    if left == 0 {
-        return Err(Refusal::too_long("messages", prompt.len(), voice.room));
-    }
-    let (form, field) = match calls.and_then(Calling::form) {
-        Some(form) => (Some(form), "tools"),
-        None => (question.form.clone(), "response_format"),
-    };
-    let grammar = form.map(|form| voice.grammar(&form)).transpose();
-    Ok(TextOrder {
-        prompt,
-        sampling: question.sampling.clone(),
-        stops: question.stops.clone(),
-        grammar: grammar.map_err(|error| Refusal::field(field, error.to_string()))?,
-        tokens_max: question.tokens_max.unwrap_or(left),
-        likeliest: question.likeliest,
-    })
+/// The grammar of a form, in a queue of its own: making one takes time that no answer waits for.
+async fn grammar(server: &Server, wanted: &WantedForm) -> Result<Grammar, Refusal> {
+    let full = || Refusal::full(GRAMMARS_WAITING);
+    let _place = server.grammars_waiting.try_acquire().map_err(|_| full())?;
+    let turn = tokio::time::timeout(GRAMMAR_PATIENCE, server.grammars.acquire());
+    let _turn = turn.await.map_err(|_| full())?.map_err(|_| full())?;
+    let made = tokio::task::block_in_place(|| server.voice.grammar(&wanted.form, wanted.mark));
+    made.map_err(|error| Refusal::field(wanted.field, error.to_string()))
 }
 
 async fn embeddings(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
@@ -253,11 +274,11 @@ async fn embeddings(State(server): ServerState, body: JsonBody) -> Result<Respon
     }
     let question = EmbeddingQuestion::read(body?.0)?;
     known(&server, &question.model)?;
+    let mut places = server.desk.reserve(1)?;
     let order = tokio::task::block_in_place(|| question.order(&server.voice))?;
     let tokens = order.texts.iter().map(Vec::len).sum();
-    let events = server.desk.take(DeskOrder::Vectors(order))?;
-    let model = &server.voice.card.name;
-    question.answer(tokens, events, model).await
+    let events = server.desk.take(&mut places, DeskOrder::Vectors(order))?;
+    question.answer(tokens, events).await
 }
 
 async fn unknown(asked: Request) -> Refusal {

@@ -14,13 +14,13 @@ mod told_tokens;
 mod writing;
 
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use souk_llm::bundled;
-use souk_llm::chat::{ChatTemplate, Message};
+use souk_llm::chat::{ChatTemplate, Conversation, Message};
 use souk_llm::model::{Card, LanguageModel, ModelError};
 use souk_llm::sampling::Sampling;
 use souk_llm::tokens::{Marks, Tokenizer};
-use souk_llm::tools::Tool;
 use souk_node::market::Receipt;
 
 use crate::args::SamplingArgs;
@@ -31,7 +31,7 @@ use forms::Words;
 pub use forms::TextForm;
 pub use place::{Place, SessionSize};
 pub use stop_sign::StopSign;
-pub use writing::{TextEnding, WeighedToken, Wish, WrittenText, embed, write};
+pub use writing::{PromptWeights, TextEnding, WeighedToken, Wish, WrittenText, embed, write};
 
 /// Positions unless others are asked for: a cache of more is most of a small machine's memory.
 const POSITIONS_DEFAULT: usize = 4096;
@@ -76,24 +76,26 @@ pub fn refused(error: ModelError) -> Failure {
 impl Voice {
     /// The tokens of a text that stands alone.
     pub fn text(&self, text: &str) -> Result<Vec<u32>, Failure> {
-        self.encoded(text, Marks::Added)
+        self.encode(text, Marks::Added)
     }
 
     /// The tokens of a conversation, up to where the model is to answer.
     pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, Failure> {
-        self.conversation_with(messages, &[], "")
+        let conversation = Conversation {
+            messages,
+            ..Conversation::default()
+        };
+        self.encode(&self.render(&conversation)?, Marks::Own)
     }
 
-    /// The same for an answer that may call tools, and begins in these words.
-    pub fn conversation_with(
-        &self,
-        messages: &[Message],
-        tools: &[Tool],
-        opening: &str,
-    ) -> Result<Vec<u32>, Failure> {
-        let text = self.template()?.render(messages, tools);
-        let text = text.map_err(|error| Failure::new(Kind::Input, error, ""))?;
-        self.encoded(&(text + opening), Marks::Own)
+    /// A conversation as its template writes it now.
+    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, Failure> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let text = self.template()?.render(&Conversation {
+            now: now.map_or(0, |it| it.as_secs()),
+            ..*conversation
+        });
+        text.map_err(|error| Failure::new(Kind::Input, error, ""))
     }
 
     /// What the model was taught a conversation looks like.
@@ -104,9 +106,35 @@ impl Voice {
         self.card.template.as_ref().ok_or_else(none)
     }
 
-    fn encoded(&self, text: &str, marks: Marks) -> Result<Vec<u32>, Failure> {
-        let encoded = self.tokenizer.encode(text, marks);
-        encoded.map_err(|error| Failure::new(Kind::Input, error, ""))
+    /// The tokens of a text, each of which the model knows.
+    pub fn encode(&self, text: &str, marks: Marks) -> Result<Vec<u32>, Failure> {
+        let failed = |error| Failure::new(Kind::Input, error, "");
+        let tokens = self.tokenizer.encode(text, marks).map_err(failed)?;
+        let rows = self.card.vocabulary;
+        let Some(unknown) = tokens.iter().find(|id| **id as usize >= rows) else {
+            return Ok(tokens);
+        };
+        let word = self.tokenizer.bytes_of(*unknown).map_err(failed)?;
+        let word = String::from_utf8_lossy(&word).into_owned();
+        let cause = format!(
+            "the text has the token {word:?} ({unknown}), which the model has no numbers for: \
+             it knows {rows} tokens, and its tokeniser more"
+        );
+        let hint = "leave it out, or have the model's embedding enlarged by whoever made it";
+        Err(Failure::new(Kind::Input, cause, hint))
+    }
+
+    /// Refuses tokens that the model does not know.
+    pub fn check(&self, tokens: &[u32]) -> Result<(), Failure> {
+        let rows = self.card.vocabulary;
+        match tokens.iter().find(|id| **id as usize >= rows) {
+            None => Ok(()),
+            Some(id) => {
+                let cause = format!("token id {id} is out of vocabulary: the model has {rows}");
+                let hint = format!("give ids from 0 to {}", rows.saturating_sub(1));
+                Err(Failure::new(Kind::Input, cause, hint))
+            }
+        }
     }
 }
 

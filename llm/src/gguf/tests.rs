@@ -128,17 +128,6 @@ fn types_that_are_not_read_are_refused_by_name() {
     );
 }
 
-#[test]
-fn a_false_count_ends_with_the_file() {
-    let mut file = MAGIC.to_vec();
-    file.extend_from_slice(&3u32.to_le_bytes());
-    file.extend_from_slice(&[0xff; 16]);
-    assert!(matches!(
-        Gguf::read(&file.into()),
-        Err(GgufError::Short { .. })
-    ));
-}
-
 proptest! {
     #[test]
     fn a_file_cut_anywhere_is_refused(cut in 0usize..100_000) {
@@ -161,4 +150,55 @@ proptest! {
             }
         }
     }
+}
+
+/// A text that is longer than the file is refused as too long, or as cut short.
+#[test]
+fn a_file_beyond_bounds_is_refused_by_name() {
+    let header = |tensors: u64, entries: u64| {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend(tensors.to_le_bytes());
+        bytes.extend(entries.to_le_bytes());
+        bytes
+    };
+    let refused = |bytes: Vec<u8>| Gguf::read(&bytes.into()).unwrap_err().to_string();
+    let many = "the GGUF file has more than 65536";
+    assert_eq!(refused(header(u64::MAX, 0)), format!("{many} tensors"));
+    assert_eq!(refused(header(0, 1 << 40)), format!("{many} entries"));
+    let mut array = header(0, 1);
+    array.extend(1u64.to_le_bytes());
+    array.extend(b"k");
+    array.extend([9, 0, 0, 0, 0, 0, 0, 0]);
+    array.extend(u64::MAX.to_le_bytes());
+    array.extend(vec![0; 2_000_000]);
+    assert_eq!(refused(array), "the GGUF file has more than 1572864 values");
+    let mut text = header(0, 1);
+    text.extend(u64::MAX.to_le_bytes());
+    assert!(refused(text).ends_with("bytes of texts"));
+}
+
+/// A part with one tensor of these.
+fn part(name: &str, count: u32, tensors: u32) -> Gguf {
+    let mut writer = Writer::default();
+    writer.number("split.count", count);
+    writer.number("split.tensors.count", tensors);
+    writer.tensor(name, 0, &[1], &1.0f32.to_le_bytes());
+    Gguf::read(&writer.finish()).unwrap()
+}
+
+#[test]
+fn the_parts_of_a_file_are_one() {
+    let whole = part("a", 2, 2).join(vec![part("b", 2, 2)]).unwrap();
+    assert_eq!((whole.parts(), whole.names().count()), (2, 2));
+    assert!(["a", "b"].iter().all(|name| whole.weight(name).is_some()));
+    let refused = part("a", 2, 2).join(Vec::new()).unwrap_err();
+    assert_eq!(
+        refused,
+        GgufError::Parts {
+            stated: 2,
+            found: 1
+        }
+    );
+    let refused = part("a", 2, 2).join(vec![part("a", 2, 2)]).unwrap_err();
+    assert_eq!(refused, GgufError::Twice("a".to_owned()));
 }

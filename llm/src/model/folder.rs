@@ -23,6 +23,18 @@ pub(super) const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 /// The one file of weights, where there is one.
 const WEIGHTS: &str = "model.safetensors";
+/// The template for conversations with tools, where a model has several.
+const TOOL_USE: &str = "tool_use";
+/// What templates call a tokeniser's marks.
+const MARKS: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
 /// Tables that some files carry and that follow from the numbers.
 const DERIVED: &str = "rotary_emb.inv_freq";
 
@@ -43,15 +55,14 @@ struct Ends {
 #[derive(Deserialize)]
 struct TokenizerConfig {
     chat_template: Option<Templates>,
-    bos_token: Option<Token>,
-    eos_token: Option<Token>,
+    #[serde(flatten)]
+    rest: BTreeMap<String, Value>,
 }
 
+/// A file with a template alone.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Token {
-    Text(String),
-    Full { content: String },
+struct TemplateFile {
+    chat_template: Option<Templates>,
 }
 
 #[derive(Deserialize)]
@@ -76,18 +87,19 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
     let config = Config::read(&read(&folder.join(CONFIG))?)?;
     let tokenizer = Tokenizer::read(&read(&folder.join("tokenizer.json"))?)?;
     let said: Option<TokenizerConfig> = json_if_there(&folder.join("tokenizer_config.json"))?;
-    let end = said.as_ref().and_then(|said| said.eos_token.as_ref());
+    let marks = said.as_ref().map_or_else(BTreeMap::new, marks);
     let mut ends = ends(folder)?;
     if ends.is_empty() {
-        ends.extend(end.and_then(|end| tokenizer.id(end.text())));
+        ends.extend(marks.get("eos_token").and_then(|end| tokenizer.id(end)));
     }
     let name = folder.file_name().unwrap_or_default();
     let card = Card {
         name: name.to_string_lossy().into_owned(),
         ends,
-        template: template(folder, said)?,
+        template: template(folder, said.and_then(|it| it.chat_template), marks)?,
         licence: licence(folder),
         positions: config.positions,
+        vocabulary: config.vocabulary,
         pooling: pooling(folder)?,
     };
     let mut weights = weights(folder)?;
@@ -141,38 +153,56 @@ fn ends(folder: &Path) -> Result<Vec<u32>, ModelError> {
     Ok(Vec::new())
 }
 
-impl Token {
-    fn text(&self) -> &str {
-        match self {
-            Self::Text(text) | Self::Full { content: text } => text,
-        }
-    }
+/// The marks of a tokeniser, by what templates call them.
+fn marks(said: &TokenizerConfig) -> BTreeMap<String, String> {
+    let marks = MARKS.iter().filter_map(|name| {
+        let given = said.rest.get(*name)?;
+        let text = given.as_str().or_else(|| given["content"].as_str())?;
+        Some(((*name).to_owned(), text.to_owned()))
+    });
+    marks.collect()
 }
 
-/// The template of conversations: a file of its own, or in the tokeniser's configuration.
+/// The template of conversations: a file of its own, or in the tokeniser's configuration. One of
+/// the name `tool_use` is for those with tools.
 fn template(
     folder: &Path,
-    said: Option<TokenizerConfig>,
+    within: Option<Templates>,
+    marks: BTreeMap<String, String>,
 ) -> Result<Option<ChatTemplate>, ModelError> {
-    let path = folder.join("chat_template.jinja");
-    let own = path.is_file().then(|| read(&path)).transpose()?;
-    let own = own.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    let mark = |token: Option<&Token>| token.map_or(String::new(), |it| it.text().to_owned());
-    let said = said.unwrap_or(TokenizerConfig {
-        chat_template: None,
-        bos_token: None,
-        eos_token: None,
-    });
-    let (begin, end) = (mark(said.bos_token.as_ref()), mark(said.eos_token.as_ref()));
-    let within = said.chat_template.and_then(|templates| match templates {
-        Templates::One(source) => Some(source),
-        Templates::Named(several) => several
-            .into_iter()
-            .find(|it| it.name == "default")
-            .map(|it| it.template),
-    });
-    let source = own.or(within);
-    Ok(source.map(|source| ChatTemplate { source, begin, end }))
+    let file = |name: &str| {
+        let path = folder.join(name);
+        let bytes = path.is_file().then(|| read(&path)).transpose()?;
+        Ok::<_, ModelError>(bytes.map(|it| String::from_utf8_lossy(&it).into_owned()))
+    };
+    let within = match within {
+        None => json_if_there::<TemplateFile>(&folder.join("chat_template.json"))?
+            .and_then(|file| file.chat_template),
+        within => within,
+    };
+    let (mut source, mut tool_source) = match within {
+        None => (None, None),
+        Some(Templates::One(source)) => (Some(source), None),
+        Some(Templates::Named(several)) => {
+            let mut by_name: BTreeMap<_, _> = several
+                .into_iter()
+                .map(|it| (it.name, it.template))
+                .collect();
+            (by_name.remove("default"), by_name.remove(TOOL_USE))
+        }
+    };
+    if let Some(own) = file("chat_template.jinja")? {
+        (source, tool_source) = (Some(own), None);
+    }
+    let named = format!("additional_chat_templates/{TOOL_USE}.jinja");
+    tool_source = file(&named)?.or(tool_source);
+    Ok(source
+        .or_else(|| tool_source.clone())
+        .map(|source| ChatTemplate {
+            source,
+            tool_source,
+            marks,
+        }))
 }
 
 /// The first line that says so in the head of the model's page.

@@ -15,8 +15,21 @@ use crate::weights::Weights;
 mod numbers;
 mod vocabulary;
 
+/// Files of one model at most.
+const PARTS_MAX: u64 = 1000;
+/// What the file calls a tokeniser's marks, and what templates do.
+const MARKS: [(&str, &str); 7] = [
+    ("bos", "bos_token"),
+    ("eos", "eos_token"),
+    ("unknown", "unk_token"),
+    ("seperator", "sep_token"),
+    ("padding", "pad_token"),
+    ("cls", "cls_token"),
+    ("mask", "mask_token"),
+];
+
 pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
-    let file = Gguf::read(&Bytes::from(read(path)?))?;
+    let file = whole(path)?;
     let config = numbers::config(&file)?;
     let tokenizer = Tokenizer::read(vocabulary::json(&file)?.to_string().as_bytes())?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -26,6 +39,7 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
         template: template(&file),
         licence: file.text("general.license").map(str::to_owned),
         positions: config.positions,
+        vocabulary: config.vocabulary,
         pooling: pooling(&file)?,
     };
     let weights = weights(&file, config.architecture)?;
@@ -37,6 +51,49 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
             weights,
         },
     })
+}
+
+/// The file with the other parts of its model. Any of them may be named.
+fn whole(path: &Path) -> Result<Gguf, ModelError> {
+    let open = |path: &Path| Ok::<_, ModelError>(Gguf::read(&Bytes::from(read(path)?))?);
+    let file = open(path)?;
+    let parts = file.parts();
+    if parts == 1 {
+        return Ok(file.join(Vec::new())?);
+    }
+    let lacks = || ModelError::GgufParts {
+        path: path.to_owned(),
+        parts,
+    };
+    let stem = path
+        .file_stem()
+        .and_then(|it| it.to_str())
+        .ok_or_else(lacks)?;
+    let stem = stem
+        .strip_suffix(&format!("-of-{parts:05}"))
+        .ok_or_else(lacks)?;
+    let (name, number) = stem.rsplit_once('-').ok_or_else(lacks)?;
+    let own: u64 = number.parse().map_err(|_| lacks())?;
+    if parts > PARTS_MAX || !(1..=parts).contains(&own) {
+        return Err(lacks());
+    }
+    let mut files = Vec::new();
+    for number in (1..=parts).filter(|number| *number != own) {
+        let path = path.with_file_name(format!("{name}-{number:05}-of-{parts:05}.gguf"));
+        if !path.is_file() {
+            return Err(lacks());
+        }
+        files.push(open(&path)?);
+    }
+    // What is said of the model is in the first part.
+    match own {
+        1 => Ok(file.join(files)?),
+        _ => {
+            files.push(file);
+            let first = files.remove(0);
+            Ok(first.join(files)?)
+        }
+    }
 }
 
 fn text<'a>(file: &'a Gguf, key: &str) -> Result<&'a str, ModelError> {
@@ -64,18 +121,22 @@ fn ends(file: &Gguf) -> Vec<u32> {
 }
 
 fn template(file: &Gguf) -> Option<ChatTemplate> {
-    let source = file.text("tokenizer.chat_template")?.to_owned();
+    let named = |name: &str| file.text(name).map(str::to_owned);
+    let source = named("tokenizer.chat_template")?;
     let mark = |key: &str| {
-        let id = usize::try_from(file.number(key)?).ok()?;
+        let id = usize::try_from(file.number(&format!("tokenizer.ggml.{key}_token_id"))?).ok()?;
         match file.array("tokenizer.ggml.tokens")?.get(id)? {
             Value::Text(text) => Some(text.clone()),
             _ => None,
         }
     };
+    let marks = MARKS
+        .iter()
+        .filter_map(|(key, name)| Some(((*name).to_owned(), mark(key)?)));
     Some(ChatTemplate {
         source,
-        begin: mark("tokenizer.ggml.bos_token_id").unwrap_or_default(),
-        end: mark("tokenizer.ggml.eos_token_id").unwrap_or_default(),
+        tool_source: named("tokenizer.chat_template.tool_use"),
+        marks: marks.collect(),
     })
 }
 

@@ -1,6 +1,7 @@
 //! The bytes that each token adds to a text, where they do not depend on its neighbours.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use tokenizers::{Decoder, DecoderWrapper};
 
@@ -8,6 +9,12 @@ use super::{TokenError, Tokenizer};
 
 /// What a token is decoded after, so that what is done to the first of a text is not done to it.
 const BEFORE: &str = "x";
+
+/// Tokens of a vocabulary at most: four times those of the largest that is known.
+pub(super) const TOKENS_MAX: u32 = 1 << 20;
+
+/// The letter of each byte.
+static LETTERS: LazyLock<BTreeMap<char, u8>> = LazyLock::new(letters);
 
 impl Tokenizer {
     /// The bytes of each token by its id: those that a [`super::TextStream`] makes text of. None
@@ -21,23 +28,40 @@ impl Tokenizer {
         let added = self.0.get_added_tokens_decoder();
         let mut spellings = Vec::new();
         for (token, id) in self.0.get_vocab(true) {
+            let is_mark = added.get(&id).is_some_and(|it| it.special);
             let id = id as usize;
             if spellings.len() <= id {
                 spellings.resize(id + 1, Vec::new());
             }
-            let is_mark = added.get(&(id as u32)).is_some_and(|it| it.special);
             if !is_mark {
                 spellings[id] = spelling.bytes(token)?;
             }
         }
         Ok(spellings)
     }
+
+    /// The bytes of one token, marks too, within a text.
+    ///
+    /// # Errors
+    /// [`TokenError::Decode`].
+    pub fn bytes_of(&self, token: u32) -> Result<Vec<u8>, TokenError> {
+        let Some(word) = self.0.id_to_token(token) else {
+            return Ok(Vec::new());
+        };
+        match self.0.get_decoder().map(Spelling::new) {
+            Some(Ok(spelling)) => spelling.bytes(word),
+            None | Some(Err(_)) => {
+                let text = self.0.decode(&[token], false);
+                Ok(text.map_err(TokenError::Decode)?.into_bytes())
+            }
+        }
+    }
 }
 
 /// How tokens are spelled.
-enum Spelling<'a> {
+pub(super) enum Spelling<'a> {
     /// A letter a byte.
-    Bytes(BTreeMap<char, u8>),
+    Bytes,
     /// As text, but for `<0x0A>` and the like where the decoder has them.
     Text {
         decoder: &'a DecoderWrapper,
@@ -46,7 +70,7 @@ enum Spelling<'a> {
 }
 
 impl<'a> Spelling<'a> {
-    fn new(decoder: &'a DecoderWrapper) -> Result<Self, TokenError> {
+    pub(super) fn new(decoder: &'a DecoderWrapper) -> Result<Self, TokenError> {
         let parts = match decoder {
             DecoderWrapper::Sequence(sequence) => sequence.get_decoders(),
             one => std::slice::from_ref(one),
@@ -54,10 +78,11 @@ impl<'a> Spelling<'a> {
         let mut has_bytes = false;
         for part in parts {
             match part {
-                DecoderWrapper::ByteLevel(_) if parts.len() == 1 => {
-                    return Ok(Self::Bytes(letters()));
-                }
+                DecoderWrapper::ByteLevel(_) if parts.len() == 1 => return Ok(Self::Bytes),
                 DecoderWrapper::ByteFallback(_) => has_bytes = true,
+                DecoderWrapper::Strip(strip) if strip.stop > 0 => {
+                    return Err(TokenError::Spelling("Strip of an end"));
+                }
                 DecoderWrapper::Metaspace(_)
                 | DecoderWrapper::Replace(_)
                 | DecoderWrapper::Fuse(_)
@@ -72,29 +97,56 @@ impl<'a> Spelling<'a> {
         Ok(Self::Text { decoder, has_bytes })
     }
 
-    fn bytes(&self, token: String) -> Result<Vec<u8>, TokenError> {
+    /// Whether some tokens are a byte each, and the others text.
+    pub(super) fn has_bytes(&self) -> bool {
+        matches!(
+            self,
+            Self::Text {
+                has_bytes: true,
+                ..
+            }
+        )
+    }
+
+    pub(super) fn bytes(&self, token: String) -> Result<Vec<u8>, TokenError> {
         match self {
-            Self::Bytes(letters) => {
-                let bytes = token.chars().map(|letter| letters.get(&letter).copied());
+            Self::Bytes => {
+                let bytes = token.chars().map(|letter| LETTERS.get(&letter).copied());
                 let bytes: Option<Vec<u8>> = bytes.collect();
                 // One that somebody added may have others.
                 Ok(bytes.unwrap_or_else(|| token.into_bytes()))
             }
-            Self::Text { decoder, has_bytes } => {
-                if let (true, Some(byte)) = (has_bytes, numbered(&token)) {
-                    return Ok(vec![byte]);
-                }
-                let tokens = vec![BEFORE.to_owned(), token];
-                let text = decoder.decode(tokens).map_err(TokenError::Decode)?;
-                let own = text.strip_prefix(BEFORE).unwrap_or_default();
-                Ok(own.as_bytes().to_vec())
-            }
+            Self::Text { has_bytes, .. } => match (has_bytes, numbered(&token)) {
+                (true, Some(byte)) => Ok(vec![byte]),
+                _ => Ok(self.text(vec![token], &mut true)?.into_bytes()),
+            },
         }
+    }
+
+    /// The text of tokens that others do not depend on, at the beginning of a text or after it.
+    pub(super) fn text(
+        &self,
+        mut tokens: Vec<String>,
+        is_begun: &mut bool,
+    ) -> Result<String, TokenError> {
+        if tokens.is_empty() {
+            return Ok(String::new());
+        }
+        let Self::Text { decoder, .. } = self else {
+            return Ok(tokens.concat());
+        };
+        let decode = |tokens| decoder.decode(tokens).map_err(TokenError::Decode);
+        if !std::mem::replace(is_begun, true) {
+            return decode(tokens);
+        }
+        tokens.insert(0, BEFORE.to_owned());
+        let text = decode(tokens)?;
+        Ok(text.strip_prefix(BEFORE).unwrap_or_default().to_owned())
     }
 }
 
 /// The byte that a token such as `<0x0A>` is.
-fn numbered(token: &str) -> Option<u8> {
+pub(super) fn numbered(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_number = digits.len() == 2 && digits.bytes().all(|it| it.is_ascii_hexdigit());
     is_number.then(|| u8::from_str_radix(digits, 16).ok())?

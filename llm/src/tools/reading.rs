@@ -2,7 +2,7 @@
 
 use serde_json::{Deserializer, Map, Value};
 
-use super::{BEGIN, CallForm, END, Tool, ToolCall};
+use super::{ARGUMENTS, BEGIN, CALL_ID, CallForm, END, LIST, Tool, ToolCall};
 
 /// What is given to a function is called so; some models know one, and say the other.
 const KEYS: [&str; 2] = ["arguments", "parameters"];
@@ -46,7 +46,8 @@ impl CallReader {
     pub fn finish(self, id: impl Fn(usize) -> String) -> Result<Vec<ToolCall>, String> {
         let calls = match self.form {
             CallForm::Marked => self.marked(),
-            CallForm::Bare => self.bare(),
+            CallForm::Listed => self.listed(),
+            CallForm::Bare | CallForm::Channels => self.bare(),
         };
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
             return Err(self.held);
@@ -63,13 +64,18 @@ impl CallReader {
     /// Bytes of what is held that no call begins with.
     fn sure(&self) -> usize {
         match self.form {
-            CallForm::Bare => match self.is_text || !may_be_bare(&self.held) {
+            CallForm::Bare | CallForm::Channels => match self.is_text || !may_be_bare(&self.held) {
                 true => self.held.len(),
                 false => 0,
             },
-            CallForm::Marked => {
-                let begin = self.held.find(BEGIN);
-                let begin = begin.unwrap_or_else(|| self.held.len() - doubtful(&self.held));
+            CallForm::Marked | CallForm::Listed => {
+                let mark = if self.form == CallForm::Listed {
+                    LIST
+                } else {
+                    BEGIN
+                };
+                let begin = self.held.find(mark);
+                let begin = begin.unwrap_or_else(|| self.held.len() - doubtful(&self.held, mark));
                 self.held[..begin].trim_end().len()
             }
         }
@@ -87,6 +93,40 @@ impl CallReader {
             if !rest.is_empty() {
                 rest = rest.strip_prefix(END)?.trim_start();
             }
+        }
+        Some(calls)
+    }
+
+    /// Calls after marks: a list of them, or a name with its arguments each.
+    fn listed(&self) -> Option<Vec<NamedCall>> {
+        let (mut rest, mut calls) = (self.held.trim(), Vec::new());
+        while !rest.is_empty() {
+            let call = rest.strip_prefix(LIST)?.trim_start();
+            if call.starts_with(['[', '{']) {
+                let mut values = Deserializer::from_str(call).into_iter();
+                match values.next()?.ok()? {
+                    Value::Array(several) => {
+                        for call in several {
+                            calls.push(self.named(call.as_object()?.clone())?);
+                        }
+                    }
+                    Value::Object(call) => calls.push(self.named(call)?),
+                    _ => return None,
+                }
+                rest = call[values.byte_offset()..].trim_start();
+                continue;
+            }
+            let name = &call[..call.find(['[', '{'])?];
+            let after = &call[name.len()..];
+            let json = match after.strip_prefix(CALL_ID) {
+                Some(id) => id.split_once(ARGUMENTS)?.1,
+                None => after.strip_prefix(ARGUMENTS).unwrap_or(after),
+            };
+            let mut values = Deserializer::from_str(json).into_iter();
+            let arguments: Map<String, Value> = values.next()?.ok()?;
+            let name = name.trim().to_owned();
+            calls.push(self.names.contains(&name).then_some((name, arguments))?);
+            rest = json[values.byte_offset()..].trim_start();
         }
         Some(calls)
     }
@@ -116,9 +156,9 @@ fn may_be_bare(text: &str) -> bool {
 }
 
 /// Bytes of the longest ending that a mark begins with.
-fn doubtful(text: &str) -> usize {
-    let most = (BEGIN.len() - 1).min(text.len());
+fn doubtful(text: &str, mark: &str) -> usize {
+    let most = (mark.len() - 1).min(text.len());
     let mut lengths = (1..=most).rev();
-    let ending = |length: &usize| text.as_bytes().ends_with(&BEGIN.as_bytes()[..*length]);
+    let ending = |length: &usize| text.as_bytes().ends_with(&mark.as_bytes()[..*length]);
     lengths.find(ending).unwrap_or(0)
 }

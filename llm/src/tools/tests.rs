@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::chat::{ChatError, ChatTemplate, Message};
+use crate::chat::{ChatError, ChatTemplate, Conversation, Message};
 
 /// The form of Hermes and Qwen 2.5, shortened.
 const MARKED: &str = "{%- if tools %}<|system|>{% for tool in tools %}{{ tool | tojson }}\n\
@@ -18,9 +18,16 @@ const BARE: &str = "{%- if tools is defined and tools is not none %}Respond in t
 fn template(source: &str) -> ChatTemplate {
     ChatTemplate {
         source: source.to_owned(),
-        begin: String::new(),
-        end: String::new(),
+        ..ChatTemplate::default()
     }
+}
+
+fn rendered(source: &str, messages: &[Message], tools: &[Tool]) -> Result<String, ChatError> {
+    template(source).render(&Conversation {
+        messages,
+        tools,
+        ..Conversation::default()
+    })
 }
 
 fn weather() -> Tool {
@@ -66,7 +73,7 @@ fn a_template_is_told_of_tools_and_calls_as_hugging_faces_tools_tell_it() {
         ..message("tool", "rain")
     };
     let messages = [message("user", "Köln?"), asking, told];
-    let text = template(MARKED).render(&messages, &[weather()]).unwrap();
+    let text = rendered(MARKED, &messages, &[weather()]).unwrap();
     assert_eq!(
         text,
         "<|system|>{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"description\": \
@@ -75,7 +82,7 @@ fn a_template_is_told_of_tools_and_calls_as_hugging_faces_tools_tell_it() {
          <tool_call></tool_call>\n<|user|>Köln?<|assistant|><tool_call>\n{\"name\": \"weather\", \
          \"arguments\": {\"city\": \"Köln\"}}\n</tool_call><|tool|>rain"
     );
-    let text = template(BARE).render(&messages, &[time()]).unwrap();
+    let text = rendered(BARE, &messages, &[time()]).unwrap();
     assert!(
         text.ends_with(
             "{\n    \"type\": \"function\",\n    \"function\": {\n        \
@@ -88,10 +95,10 @@ fn a_template_is_told_of_tools_and_calls_as_hugging_faces_tools_tell_it() {
 
 #[test]
 fn a_template_that_knows_no_tools_is_refused_where_there_are_some() {
-    let plain = template("{% for message in messages %}{{ message.content }}{% endfor %}");
+    let plain = "{% for message in messages %}{{ message.content }}{% endfor %}";
     let messages = [message("user", "hello")];
-    assert_eq!(plain.render(&messages, &[]).unwrap(), "hello");
-    let error = plain.render(&messages, &[time()]).unwrap_err();
+    assert_eq!(rendered(plain, &messages, &[]).unwrap(), "hello");
+    let error = rendered(plain, &messages, &[time()]).unwrap_err();
     assert!(matches!(error, ChatError::Tools), "{error}");
 }
 
@@ -99,7 +106,15 @@ fn a_template_that_knows_no_tools_is_refused_where_there_are_some() {
 fn the_form_of_calls_is_the_templates() {
     assert_eq!(CallForm::of(MARKED), Some(CallForm::Marked));
     assert_eq!(CallForm::of(BARE), Some(CallForm::Bare));
-    assert_eq!(CallForm::of("{{ messages }} [TOOL_CALLS]"), None);
+    assert_eq!(
+        CallForm::of("{{ messages }} [TOOL_CALLS]"),
+        Some(CallForm::Listed)
+    );
+    assert_eq!(
+        CallForm::of("<|start|><|channel|>"),
+        Some(CallForm::Channels)
+    );
+    assert_eq!(CallForm::of("{{ messages }}"), None);
 }
 
 /// What is told of a text that comes in pieces: text, then names and arguments of calls.
@@ -165,6 +180,28 @@ fn a_bare_call_is_the_whole_answer() {
     ] {
         assert_eq!(bare(text), (text.to_owned(), Vec::new()));
     }
+}
+
+#[test]
+fn calls_after_a_mark_are_a_list_or_names_with_arguments() {
+    let listed = |text| read(CallForm::Listed, [text]);
+    let both = vec!["weather{\"city\":\"a\"}".to_owned(), "time{}".to_owned()];
+    for text in [
+        "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"a\"}, \"id\": \"x\"}, \
+         {\"name\": \"time\", \"arguments\": {}}]",
+        "[TOOL_CALLS]weather[ARGS]{\"city\": \"a\"}[TOOL_CALLS]time[CALL_ID]abc[ARGS]{}",
+        "[TOOL_CALLS]weather{\"city\": \"a\"}[TOOL_CALLS]time{}",
+    ] {
+        assert_eq!(listed(text), (String::new(), both.clone()), "{text}");
+    }
+    for text in [
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]unknown[ARGS]{}",
+        "[TOOL_CALLS] [{\"name\": 1}]",
+    ] {
+        assert_eq!(listed(text), (text.to_owned(), Vec::new()), "{text}");
+    }
+    assert_eq!(CallForm::Listed.id(u64::MAX).len(), 9);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use tokio::runtime::Handle;
 
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
-use crate::commands::texts::{self, Place, SessionSize, StopSign, Wish, WrittenText};
+use crate::commands::texts::{
+    self, Place, PromptWeights, SessionSize, StopSign, Wish, WrittenText,
+};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
@@ -75,6 +77,8 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
                 drafts_max: 0,
                 grammar: None,
                 likeliest: None,
+                prompt_weights: PromptWeights::Unwanted,
+                marks: &[],
                 is_wanted: &|| true,
             };
             let answer = texts::write(&voice, &mut sequence, &wish, |piece| {

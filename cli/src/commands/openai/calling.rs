@@ -1,106 +1,99 @@
 //! An answer that may call tools: what the model is told, and how its calls are read.
 
-use std::hash::{BuildHasher, RandomState};
-
 use serde_json::{Value, json};
-use souk_llm::chat::Message;
-use souk_llm::tools::{CallForm, CallReader, ToolCall};
+use souk_llm::tools::{CallForm, Tool, ToolCall};
 
-use super::question::ToolUse;
+use super::question::{Question, ToolUse};
 use super::refusal::Refusal;
 use crate::commands::texts::{TextForm, Voice};
 
 /// An answer that may call tools.
+#[derive(Clone, Copy)]
 pub struct Calling<'a> {
-    voice: &'a Voice,
     wanted: &'a ToolUse,
-    form: CallForm,
+    pub form: CallForm,
 }
 
 impl<'a> Calling<'a> {
     /// Refuses a model that writes calls in no form that is known.
-    pub fn new(voice: &'a Voice, wanted: &'a ToolUse) -> Result<Self, Refusal> {
-        let form = CallForm::of(&voice.template()?.source);
+    pub fn new(voice: &Voice, wanted: &'a ToolUse) -> Result<Self, Refusal> {
+        let form = CallForm::of(voice.template()?.source_with_tools());
         let refused = || Refusal::field("tools", "the model was taught no calls of a known form");
         Ok(Self {
-            voice,
             wanted,
             form: form.ok_or_else(refused)?,
         })
     }
 
+    /// What may be called.
+    pub fn tools(&self) -> &'a [Tool] {
+        &self.wanted.tools
+    }
+
+    /// Calls of one answer at most.
+    pub fn calls_max(&self) -> usize {
+        if self.wanted.is_parallel {
+            usize::MAX
+        } else {
+            1
+        }
+    }
+
     /// What the answer begins with, where it has to be a call.
-    fn opening(&self) -> &'static str {
-        match self.wanted.forced.is_empty() {
-            true => "",
-            false => self.form.opening(),
+    pub fn opening(&self) -> Result<String, Refusal> {
+        if self.wanted.forced.is_empty() {
+            return Ok(String::new());
         }
-    }
-
-    /// The tokens of a conversation with the tools in it.
-    pub fn prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Refusal> {
-        let tools = &self.wanted.tools;
-        Ok(self
-            .voice
-            .conversation_with(messages, tools, self.opening())?)
-    }
-
-    /// What the rest of the answer has to be.
-    pub fn form(&self) -> Option<TextForm> {
-        let forced = &self.wanted.forced;
-        (!forced.is_empty()).then(|| TextForm::Schema(self.form.schema(forced)))
-    }
-
-    /// What reads the calls.
-    pub fn reader(self) -> AnswerReader {
-        let mut calls = CallReader::new(self.form, &self.wanted.tools);
-        calls.push(self.opening());
-        AnswerReader {
-            calls,
-            calls_max: if self.wanted.is_parallel {
-                usize::MAX
-            } else {
-                1
-            },
-        }
+        let message = "this model is made to call one function at a time: name it";
+        let opening = self.form.opening(&self.wanted.forced);
+        opening.ok_or_else(|| Refusal::field("tool_choice", message))
     }
 }
 
-/// Reads the calls of an answer.
-pub struct AnswerReader {
-    calls: CallReader,
-    calls_max: usize,
+/// What an answer has to be.
+#[derive(Clone)]
+pub struct WantedForm {
+    pub form: TextForm,
+    /// What frees an answer of the form: it calls a tool.
+    pub mark: Option<&'static str>,
+    /// The field of the question that wants it.
+    pub field: &'static str,
 }
 
-impl AnswerReader {
-    /// What of a piece is text for sure.
-    pub fn push(&mut self, piece: &str) -> String {
-        self.calls.push(piece)
-    }
-
-    /// What the rest of the answer is.
-    pub fn finish(self) -> AnswerEnd {
-        let seed = RandomState::new().hash_one("call");
-        let id = |at: usize| format!("call_{:016x}", seed.wrapping_add(at as u64));
-        match self.calls.finish(id) {
-            Ok(mut calls) => {
-                calls.truncate(self.calls_max);
-                AnswerEnd::Calls(calls.iter().enumerate().map(told).collect())
+impl WantedForm {
+    /// Of a question.
+    pub fn of(question: &Question, calls: Option<&Calling<'_>>) -> Result<Option<Self>, Refusal> {
+        let (form, mark, field) = match (calls, &question.form) {
+            (Some(calls), _) if !calls.wanted.forced.is_empty() => {
+                let schema = calls.form.schema(&calls.wanted.forced);
+                (TextForm::Schema(schema), None, "tools")
             }
-            Err(text) => AnswerEnd::Text(text),
-        }
+            (_, None) => return Ok(None),
+            (None, Some(form)) => (form.clone(), None, "response_format"),
+            (Some(calls), Some(form)) => {
+                let form = form.clone();
+                let (form, mark) = match calls.form {
+                    CallForm::Marked => (form, Some("<tool_call>")),
+                    CallForm::Listed => (form, Some("[TOOL_CALLS]")),
+                    CallForm::Bare => {
+                        let answer = form.schema();
+                        let either = calls.form.schema_or(calls.tools(), answer);
+                        (TextForm::Schema(either), None)
+                    }
+                    CallForm::Channels => {
+                        let message = "this model's answer is JSON, or calls tools: leave one out";
+                        return Err(Refusal::field("response_format", message));
+                    }
+                };
+                (form, mark, "response_format")
+            }
+        };
+        Ok(Some(Self { form, mark, field }))
     }
 }
 
-/// What an answer ends with.
-pub enum AnswerEnd {
-    /// More text, or none.
-    Text(String),
-    /// Calls as OpenAI has them.
-    Calls(Vec<Value>),
-}
-
-fn told((at, call): (usize, &ToolCall)) -> Value {
+/// A call as OpenAI has it; its place among the calls is for parts of a stream.
+pub fn told((at, call): (usize, &ToolCall)) -> Value {
     let arguments = Value::Object(call.arguments.clone()).to_string();
     json!({
         "index": at, "id": call.id, "type": "function",

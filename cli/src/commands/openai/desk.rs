@@ -17,7 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use super::refusal::Refusal;
 use crate::args::Output;
 use crate::commands::job;
-use crate::commands::texts::{self, Place, TextEnding, Voice, WeighedToken, Wish, WrittenText};
+use crate::commands::texts::{
+    self, Place, PromptWeights, TextEnding, Voice, WeighedToken, Wish, WrittenText,
+};
 use crate::failure::{Failure, Kind};
 use crate::show;
 
@@ -33,6 +35,10 @@ pub struct TextOrder {
     pub tokens_max: usize,
     /// Where the probability of each token is wanted too: with so many of the likeliest.
     pub likeliest: Option<usize>,
+    /// Whether the probabilities of the prompt's tokens are wanted too.
+    pub prompt_weights: PromptWeights,
+    /// Marks that are part of the text, though the tokeniser leaves them out.
+    pub marks: &'static [&'static str],
 }
 
 /// What is to be made vectors.
@@ -77,6 +83,9 @@ pub struct Desk {
     closing: watch::Sender<bool>,
 }
 
+/// Places that are taken for orders to come.
+pub struct ReservedPlaces(OwnedSemaphorePermit);
+
 /// An order that waits.
 struct Task {
     order: DeskOrder,
@@ -112,16 +121,30 @@ impl Desk {
         (desk, work)
     }
 
-    /// Takes an order, which is given up once nobody hears of it any more.
-    pub fn take(&self, order: DeskOrder) -> Result<mpsc::Receiver<Event>, Refusal> {
+    /// Takes places for so many orders, before anything is read for them.
+    pub fn reserve(&self, orders: usize) -> Result<ReservedPlaces, Refusal> {
         let full = |_| Refusal::full(QUESTIONS_MAX);
-        let place = self.places.clone().try_acquire_owned().map_err(full)?;
+        let orders = u32::try_from(orders).unwrap_or(u32::MAX);
+        let places = self.places.clone().try_acquire_many_owned(orders);
+        places.map_err(full).map(ReservedPlaces)
+    }
+
+    /// Takes an order, which is given up once nobody hears of it any more.
+    pub fn take(
+        &self,
+        places: &mut ReservedPlaces,
+        order: DeskOrder,
+    ) -> Result<mpsc::Receiver<Event>, Refusal> {
+        let place = places
+            .0
+            .split(1)
+            .ok_or_else(|| Refusal::full(QUESTIONS_MAX))?;
         // A piece a token and two events more: whoever reads slowly holds nobody up.
         let most = match &order {
             DeskOrder::Text(order) => order.tokens_max.min(self.room),
             DeskOrder::Vectors(_) => 0,
         };
-        let (events, told) = mpsc::channel(most + 2);
+        let (events, told) = mpsc::channel(most + 3);
         let task = Task {
             order,
             events,
@@ -356,6 +379,8 @@ impl Answering {
             tokens_max: order.tokens_max,
             drafts_max: self.drafts_max,
             likeliest: order.likeliest,
+            prompt_weights: order.prompt_weights,
+            marks: order.marks,
             is_wanted,
         };
         let written = texts::write(&self.voice, sequence, &wish, |piece| {

@@ -67,13 +67,13 @@ impl EmbeddingQuestion {
 
     /// What is to be made vectors.
     pub fn order(&self, voice: &Voice) -> Result<VectorOrder, Refusal> {
+        let field = |failure| Refusal::from(failure).at("input");
+        let read = |text: &String| voice.text(text).map_err(field);
         let texts = match &self.input {
-            EmbeddingInput::Text(text) => vec![voice.text(text)?],
+            EmbeddingInput::Text(text) => vec![read(text)?],
             EmbeddingInput::Texts(texts) => {
                 let texts = texts.iter().take(TEXTS_MAX + 1);
-                texts
-                    .map(|text| voice.text(text))
-                    .collect::<Result<_, _>>()?
+                texts.map(read).collect::<Result<_, _>>()?
             }
             EmbeddingInput::Tokens(tokens) => vec![tokens.clone()],
             EmbeddingInput::TokenLists(lists) => lists.clone(),
@@ -83,6 +83,7 @@ impl EmbeddingQuestion {
             return Err(Refusal::field("input", message));
         }
         for (at, text) in texts.iter().enumerate() {
+            voice.check(text).map_err(field)?;
             if text.is_empty() {
                 return Err(Refusal::field("input", format!("text {at} is empty")));
             }
@@ -98,7 +99,6 @@ impl EmbeddingQuestion {
         &self,
         tokens: usize,
         mut events: tokio::sync::mpsc::Receiver<Event>,
-        model: &str,
     ) -> Result<Response, Refusal> {
         let vectors = loop {
             match events.recv().await {
@@ -115,7 +115,7 @@ impl EmbeddingQuestion {
         }
         let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
         let answer = json!({
-            "object": "list", "data": data, "model": model, "usage": usage,
+            "object": "list", "data": data, "model": self.model, "usage": usage,
         });
         Ok(Json(answer).into_response())
     }

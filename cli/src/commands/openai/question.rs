@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use souk_llm::chat::Message;
 use souk_llm::sampling::Sampling;
 
+use super::desk::QUESTIONS_MAX;
 use super::refusal::Refusal;
 use crate::commands::texts::TextForm;
 use messages::message_at;
@@ -30,6 +31,9 @@ const TEXT_TOKENS_DEFAULT: usize = 16;
 const LIKELIEST_MAX: usize = 20;
 const TEXT_LIKELIEST_MAX: usize = 5;
 
+/// What says how much a model thinks, where its chat template knows it.
+pub const REASONING_EFFORT: &str = "reasoning_effort";
+
 /// Fields that change no answer.
 const HARMLESS: [&str; 6] = [
     "user",
@@ -44,7 +48,16 @@ const HARMLESS: [&str; 6] = [
 #[derive(Debug)]
 pub struct Question {
     pub model: String,
-    pub input: Input,
+    /// What is gone on after: one conversation, or texts.
+    pub inputs: Vec<Input>,
+    /// Answers to each.
+    pub choices: usize,
+    /// Whether an answer begins with what it goes on after.
+    pub is_echoed: bool,
+    /// What a conversation is to look things up in.
+    pub documents: Vec<Value>,
+    /// What else the chat template is given.
+    pub template_values: Map<String, Value>,
     pub sampling: Sampling,
     pub stops: Vec<String>,
     /// What the answer is to be, if not whatever comes.
@@ -82,18 +95,25 @@ impl Question {
         let tokens: Option<usize> = fields.take("max_completion_tokens", "a number of tokens")?;
         let older: Option<usize> = fields.take("max_tokens", "a number of tokens")?;
         let (form, tools) = (fields.form()?, fields.tool_use()?);
-        if form.is_some() && tools.is_some() {
-            let message = "an answer is JSON, or calls tools: leave one out";
-            return Err(Refusal::field("response_format", message));
-        }
+        let documents: Option<Vec<Value>> = fields.take("documents", "a list of objects")?;
+        let template_values = fields.template_values()?;
         let likeliest = fields.likeliest()?;
         fields.only("modalities", &[json!(["text"])])?;
         fields.only("functions", &[json!([])])?;
         fields.only("store", &[json!(false)])?;
-        let question = fields.finish(Input::Messages(messages?), (tokens.or(older), likeliest))?;
+        if tokens.or(older) == Some(0) {
+            return Err(Refusal::field(
+                "max_tokens",
+                "an answer has at least one token",
+            ));
+        }
+        let inputs = vec![Input::Messages(messages?)];
+        let question = fields.finish(inputs, (tokens.or(older), likeliest))?;
         Ok(Self {
             form,
             tools,
+            documents: documents.unwrap_or_default(),
+            template_values,
             ..question
         })
     }
@@ -101,23 +121,38 @@ impl Question {
     /// Of `POST /v1/completions`.
     pub fn completion(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
-        let what = "one text, or the tokens of one";
-        let input = match fields.take::<Prompt>("prompt", what)? {
-            None => return Err(Refusal::field("prompt", "there is no prompt")),
-            Some(Prompt::Text(text)) => Input::Text(text),
-            Some(Prompt::Tokens(tokens)) => Input::Tokens(tokens),
-            Some(Prompt::Texts(texts)) => match <[String; 1]>::try_from(texts) {
-                Ok([text]) => Input::Text(text),
-                Err(_) => return Err(Refusal::field("prompt", "one text at a time is answered")),
-            },
+        let what = "a text, tokens, or a list of either";
+        let inputs = match fields.take::<Prompt>("prompt", what)? {
+            None => Vec::new(),
+            Some(Prompt::Text(text)) => vec![Input::Text(text)],
+            Some(Prompt::Tokens(tokens)) => vec![Input::Tokens(tokens)],
+            Some(Prompt::Texts(texts)) => texts.into_iter().map(Input::Text).collect(),
+            Some(Prompt::TokenLists(lists)) => lists.into_iter().map(Input::Tokens).collect(),
         };
+        if inputs.is_empty() {
+            return Err(Refusal::field("prompt", "there is no prompt"));
+        }
         let tokens = fields.take("max_tokens", "a number of tokens")?;
-        fields.only("best_of", &[json!(1)])?;
-        fields.only("echo", &[json!(false)])?;
+        let is_echoed: Option<bool> = fields.take("echo", "true or false")?;
+        let is_echoed = is_echoed.unwrap_or_default();
+        if tokens == Some(0) && !is_echoed {
+            let message = "an answer has at least one token, unless the prompt is echoed";
+            return Err(Refusal::field("max_tokens", message));
+        }
+        let same = fields.0.get("n").cloned().unwrap_or(json!(1));
+        fields.only("best_of", &[json!(1), same])?;
         fields.only("suffix", &[json!("")])?;
         let likeliest = fields.bounded("logprobs", TEXT_LIKELIEST_MAX)?;
         let tokens = tokens.or(Some(TEXT_TOKENS_DEFAULT));
-        fields.finish(input, (tokens, likeliest))
+        let question = fields.finish(inputs, (tokens, likeliest))?;
+        if is_echoed && question.is_streamed && likeliest.is_some() {
+            let message = "the probabilities of an echoed prompt come with a whole answer only";
+            return Err(Refusal::field("stream", message));
+        }
+        Ok(Self {
+            is_echoed,
+            ..question
+        })
     }
 }
 
@@ -128,6 +163,7 @@ enum Prompt {
     Text(String),
     Texts(Vec<String>),
     Tokens(Vec<u32>),
+    TokenLists(Vec<Vec<u32>>),
 }
 
 /// One or several.
@@ -218,6 +254,17 @@ impl Fields {
         })
     }
 
+    /// Of a conversation: what the chat template is given. How much a model thinks is said so.
+    fn template_values(&mut self) -> Result<Map<String, Value>, Refusal> {
+        let values: Option<_> = self.take("chat_template_kwargs", "an object")?;
+        let mut values: Map<String, Value> = values.unwrap_or_default();
+        let effort: Option<String> = self.take(REASONING_EFFORT, "low, medium or high")?;
+        if let Some(effort) = effort {
+            values.insert(REASONING_EFFORT.to_owned(), json!(effort));
+        }
+        Ok(values)
+    }
+
     fn bounded(&mut self, name: &str, most: usize) -> Result<Option<usize>, Refusal> {
         let given: Option<usize> = self.take(name, "a number of tokens")?;
         match given {
@@ -231,7 +278,7 @@ impl Fields {
 
     fn finish(
         mut self,
-        input: Input,
+        inputs: Vec<Input>,
         (tokens_max, likeliest): (Option<usize>, Option<usize>),
     ) -> Result<Question, Refusal> {
         let is_streamed = self.take("stream", "true or false")?;
@@ -246,14 +293,23 @@ impl Fields {
             let message = format!("at most {STOPS_MAX} strings stop a text");
             return Err(Refusal::field("stop", message));
         }
-        if tokens_max == Some(0) {
-            let message = "an answer has at least one token";
-            return Err(Refusal::field("max_tokens", message));
+        let choices = self.bounded("n", QUESTIONS_MAX)?.unwrap_or(1);
+        if choices == 0 || choices * inputs.len() > QUESTIONS_MAX {
+            let message = format!("1 to {QUESTIONS_MAX} answers are given at a time");
+            let name = if inputs.len() > QUESTIONS_MAX {
+                "prompt"
+            } else {
+                "n"
+            };
+            return Err(Refusal::field(name, message));
         }
-        self.only("n", &[json!(1)])?;
         Ok(Question {
             model: self.last()?,
-            input,
+            inputs,
+            choices,
+            is_echoed: false,
+            documents: Vec::new(),
+            template_values: Map::new(),
             sampling,
             stops,
             form: None,

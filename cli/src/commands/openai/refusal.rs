@@ -43,6 +43,14 @@ impl Refusal {
         refusal
     }
 
+    /// The same, of a field where nothing names one and the question is at fault.
+    pub fn at(mut self, field: &str) -> Self {
+        if self.status == StatusCode::BAD_REQUEST && self.param.is_none() {
+            self.param = Some(field.to_owned());
+        }
+        self
+    }
+
     /// A field that would change the answer, and cannot.
     pub fn unsupported(name: &str) -> Self {
         let message = format!("{name} is not supported here: leave it out");

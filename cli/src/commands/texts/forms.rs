@@ -1,8 +1,8 @@
 //! What a text is to be, where not whatever comes.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use souk_llm::grammar::{Grammar, GrammarError, Vocabulary};
 
 use super::Voice;
@@ -16,24 +16,62 @@ pub enum TextForm {
     Schema(Value),
 }
 
-/// A model's tokens as grammars read them, which are read once.
+impl TextForm {
+    /// The schema that says the same.
+    pub fn schema(&self) -> Value {
+        match self {
+            Self::Object => json!({ "type": "object" }),
+            Self::Schema(schema) => schema.clone(),
+        }
+    }
+}
+
+/// Grammars that are kept for the next question with the same schema: each is some megabytes at
+/// most.
+const GRAMMARS_MAX: usize = 16;
+
+/// A model's tokens as grammars read them, which are read once, and the latest grammars.
 #[derive(Clone, Default)]
-pub struct Words(Arc<OnceLock<Vocabulary>>);
+pub struct Words(Arc<WordsRead>);
+
+#[derive(Default)]
+struct WordsRead {
+    vocabulary: OnceLock<Vocabulary>,
+    /// By their schemas as JSON, the latest last.
+    grammars: Mutex<Vec<(String, Grammar)>>,
+}
 
 impl Voice {
-    /// The grammar of texts of a form.
-    pub fn grammar(&self, form: &TextForm) -> Result<Grammar, GrammarError> {
+    /// The grammar of texts of a form, or of texts that begin with a mark.
+    pub fn grammar(&self, form: &TextForm, mark: Option<&str>) -> Result<Grammar, GrammarError> {
         let words = &self.words.0;
-        let vocabulary = match words.get() {
+        let schema = form.schema();
+        let key = format!("{}{schema}", mark.unwrap_or_default());
+        let kept = || {
+            words
+                .grammars
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some((_, grammar)) = kept().iter().find(|(schema, _)| *schema == key) {
+            return Ok(grammar.clone());
+        }
+        let vocabulary = match words.vocabulary.get() {
             Some(vocabulary) => vocabulary,
             None => {
                 let read = Vocabulary::new(&self.tokenizer, &self.card.ends)?;
-                words.get_or_init(|| read)
+                words.vocabulary.get_or_init(|| read)
             }
         };
-        match form {
-            TextForm::Object => vocabulary.object(),
-            TextForm::Schema(schema) => vocabulary.schema(schema),
+        let mut grammar = vocabulary.schema(&schema)?;
+        if let Some(mark) = mark {
+            grammar = vocabulary.or_after(grammar, mark, self.tokenizer.id(mark));
         }
+        let mut kept = kept();
+        if kept.len() == GRAMMARS_MAX {
+            kept.remove(0);
+        }
+        kept.push((key, grammar.clone()));
+        Ok(grammar)
     }
 }

@@ -28,8 +28,20 @@ pub struct Wish<'a> {
     pub drafts_max: usize,
     /// Where the probability of each token is wanted too: with so many of the likeliest.
     pub likeliest: Option<usize>,
+    /// Whether the probabilities of the prompt's tokens are wanted too.
+    pub prompt_weights: PromptWeights,
+    /// Marks that are part of the text, though the tokeniser leaves them out.
+    pub marks: &'a [&'a str],
     /// Whether anybody still wants it.
     pub is_wanted: &'a dyn Fn() -> bool,
+}
+
+/// Whether the probabilities of a prompt's tokens are wanted: they take all of its logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptWeights {
+    #[default]
+    Unwanted,
+    Wanted,
 }
 
 /// What ended a text.
@@ -66,9 +78,11 @@ impl TextEnding {
 /// A token as text, with how likely it was and which were the likeliest: logarithms.
 #[derive(Clone, Debug)]
 pub struct WeighedToken {
-    pub text: String,
-    pub logarithm: f64,
-    pub likeliest: Vec<(String, f64)>,
+    /// Its bytes: it may end within a character.
+    pub bytes: Vec<u8>,
+    /// None for the first of a prompt, which nothing comes before.
+    pub logarithm: Option<f64>,
+    pub likeliest: Vec<(Vec<u8>, f64)>,
 }
 
 impl WeighedToken {
@@ -78,12 +92,17 @@ impl WeighedToken {
         probabilities: &LogProbabilities,
     ) -> Result<Self, TokenError> {
         let likeliest = probabilities.likeliest.iter();
-        let likeliest = likeliest.map(|(id, it)| Ok((tokenizer.text_of(*id)?, *it)));
+        let likeliest = likeliest.map(|(id, it)| Ok((tokenizer.bytes_of(*id)?, *it)));
         Ok(Self {
-            text: tokenizer.text_of(id)?,
-            logarithm: probabilities.token,
+            bytes: tokenizer.bytes_of(id)?,
+            logarithm: Some(probabilities.token),
             likeliest: likeliest.collect::<Result<_, TokenError>>()?,
         })
+    }
+
+    /// As text, with what stands for a character that is not whole.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
@@ -100,6 +119,8 @@ pub struct WrittenText {
     pub tokens: Vec<u32>,
     /// How likely each was, where that is wanted.
     pub weighed: Vec<WeighedToken>,
+    /// How likely each of the prompt was, where that is wanted.
+    pub prompt_weighed: Vec<WeighedToken>,
     /// Tokens of the prompt.
     pub prompt: usize,
     /// Those of them that the session had already.
@@ -165,7 +186,7 @@ pub fn write(
     let begun = Instant::now();
     let mut telling = Telling {
         tokenizer: &voice.tokenizer,
-        stream: voice.tokenizer.stream(),
+        stream: Some(voice.tokenizer.stream_with(wish.marks)),
         stops: StopStrings::new(wish.stops.to_vec()),
         text: String::new(),
         tokens: Vec::new(),
@@ -187,9 +208,14 @@ pub fn write(
         likeliest: wish.likeliest,
         is_wanted: wish.is_wanted,
     };
+    let prompt_weighed = match wish.prompt_weights {
+        PromptWeights::Unwanted => Vec::new(),
+        PromptWeights::Wanted => weigh(voice, sequence, wish)?,
+    };
     let kept = sequence.agree(wish.prompt);
     let generated = generate(sequence, &request, |token| telling.take(token));
     let generated = generated.map_err(from_generation)?;
+    telling.finish();
     if let Some(error) = telling.failed {
         return Err(Failure::new(Kind::Unexpected, error, ""));
     }
@@ -201,15 +227,12 @@ pub fn write(
         (false, Ending::Room) => TextEnding::Room,
         (false, Ending::Taker) => TextEnding::Unwanted,
     };
-    if ending != TextEnding::Stop {
-        let rest = std::mem::take(&mut telling.stops).rest();
-        telling.tell(&rest);
-    }
     let whole = begun.elapsed();
     Ok(WrittenText {
         text: telling.text,
         tokens: telling.tokens,
         weighed: telling.weighed,
+        prompt_weighed,
         prompt: wish.prompt.len(),
         kept,
         ending,
@@ -218,6 +241,29 @@ pub fn write(
         whole,
         gaps: gaps(&telling.times),
     })
+}
+
+/// How likely each token of a prompt is after those before it.
+fn weigh(
+    voice: &Voice,
+    sequence: &mut Sequence<'_>,
+    wish: &Wish<'_>,
+) -> Result<Vec<WeighedToken>, Failure> {
+    let unexpected = |error| Failure::new(Kind::Unexpected, error, "");
+    let Some((first, rest)) = wish.prompt.split_first() else {
+        return Ok(Vec::new());
+    };
+    let tokenizer = &voice.tokenizer;
+    let first = WeighedToken {
+        bytes: tokenizer.bytes_of(*first).map_err(unexpected)?,
+        logarithm: None,
+        likeliest: Vec::new(),
+    };
+    let weighed = sequence.weigh(wish.prompt, wish.likeliest.unwrap_or_default());
+    let weighed = weighed.map_err(from_generation)?;
+    let rest = rest.iter().zip(&weighed);
+    let rest = rest.map(|(id, it)| WeighedToken::new(tokenizer, *id, it).map_err(unexpected));
+    std::iter::once(Ok(first)).chain(rest).collect()
 }
 
 /// The vector of a text's tokens.
@@ -240,7 +286,8 @@ fn gaps(times: &[Duration]) -> Vec<Duration> {
 /// A text as it is told.
 struct Telling<'a, S> {
     tokenizer: &'a Tokenizer,
-    stream: TextStream<'a>,
+    /// None where the text is over.
+    stream: Option<TextStream<'a>>,
     stops: StopStrings,
     /// All of it.
     text: String,
@@ -267,15 +314,36 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
                 return ControlFlow::Break(());
             }
         };
-        let (sure, is_stopped) = match self.stops.push(&piece) {
+        self.push(&piece);
+        match self.is_stopped {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Tells what of a piece is sure.
+    fn push(&mut self, piece: &str) {
+        let (sure, is_stopped) = match self.stops.push(piece) {
             Stop::On(text) => (text, false),
             Stop::Found(text) => (text, true),
         };
         self.tell(&sure);
         self.is_stopped = is_stopped;
-        match is_stopped {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+    }
+
+    /// Tells what was held back, where no more tokens come.
+    fn finish(&mut self) {
+        if self.is_stopped {
+            return;
+        }
+        match self.stream.take().map(TextStream::finish) {
+            Some(Ok(rest)) => self.push(&rest),
+            Some(Err(error)) => self.failed = Some(error),
+            None => {}
+        }
+        if !self.is_stopped {
+            let rest = std::mem::take(&mut self.stops).rest();
+            self.tell(&rest);
         }
     }
 
@@ -285,7 +353,11 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
             let weighed = WeighedToken::new(self.tokenizer, token.id, probabilities)?;
             self.weighed.push(weighed);
         }
-        self.stream.push(token.id)
+        let stream = self
+            .stream
+            .as_mut()
+            .expect("tokens come before the text is over");
+        stream.push(token.id)
     }
 
     fn tell(&mut self, text: &str) {

@@ -155,6 +155,7 @@ impl Wish {
             tokens.push(token.id);
             ControlFlow::Continue(())
         })?;
+        text.push_str(&stream.finish().unwrap());
         Ok((text, tokens, generated))
     }
 }
@@ -451,6 +452,7 @@ proptest! {
                 text.push_str(&stream.push(token).unwrap());
             }
         }
+        text.push_str(&stream.finish().unwrap());
         let spelled = String::from_utf8(bytes).unwrap();
         prop_assert_eq!(text.trim_start(), spelled.trim_start());
     }

@@ -8,16 +8,106 @@ use super::super::ModelError;
 use super::text;
 use crate::gguf::{Gguf, Value};
 
-/// How byte-level vocabularies cut a text before they merge, but for numbers: shortened words of
-/// English, other words, what is neither, and spaces.
-const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
-const OTHERS: &str = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// How byte-level vocabularies cut a text before they merge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// As GPT-2.
+    Gpt2,
+    /// The same, and digit by digit.
+    Digits,
+    /// Words, then numbers by three digits.
+    Llama3,
+    /// Words, then digit by digit.
+    Qwen2,
+    /// Words by their case with what shortens them, then numbers by three digits.
+    O200k,
+    /// Words by their case, then digit by digit.
+    Tekken,
+}
+
+/// What a way of cutting is called in files, and whether words that are whole tokens are not
+/// merged. Several names are of one way, as llama.cpp has them.
+const CUTS: [(&str, Cut, bool); 21] = [
+    ("default", Cut::Gpt2, false),
+    ("gpt-2", Cut::Gpt2, false),
+    ("phi-2", Cut::Gpt2, false),
+    ("olmo", Cut::Gpt2, false),
+    ("mpt", Cut::Gpt2, false),
+    ("smollm", Cut::Digits, false),
+    ("starcoder", Cut::Digits, false),
+    ("refact", Cut::Digits, false),
+    ("command-r", Cut::Digits, false),
+    ("llama-bpe", Cut::Llama3, true),
+    ("llama3", Cut::Llama3, true),
+    ("llama-v3", Cut::Llama3, true),
+    ("falcon3", Cut::Llama3, true),
+    ("dbrx", Cut::Llama3, false),
+    ("smaug-bpe", Cut::Llama3, false),
+    ("qwen2", Cut::Qwen2, false),
+    ("deepseek-r1-qwen", Cut::Qwen2, false),
+    ("megrez", Cut::Qwen2, false),
+    ("gpt-4o", Cut::O200k, false),
+    ("tekken", Cut::Tekken, true),
+    ("pixtral", Cut::Llama3, true),
+];
+
+/// Shortened words of English, other words, what is neither, and spaces.
+const SHORT: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
+const WORDS: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+";
+const OTHERS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// What may stand before a word, letters that are no small ones, and those that are no large ones.
+const BEFORE: &str = r"[^\r\n\p{L}\p{N}]?";
+const LARGE: &str = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]";
+const SMALL: &str = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]";
+const OTHERS_OF_CASES: &str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Numbers by three digits at most, and digit by digit.
-const LLAMA_3: &str = r"\p{N}{1,3}";
-const QWEN_2: &str = r"\p{N}";
+const THREE_DIGITS: &str = r"\p{N}{1,3}";
+const DIGIT: &str = r"\p{N}";
+
+impl Cut {
+    /// The pre-tokeniser.
+    fn json(self) -> Json {
+        let split = |pattern: String| {
+            json!({"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
+                    "invert": false},
+                bytes(false)]})
+        };
+        match self {
+            Self::Gpt2 => bytes(true),
+            Self::Digits => {
+                let digits = json!({"type": "Digits", "individual_digits": true});
+                json!({"type": "Sequence", "pretokenizers": [digits, bytes(true)]})
+            }
+            Self::Llama3 => split(format!("{SHORT}|{WORDS}|{THREE_DIGITS}|{OTHERS}")),
+            Self::Qwen2 => split(format!("{SHORT}|{WORDS}|{DIGIT}|{OTHERS}")),
+            Self::O200k => {
+                let words = words_by_case(&format!("{SHORT}?"));
+                split(format!("{words}|{THREE_DIGITS}|{OTHERS_OF_CASES}"))
+            }
+            Self::Tekken => {
+                let words = words_by_case("");
+                split(format!("{words}|{DIGIT}|{OTHERS_OF_CASES}"))
+            }
+        }
+    }
+}
+
+/// Words that end in small letters, and those that begin in large ones.
+fn words_by_case(ending: &str) -> String {
+    format!("{BEFORE}{LARGE}*{SMALL}+{ending}|{BEFORE}{LARGE}+{SMALL}*{ending}")
+}
+
+fn bytes(with_regex: bool) -> Json {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": with_regex})
+}
 
 /// The space of vocabularies of whole pieces.
 const SPACE: &str = "\u{2581}";
+
+/// Bytes of a token at most: twice those of the longest that was seen.
+const WORD_BYTES_MAX: usize = 1024;
 
 /// Numbers that files give to kinds of tokens.
 const CONTROL: u64 = 3;
@@ -64,6 +154,10 @@ fn texts<'a>(file: &'a Gguf, key: &str) -> Result<Vec<&'a str>, ModelError> {
 impl<'a> Words<'a> {
     fn read(file: &'a Gguf) -> Result<Self, ModelError> {
         let words = texts(file, "tokenizer.ggml.tokens")?;
+        if let Some(word) = words.iter().find(|word| word.len() > WORD_BYTES_MAX) {
+            let value = format!("a token of {} bytes", word.len());
+            return Err(unknown("tokenizer.ggml.tokens", &value));
+        }
         let kinds = file.array("tokenizer.ggml.token_type").unwrap_or_default();
         let kind = |value: &Value| match value {
             Value::Unsigned(kind) => *kind,
@@ -139,35 +233,18 @@ impl<'a> Words<'a> {
 /// A vocabulary of bytes that are merged.
 fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
     let name = file.text("tokenizer.ggml.pre").unwrap_or("default");
-    let bytes = |with_regex: bool| {
-        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-            "use_regex": with_regex})
+    let known = CUTS.iter().find(|(known, ..)| *known == name);
+    let (_, cut, is_whole) = *known.ok_or_else(|| unknown("tokenizer.ggml.pre", name))?;
+    let normalizer = match cut {
+        Cut::Qwen2 => json!({"type": "NFC"}),
+        _ => Json::Null,
     };
-    let split = |numbers: &str| {
-        let pattern = format!("{WORDS}{numbers}{OTHERS}");
-        json!({"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
-                "invert": false},
-            bytes(false)]})
-    };
-    let (normalizer, cutter) = match name {
-        "llama-bpe" => (Json::Null, split(LLAMA_3)),
-        "qwen2" => (json!({"type": "NFC"}), split(QWEN_2)),
-        "smollm" => {
-            let digits = json!({"type": "Digits", "individual_digits": true});
-            let cutters = json!({"type": "Sequence", "pretokenizers": [digits, bytes(true)]});
-            (Json::Null, cutters)
-        }
-        "default" | "gpt-2" => (Json::Null, bytes(true)),
-        other => return Err(unknown("tokenizer.ggml.pre", other)),
-    };
-    let is_llama = name == "llama-bpe";
     let merges = texts(file, "tokenizer.ggml.merges")?;
     let model = json!({"type": "BPE", "dropout": null, "unk_token": null,
         "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-        "byte_fallback": false, "ignore_merges": is_llama, "vocab": words.ids(),
+        "byte_fallback": false, "ignore_merges": is_whole, "vocab": words.ids(),
         "merges": merges});
-    Ok(words.whole(file, is_llama, [normalizer, cutter, bytes(true)], model))
+    Ok(words.whole(file, is_whole, [normalizer, cut.json(), bytes(true)], model))
 }
 
 /// A vocabulary of pieces with scores: what is merged first has the higher one.

@@ -1,6 +1,6 @@
 //! Messages of a conversation as OpenAI's clients send them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use souk_llm::chat::Message;
 use souk_llm::tools::ToolCall;
 
@@ -52,9 +52,19 @@ pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
         }
     };
     let content = match fields.0.remove("content") {
-        // Who calls may say nothing beside.
-        None if !calls.is_empty() => String::new(),
+        // An assistant may have said nothing: it called, or a template is to say so.
+        None if role == "assistant" => String::new(),
         content => text(&place, content)?,
+    };
+    let mut said = |name: &str| match fields.0.remove(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(place.within(&format!(".{name}")).refused("a text")),
+    };
+    let name = said("name")?;
+    let reasoning = match role {
+        "assistant" => said("reasoning_content")?.or(said("reasoning")?),
+        _ => None,
     };
     for (name, same) in [("tool_calls", json!([])), ("annotations", json!([]))] {
         fields.only(name, &[same])?;
@@ -64,6 +74,8 @@ pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
         None => Ok(Message {
             role: role.to_owned(),
             content,
+            name,
+            reasoning,
             calls,
             call_id,
         }),
@@ -101,28 +113,32 @@ fn calls(place: &FieldPath, given: Option<Value>) -> Result<Vec<ToolCall>, Refus
     let calls = given.iter().enumerate().map(|(at, call)| {
         let place = place.within(&format!("[{at}]"));
         let function = &call["function"];
-        let named = [
-            &call["type"],
-            &call["id"],
-            &function["name"],
-            &function["arguments"],
-        ];
-        let [Some("function"), Some(id), Some(name), Some(arguments)] = named.map(Value::as_str)
-        else {
-            let what = "a call of type function, with an id, a name and arguments as texts";
+        let kind = call.get("type").map_or(Some("function"), Value::as_str);
+        let named = [&call["id"], &function["name"]].map(Value::as_str);
+        let (Some("function"), [Some(id), Some(name)]) = (kind, named) else {
+            let what = "a call of type function, with an id and a name";
             return Err(place.refused(what));
         };
-        let parsed = serde_json::from_str(arguments);
-        let wrong = |_| {
-            place
-                .within(".function.arguments")
-                .refused("the text of a JSON object")
-        };
+        let arguments = arguments(&function["arguments"]).ok_or_else(|| {
+            let place = place.within(".function.arguments");
+            place.refused("the text of a JSON object")
+        })?;
         Ok(ToolCall {
             id: id.to_owned(),
             name: name.to_owned(),
-            arguments: parsed.map_err(wrong)?,
+            arguments,
         })
     });
     calls.collect()
+}
+
+/// The arguments of a call. Clients send an empty text, or nothing, for a call without any.
+fn arguments(given: &Value) -> Option<Map<String, Value>> {
+    match given {
+        Value::Null => Some(Map::new()),
+        Value::Object(arguments) => Some(arguments.clone()),
+        Value::String(text) if text.trim().is_empty() => Some(Map::new()),
+        Value::String(text) => serde_json::from_str(text).ok(),
+        _ => None,
+    }
 }

@@ -42,10 +42,8 @@ fn what_a_question_says_of_its_answer_is_read() {
         (Some(9), vec!["x".to_owned()])
     );
     assert!(question.is_streamed && question.has_usage);
-    assert_eq!(
-        question.input,
-        Input::Messages(vec![message("user", "hello")])
-    );
+    let messages = Input::Messages(vec![message("user", "hello")]);
+    assert_eq!(question.inputs, [messages]);
 }
 
 #[test]
@@ -68,10 +66,13 @@ fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
         ("response_format", json!({ "type": "json_schema" })),
         ("logprobs", json!(2)),
         ("top_logprobs", json!(3)),
-        ("n", json!(2)),
+        ("n", json!(0)),
+        ("n", json!(33)),
         ("audio", json!({ "voice": "alloy" })),
         ("modalities", json!(["text", "audio"])),
-        ("reasoning_effort", json!("high")),
+        ("reasoning_effort", json!(3)),
+        ("chat_template_kwargs", json!("thinking")),
+        ("documents", json!("a text")),
         ("store", json!(true)),
         ("temperature", json!("warm")),
         ("temperature", json!(-1)),
@@ -102,7 +103,7 @@ fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
         ("messages[0].content", json!([{ "role": "user" }])),
         (
             "messages[0].name",
-            json!([{ "role": "user", "content": "x", "name": "n" }]),
+            json!([{ "role": "user", "content": "x", "name": 7 }]),
         ),
         (
             "messages[0].content[0]",
@@ -134,22 +135,88 @@ fn what_changes_no_answer_is_let_by() {
         ("assistant", "yes"),
     ];
     let expected = expected.map(|(role, content)| message(role, content));
-    assert_eq!(question.unwrap().input, Input::Messages(expected.into()));
+    assert_eq!(question.unwrap().inputs, [Input::Messages(expected.into())]);
 }
 
 #[test]
-fn one_text_is_completed_or_its_tokens() {
+fn texts_are_completed_or_their_tokens() {
     let asked = |prompt: Value| {
         let body = json!({ "model": "m", "prompt": prompt });
         let question = Question::completion(body.as_object().unwrap().clone());
-        question.map(|question| (question.input, question.tokens_max))
+        question.map(|question| (question.inputs, question.tokens_max))
     };
-    let text = Input::Text("a".to_owned());
-    assert_eq!(asked(json!("a")).unwrap(), (text, Some(16)));
-    assert_eq!(asked(json!(["a"])).unwrap().0, Input::Text("a".to_owned()));
-    assert_eq!(asked(json!([1, 2])).unwrap().0, Input::Tokens(vec![1, 2]));
-    assert!(asked(json!(["a", "b"])).is_err());
-    assert!(asked(json!(7)).is_err());
+    let text = |text: &str| Input::Text(text.to_owned());
+    assert_eq!(asked(json!("a")).unwrap(), (vec![text("a")], Some(16)));
+    let several = [
+        (json!(["a", "b"]), vec![text("a"), text("b")]),
+        (json!([1, 2]), vec![Input::Tokens(vec![1, 2])]),
+        (
+            json!([[1], [2]]),
+            vec![Input::Tokens(vec![1]), Input::Tokens(vec![2])],
+        ),
+    ];
+    for (prompt, inputs) in several {
+        assert_eq!(asked(prompt).unwrap().0, inputs);
+    }
+    for prompt in [json!([]), json!(7), json!([[-1]]), json!(vec!["a"; 33])] {
+        assert!(asked(prompt).is_err());
+    }
+}
+
+#[test]
+fn several_answers_are_asked_for_and_a_prompt_is_echoed() {
+    let asked = |more: Value| {
+        let mut body = json!({ "model": "m", "prompt": ["a", "b"] });
+        let more = more.as_object().unwrap().clone();
+        body.as_object_mut().unwrap().extend(more);
+        Question::completion(body.as_object().unwrap().clone())
+    };
+    let question = asked(json!({ "n": 3, "best_of": 3, "echo": true, "max_tokens": 0 }));
+    let question = question.unwrap();
+    assert_eq!((question.choices, question.is_echoed), (3, true));
+    for refused in [
+        json!({ "n": 17 }),
+        json!({ "n": 2, "best_of": 3 }),
+        json!({ "max_tokens": 0 }),
+        json!({ "echo": true, "logprobs": 1, "stream": true }),
+    ] {
+        assert!(asked(refused).is_err());
+    }
+}
+
+#[test]
+fn what_a_template_is_given_more_is_read() {
+    let question = Question::chat(with(json!({
+        "chat_template_kwargs": { "enable_thinking": false }, "reasoning_effort": "high",
+        "documents": [{ "text": "a" }], "n": 2,
+    })));
+    let question = question.unwrap();
+    let values = json!({ "enable_thinking": false, "reasoning_effort": "high" });
+    assert_eq!(Value::Object(question.template_values), values);
+    assert_eq!((question.documents.len(), question.choices), (1, 2));
+}
+
+#[test]
+fn messages_have_names_thoughts_and_calls_without_arguments() {
+    let call = |arguments: Value| {
+        json!({ "role": "assistant", "reasoning_content": "hm", "tool_calls": [{
+            "id": "a", "type": "function", "function": { "name": "f", "arguments": arguments },
+        }] })
+    };
+    for arguments in [json!(""), json!(" "), json!(null), json!("{}"), json!({})] {
+        let question = Question::chat(with(json!({ "messages": [
+            { "role": "user", "content": "hello", "name": "ada" },
+            call(arguments),
+            { "role": "tool", "tool_call_id": "a", "content": "two", "name": "f" },
+        ] })));
+        let [Input::Messages(messages)] = &question.unwrap().inputs[..] else {
+            panic!("they are messages");
+        };
+        let names = messages.iter().map(|it| it.name.as_deref());
+        assert_eq!(names.collect::<Vec<_>>(), [Some("ada"), None, Some("f")]);
+        assert_eq!(messages[1].reasoning.as_deref(), Some("hm"));
+        assert!(messages[1].calls[0].arguments.is_empty());
+    }
 }
 
 #[test]
@@ -206,7 +273,8 @@ fn calls_and_their_answers_are_messages() {
         }] },
         { "role": "tool", "tool_call_id": "a", "content": "two" },
     ] })));
-    let Input::Messages(messages) = question.unwrap().input else {
+    let inputs = question.unwrap().inputs;
+    let [Input::Messages(messages)] = &inputs[..] else {
         panic!("they are messages");
     };
     let call = &messages[1].calls[0];

@@ -1,0 +1,256 @@
+//! One of the answers to a question, as it is told.
+
+use std::hash::{BuildHasher, RandomState};
+
+use serde_json::{Map, Value, json};
+use souk_llm::answer::{AnswerPiece, AnswerReader};
+use souk_llm::tools::CallForm;
+
+use super::calling::told;
+use crate::commands::texts::{TextEnding, WeighedToken, WrittenText};
+
+/// Why an answer ended that calls tools.
+const CALLS: &str = "tool_calls";
+
+/// What a choice of a conversation is read by.
+pub struct ChatChoice {
+    pub reader: AnswerReader,
+    /// How its calls are named, where it may make some.
+    pub calls: Option<CallForm>,
+    /// Calls at most.
+    pub calls_max: usize,
+}
+
+/// One of the answers.
+pub struct Choice {
+    index: usize,
+    /// Answers to the same prompt.
+    siblings: usize,
+    /// Whether probabilities are told.
+    is_weighed: bool,
+    /// Letters of the tokens that were told with theirs.
+    told: usize,
+    /// What it begins with, where that is the prompt.
+    echo: Option<String>,
+    /// None where it goes on with a text.
+    chat: Option<ChatChoice>,
+}
+
+/// What an answer says, and why it ended.
+struct ChoiceEnd {
+    piece: AnswerPiece,
+    calls: Vec<Value>,
+    reason: &'static str,
+}
+
+impl Choice {
+    /// A choice of a conversation.
+    pub fn chat(index: usize, siblings: usize, is_weighed: bool, chat: ChatChoice) -> Self {
+        Self {
+            index,
+            siblings,
+            is_weighed,
+            told: 0,
+            echo: None,
+            chat: Some(chat),
+        }
+    }
+
+    /// One that goes on with a text, which it may begin with.
+    pub fn text(index: usize, siblings: usize, is_weighed: bool, echo: Option<String>) -> Self {
+        Self {
+            index,
+            siblings,
+            is_weighed,
+            told: 0,
+            echo,
+            chat: None,
+        }
+    }
+
+    /// Whether it is the first answer to its prompt.
+    pub fn is_first(&self) -> bool {
+        self.index.is_multiple_of(self.siblings.max(1))
+    }
+
+    /// All of it.
+    pub fn whole(mut self, written: &WrittenText) -> Value {
+        let tokens = [&written.prompt_weighed[..], &written.weighed[..]].concat();
+        let weights = self.weights(&tokens);
+        let mut piece = self.read(&written.text);
+        let end = self.finish(written);
+        piece.thought.push_str(&end.piece.thought);
+        piece.text.push_str(&end.piece.text);
+        let mut choice = json!({
+            "index": self.index, "finish_reason": end.reason, "logprobs": weights,
+        });
+        if self.chat.is_none() {
+            let echo = self.echo.unwrap_or_default();
+            choice["text"] = json!(echo + &piece.text);
+            return choice;
+        }
+        let mut message = json!({ "role": "assistant", "content": null, "refusal": null });
+        if !piece.thought.is_empty() {
+            message["reasoning_content"] = json!(piece.thought);
+        }
+        if !end.calls.is_empty() {
+            let mut calls = end.calls;
+            // Parts of a stream alone say which call they are of.
+            for call in calls.iter_mut().filter_map(Value::as_object_mut) {
+                call.remove("index");
+            }
+            message["tool_calls"] = json!(calls);
+        }
+        if end.reason != CALLS || !piece.text.is_empty() {
+            message["content"] = json!(piece.text);
+        }
+        choice["message"] = message;
+        choice
+    }
+
+    /// What a stream of it begins with.
+    pub fn first(&mut self) -> Option<Value> {
+        if self.chat.is_some() {
+            return Some(self.part(json!({ "role": "assistant", "content": "" }), None));
+        }
+        let echo = self.echo.take()?;
+        Some(self.part(json!(echo), None))
+    }
+
+    /// The parts that a piece makes.
+    pub fn piece(&mut self, piece: &str, tokens: &[WeighedToken]) -> Vec<Value> {
+        let read = self.read(piece);
+        let weights = self.weights(tokens);
+        let mut parts = self.parts(&read);
+        if parts.is_empty() && !tokens.is_empty() {
+            parts.push(self.part(self.content(""), None));
+        }
+        if let Some(last) = parts.last_mut() {
+            last["logprobs"] = weights;
+        }
+        parts
+    }
+
+    /// The parts that it ends with.
+    pub fn end(&mut self, written: &WrittenText) -> Vec<Value> {
+        let end = self.finish(written);
+        let mut parts = self.parts(&end.piece);
+        if !end.calls.is_empty() {
+            parts.push(self.part(json!({ "tool_calls": end.calls }), None));
+        }
+        let nothing = match self.chat {
+            Some(_) => json!({}),
+            None => json!(""),
+        };
+        parts.push(self.part(nothing, Some(end.reason)));
+        parts
+    }
+
+    fn read(&mut self, piece: &str) -> AnswerPiece {
+        match &mut self.chat {
+            Some(chat) => chat.reader.push(piece),
+            None => AnswerPiece {
+                text: piece.to_owned(),
+                ..AnswerPiece::default()
+            },
+        }
+    }
+
+    fn finish(&mut self, written: &WrittenText) -> ChoiceEnd {
+        let mut end = ChoiceEnd {
+            piece: AnswerPiece::default(),
+            calls: Vec::new(),
+            reason: reason(written.ending),
+        };
+        if let Some(chat) = &mut self.chat {
+            let seed = RandomState::new().hash_one("call");
+            let form = chat.calls.unwrap_or(CallForm::Marked);
+            let id = |at: usize| form.id(seed.wrapping_add(at as u64));
+            let (piece, mut calls) = chat.reader.clone().finish(id);
+            calls.truncate(chat.calls_max);
+            end.piece = piece;
+            end.calls = calls.iter().enumerate().map(told).collect();
+        }
+        if !end.calls.is_empty() {
+            end.reason = CALLS;
+        }
+        end
+    }
+
+    /// Text as a part of a stream has it.
+    fn content(&self, text: &str) -> Value {
+        match self.chat {
+            Some(_) => json!({ "content": text }),
+            None => json!(text),
+        }
+    }
+
+    fn parts(&self, piece: &AnswerPiece) -> Vec<Value> {
+        let mut parts = Vec::new();
+        if !piece.thought.is_empty() {
+            let thought = json!({ "reasoning_content": piece.thought });
+            parts.push(self.part(thought, None));
+        }
+        if !piece.text.is_empty() {
+            parts.push(self.part(self.content(&piece.text), None));
+        }
+        parts
+    }
+
+    /// A part of a stream.
+    fn part(&self, content: Value, reason: Option<&str>) -> Value {
+        let mut part = json!({ "index": self.index, "finish_reason": reason, "logprobs": null });
+        let name = if self.chat.is_some() { "delta" } else { "text" };
+        part[name] = content;
+        part
+    }
+
+    /// The probabilities of tokens.
+    fn weights(&mut self, tokens: &[WeighedToken]) -> Value {
+        if !self.is_weighed {
+            return Value::Null;
+        }
+        if self.chat.is_some() {
+            let each: Vec<Value> = tokens.iter().map(weighed).collect();
+            return json!({ "content": each, "refusal": null });
+        }
+        let begins = tokens.iter().map(|token| {
+            let begin = self.told;
+            self.told += token.text().chars().count();
+            begin
+        });
+        let begins: Vec<usize> = begins.collect();
+        let likeliest = tokens.iter().map(|token| {
+            let each = token.likeliest.iter();
+            let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+            let each: Map<_, _> = each.map(|(bytes, it)| (text(bytes), json!(it))).collect();
+            token.logarithm.map(|_| each)
+        });
+        let likeliest: Vec<Option<Map<String, Value>>> = likeliest.collect();
+        json!({
+            "tokens": tokens.iter().map(WeighedToken::text).collect::<Vec<_>>(),
+            "token_logprobs": tokens.iter().map(|token| token.logarithm).collect::<Vec<_>>(),
+            "top_logprobs": likeliest, "text_offset": begins,
+        })
+    }
+}
+
+fn reason(ending: TextEnding) -> &'static str {
+    match ending {
+        TextEnding::Stop | TextEnding::Token | TextEnding::Grammar => "stop",
+        TextEnding::Length | TextEnding::Room | TextEnding::Unwanted => "length",
+    }
+}
+
+/// A token with its probability, and the likeliest ones, in a conversation.
+fn weighed(token: &WeighedToken) -> Value {
+    let one = |bytes: &[u8], logarithm: Option<f64>| {
+        let text = String::from_utf8_lossy(bytes);
+        json!({ "token": text, "logprob": logarithm, "bytes": bytes })
+    };
+    let likeliest = token.likeliest.iter();
+    let likeliest: Vec<Value> = likeliest.map(|(bytes, it)| one(bytes, Some(*it))).collect();
+    let mut made = one(&token.bytes, token.logarithm);
+    made["top_logprobs"] = json!(likeliest);
+    made
+}

@@ -1,0 +1,76 @@
+//! Pages of other origins, where the user named them.
+//!
+//! A browser asks for leave before it sends a key. Whoever is named gets it; nobody else does.
+
+use axum::http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS, ORIGIN, VARY,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+/// What stands for all origins.
+const ALL: &str = "*";
+/// Seconds that a browser need not ask again.
+const AGE: HeaderValue = HeaderValue::from_static("600");
+
+/// The origin that asks, where it may.
+pub fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
+    let asks = headers.get(ORIGIN)?;
+    let is_named = |origin: &String| origin == ALL || origin.as_bytes() == asks.as_bytes();
+    origins.iter().any(is_named).then(|| asks.clone())
+}
+
+/// The leave that a browser asks for. The question itself needs the key all the same.
+pub fn preflight(origin: &HeaderValue, headers: &HeaderMap) -> Response {
+    let mut response = StatusCode::NO_CONTENT.into_response();
+    let told = response.headers_mut();
+    told.insert(
+        ACCESS_CONTROL_ALLOW_METHODS,
+        HeaderValue::from_static("GET, POST"),
+    );
+    let plain = HeaderValue::from_static("authorization, content-type");
+    let wanted = headers.get(ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+    told.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.unwrap_or(plain));
+    told.insert(ACCESS_CONTROL_MAX_AGE, AGE);
+    shown_to(origin, response)
+}
+
+/// A response that pages of an origin may read.
+pub fn shown_to(origin: &HeaderValue, mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+    headers.append(VARY, HeaderValue::from_static("origin"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(origin: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(ORIGIN, HeaderValue::from_static(origin))])
+    }
+
+    #[test]
+    fn pages_of_named_origins_may_ask_and_no_others() {
+        let named = ["http://localhost:3000".to_owned()];
+        assert!(allowed(&named, &of("http://localhost:3000")).is_some());
+        for other in ["http://localhost:3001", "https://localhost:3000", "null"] {
+            assert!(allowed(&named, &of(other)).is_none(), "{other}");
+        }
+        assert!(allowed(&[], &of("http://localhost:3000")).is_none());
+        assert!(allowed(&[ALL.to_owned()], &of("https://any.example")).is_some());
+        assert!(allowed(&named, &HeaderMap::new()).is_none());
+    }
+
+    #[test]
+    fn leave_names_the_origin_and_what_it_may_send() {
+        let origin = HeaderValue::from_static("http://localhost:3000");
+        let response = preflight(&origin, &HeaderMap::new());
+        assert_eq!(response.status(), StatusCode::NO_CONTENT);
+        assert_eq!(response.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], origin);
+        let sent = &response.headers()[ACCESS_CONTROL_ALLOW_HEADERS];
+        assert_eq!(sent, "authorization, content-type");
+    }
+}

@@ -1,0 +1,146 @@
+//! An answer in channels: `analysis` is what the model thinks, `final` what it says, and a part that
+//! goes to a function is a call of it.
+
+use serde_json::Map;
+
+use super::{AnswerPiece, doubtful};
+use crate::tools::{Tool, ToolCall};
+
+pub(super) const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const START: &str = "<|start|>";
+/// What a part ends with.
+const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", START];
+/// All marks, each a token.
+pub(super) const MARKS: [&str; 7] = [
+    CHANNEL,
+    MESSAGE,
+    START,
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+    "<|constrain|>",
+];
+/// What the name of a function stands after.
+const RECIPIENT: &str = "to=functions.";
+
+/// What a part is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    /// It is not known yet.
+    Header,
+    Thought,
+    Text,
+    /// Arguments of a call.
+    Call(String),
+}
+
+/// Reads parts.
+#[derive(Clone, Debug)]
+pub(super) struct ChannelReader {
+    names: Vec<String>,
+    part: Part,
+    held: String,
+    /// Calls so far: names, and arguments as text.
+    calls: Vec<(String, String)>,
+}
+
+impl ChannelReader {
+    pub(super) fn new(tools: &[Tool]) -> Self {
+        Self {
+            names: tools.iter().map(|tool| tool.name.clone()).collect(),
+            part: Part::Header,
+            held: String::new(),
+            calls: Vec::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, piece: &str) -> AnswerPiece {
+        self.held.push_str(piece);
+        let mut read = AnswerPiece::default();
+        while self.advance(&mut read) {}
+        read
+    }
+
+    /// Reads on; whether a part began or ended.
+    fn advance(&mut self, read: &mut AnswerPiece) -> bool {
+        if self.part == Part::Header {
+            let Some((header, rest)) = self.held.split_once(MESSAGE) else {
+                return false;
+            };
+            self.part = part_of(header);
+            self.held = rest.to_owned();
+            return true;
+        }
+        let ends = ENDS
+            .iter()
+            .filter_map(|end| self.held.find(end).map(|at| (at, end.len())));
+        let end = ends.min();
+        let sure = end.map_or_else(|| self.held.len() - doubtful(&self.held, &ENDS), |it| it.0);
+        let rest = self.held.split_off(sure + end.map_or(0, |it| it.1));
+        let content = std::mem::replace(&mut self.held, rest);
+        self.tell(&content[..sure], read);
+        if end.is_some() {
+            self.part = Part::Header;
+        }
+        end.is_some()
+    }
+
+    fn tell(&mut self, content: &str, read: &mut AnswerPiece) {
+        match &self.part {
+            Part::Header => {}
+            Part::Thought => read.thought.push_str(content),
+            Part::Text => read.text.push_str(content),
+            Part::Call(name) => {
+                if self.calls.last().is_none_or(|(known, _)| known != name) {
+                    self.calls.push((name.clone(), String::new()));
+                }
+                if let Some((_, arguments)) = self.calls.last_mut() {
+                    arguments.push_str(content);
+                }
+            }
+        }
+    }
+
+    /// What was held back, and the calls. One that is none is text.
+    pub(super) fn finish(mut self, id: impl Fn(usize) -> String) -> (AnswerPiece, Vec<ToolCall>) {
+        let mut read = AnswerPiece::default();
+        let held = std::mem::take(&mut self.held);
+        match self.part {
+            // A model that writes no channels says what it says.
+            Part::Header if !held.contains(CHANNEL) && !held.contains(START) => read.text = held,
+            _ => self.tell(&held, &mut read),
+        }
+        let mut calls = Vec::new();
+        for (name, arguments) in self.calls {
+            let parsed: Option<Map<_, _>> = match arguments.trim() {
+                "" => Some(Map::new()),
+                text => serde_json::from_str(text).ok(),
+            };
+            match parsed.filter(|_| self.names.contains(&name)) {
+                Some(arguments) => calls.push(ToolCall {
+                    id: id(calls.len()),
+                    name,
+                    arguments,
+                }),
+                None => read.text.push_str(&arguments),
+            }
+        }
+        (read, calls)
+    }
+}
+
+/// What a header says of its part.
+fn part_of(header: &str) -> Part {
+    if let Some((_, name)) = header.split_once(RECIPIENT) {
+        let end = name.find(|letter: char| letter.is_whitespace() || letter == '<');
+        return Part::Call(name[..end.unwrap_or(name.len())].to_owned());
+    }
+    let channel = header
+        .rsplit_once(CHANNEL)
+        .map_or("final", |(_, name)| name);
+    match channel.trim() {
+        "analysis" => Part::Thought,
+        _ => Part::Text,
+    }
+}

@@ -1,0 +1,111 @@
+//! What a model thinks before it answers, between marks. Space around a thought is no part of it.
+
+use super::{AnswerPiece, doubtful};
+
+pub(super) const BEGIN: &str = "<think>";
+pub(super) const END: &str = "</think>";
+
+/// Where an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before anything but space.
+    Beginning,
+    /// In a thought of which nothing but space was read.
+    ThoughtBegun,
+    Thought,
+    /// After a thought, before anything but space.
+    AfterThought,
+    Text,
+}
+
+/// Reads thoughts.
+#[derive(Clone, Debug)]
+pub(super) struct ThoughtReader {
+    place: Place,
+    held: String,
+}
+
+impl ThoughtReader {
+    /// The prompt may have begun the thought, or ended it.
+    pub(super) fn new(prompt: &str) -> Self {
+        let prompt = prompt.trim_end();
+        let place = match (prompt.ends_with(BEGIN), prompt.ends_with(END)) {
+            (true, _) => Place::ThoughtBegun,
+            (false, true) => Place::AfterThought,
+            (false, false) => Place::Beginning,
+        };
+        Self {
+            place,
+            held: String::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, piece: &str) -> AnswerPiece {
+        self.held.push_str(piece);
+        let mut read = AnswerPiece::default();
+        while self.advance(&mut read) {}
+        read
+    }
+
+    /// Reads on; whether something changed.
+    fn advance(&mut self, read: &mut AnswerPiece) -> bool {
+        let begun = self.held.trim_start();
+        match self.place {
+            Place::Beginning => {
+                if let Some(rest) = begun.strip_prefix(BEGIN) {
+                    self.held = rest.to_owned();
+                    self.place = Place::ThoughtBegun;
+                    return true;
+                }
+                let is_text = !BEGIN.starts_with(begun);
+                if is_text {
+                    self.place = Place::Text;
+                }
+                is_text
+            }
+            Place::ThoughtBegun | Place::AfterThought => {
+                self.held = begun.to_owned();
+                let is_begun = !self.held.is_empty();
+                if is_begun {
+                    self.place = match self.place {
+                        Place::ThoughtBegun => Place::Thought,
+                        _ => Place::Text,
+                    };
+                }
+                is_begun
+            }
+            Place::Thought => match self.held.split_once(END) {
+                Some((thought, rest)) => {
+                    read.thought.push_str(thought.trim_end());
+                    self.held = rest.to_owned();
+                    self.place = Place::AfterThought;
+                    true
+                }
+                None => {
+                    let sure = self.held.len() - doubtful(&self.held, &[END]);
+                    let sure = self.held[..sure].trim_end().len();
+                    let rest = self.held.split_off(sure);
+                    read.thought
+                        .push_str(&std::mem::replace(&mut self.held, rest));
+                    false
+                }
+            },
+            Place::Text => {
+                read.text.push_str(&std::mem::take(&mut self.held));
+                false
+            }
+        }
+    }
+
+    /// What was held back: a thought that was not ended is one still.
+    pub(super) fn finish(self) -> AnswerPiece {
+        let mut read = AnswerPiece::default();
+        match self.place {
+            Place::ThoughtBegun | Place::Thought => {
+                self.held.trim_end().clone_into(&mut read.thought);
+            }
+            Place::Beginning | Place::AfterThought | Place::Text => read.text = self.held,
+        }
+        read
+    }
+}

@@ -1,0 +1,210 @@
+//! The filter `tojson` as Hugging Face's tools have it: Python's `json.dumps`.
+
+use std::fmt::Write;
+
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Error, ErrorKind, Value};
+
+/// Values within values at most, as Python's own bound on recursion is near.
+const DEPTH_MAX: usize = 200;
+/// Spaces of one step at most.
+const INDENT_MAX: usize = 64;
+
+/// How JSON is written.
+struct Form {
+    /// What a line begins with for each step it is within; all is on one line without.
+    indent: Option<String>,
+    item: String,
+    key: String,
+    /// Whether letters beyond ASCII are escaped.
+    is_ascii: bool,
+    is_sorted: bool,
+}
+
+/// A value as JSON. The arguments are those that templates may give, in this order or by name:
+/// `ensure_ascii`, `indent`, `separators`, `sort_keys`.
+pub(super) fn text(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    if placed.len() > 4 {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    let mut placed = placed.0.into_iter();
+    let mut given = |name: &str| -> Result<Option<Value>, Error> {
+        let value = placed
+            .next()
+            .map_or_else(|| named.get(name), |it| Ok(Some(it)))?;
+        Ok(value.filter(|it: &Value| !it.is_none() && !it.is_undefined()))
+    };
+    let is_ascii = given("ensure_ascii")?.is_some_and(|it| it.is_true());
+    let indent = given("indent")?.map(|it| step(&it)).transpose()?;
+    let separators = given("separators")?;
+    let is_sorted = given("sort_keys")?.is_some_and(|it| it.is_true());
+    named.assert_all_used()?;
+    let (item, key) = match separators {
+        Some(pair) => (part(&pair, 0)?, part(&pair, 1)?),
+        None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
+        None => (", ".to_owned(), ": ".to_owned()),
+    };
+    let form = Form {
+        indent,
+        item,
+        key,
+        is_ascii,
+        is_sorted,
+    };
+    let mut text = String::new();
+    form.write(&mut text, value, 0)?;
+    Ok(text)
+}
+
+/// What a line begins with for each step.
+fn step(given: &Value) -> Result<String, Error> {
+    if let Some(text) = given.as_str() {
+        return Ok(text.to_owned());
+    }
+    let width = usize::try_from(given.clone())?;
+    match width <= INDENT_MAX {
+        true => Ok(" ".repeat(width)),
+        false => Err(wrong("indent of tojson is too large")),
+    }
+}
+
+fn part(pair: &Value, at: usize) -> Result<String, Error> {
+    let part = pair.get_item_by_index(at)?;
+    let text = part.as_str().map(str::to_owned);
+    text.ok_or_else(|| wrong("separators of tojson are two texts"))
+}
+
+fn wrong(message: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+impl Form {
+    fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > DEPTH_MAX {
+            return Err(wrong("a value is too deep for JSON"));
+        }
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => write_number(out, value),
+            ValueKind::String => self.write_text(out, value.as_str().unwrap_or_default()),
+            ValueKind::Map => {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.is_sorted {
+                    keys.sort();
+                }
+                self.write_all(out, ['{', '}'], depth, keys, |out, key| {
+                    self.write_text(out, &key_text(key));
+                    out.push_str(&self.key);
+                    self.write(out, &value.get_item(key)?, depth + 1)
+                })?;
+            }
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items = value.try_iter()?.collect();
+                let write = |out: &mut String, item: &Value| self.write(out, item, depth + 1);
+                self.write_all(out, ['[', ']'], depth, items, write)?;
+            }
+            kind => {
+                let message = format!("a value of kind {kind} is no JSON");
+                return Err(Error::new(ErrorKind::BadSerialization, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_all(
+        &self,
+        out: &mut String,
+        [open, close]: [char; 2],
+        depth: usize,
+        items: Vec<Value>,
+        mut write: impl FnMut(&mut String, &Value) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        out.push(open);
+        for (at, item) in items.iter().enumerate() {
+            if at > 0 {
+                out.push_str(&self.item);
+            }
+            self.break_line(out, depth + 1);
+            write(out, item)?;
+        }
+        if !items.is_empty() {
+            self.break_line(out, depth);
+        }
+        out.push(close);
+        Ok(())
+    }
+
+    fn break_line(&self, out: &mut String, depth: usize) {
+        if let Some(indent) = &self.indent {
+            out.push('\n');
+            (0..depth).for_each(|_| out.push_str(indent));
+        }
+    }
+
+    fn write_text(&self, out: &mut String, text: &str) {
+        out.push('"');
+        for letter in text.chars() {
+            match letter {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                letter if letter < ' ' || self.is_ascii && !letter.is_ascii() => {
+                    for unit in letter.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(out, "\\u{unit:04x}");
+                    }
+                }
+                letter => out.push(letter),
+            }
+        }
+        out.push('"');
+    }
+}
+
+/// The key of an object: numbers and the like as JSON has them.
+fn key_text(key: &Value) -> String {
+    match key.kind() {
+        ValueKind::None => "null".to_owned(),
+        ValueKind::Bool => key.is_true().to_string(),
+        ValueKind::Number => {
+            let mut text = String::new();
+            write_number(&mut text, key);
+            text
+        }
+        _ => key.to_string(),
+    }
+}
+
+/// A number as Python has it: the shortest digits, with an exponent where it is large or small.
+fn write_number(out: &mut String, value: &Value) {
+    let float = match value.is_integer() {
+        true => None,
+        false => f64::try_from(value.clone()).ok(),
+    };
+    let Some(float) = float else {
+        let _ = write!(out, "{value}");
+        return;
+    };
+    if !float.is_finite() {
+        let sign = if float < 0.0 { "-" } else { "" };
+        let name = if float.is_nan() { "NaN" } else { "Infinity" };
+        let _ = write!(out, "{sign}{name}");
+        return;
+    }
+    let digits = format!("{float:e}");
+    let (digits, exponent) = digits.split_once('e').unwrap_or((&digits, "0"));
+    match exponent.parse::<i32>().unwrap_or_default() {
+        -4..16 => {
+            let whole = if float.fract() == 0.0 { ".0" } else { "" };
+            let _ = write!(out, "{float}{whole}");
+        }
+        exponent => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            let _ = write!(out, "{digits}e{sign}{:02}", exponent.unsigned_abs());
+        }
+    }
+}

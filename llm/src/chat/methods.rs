@@ -1,0 +1,148 @@
+//! Methods of Python's texts, and filters of Jinja, that the engine does not know.
+
+use minijinja::value::{Tuple, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+
+/// Letters that a text is filled up to at most.
+const WIDTH_MAX: usize = 10_000;
+
+/// Calls a method of a value.
+pub(super) fn call(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
+    if value.kind() != ValueKind::String {
+        return unknown_method_callback(state, value, method, args);
+    }
+    let text = value.as_str().unwrap_or_default();
+    match method {
+        "removeprefix" => {
+            let (prefix,): (&str,) = from_args(args)?;
+            Ok(text.strip_prefix(prefix).unwrap_or(text).into())
+        }
+        "removesuffix" => {
+            let (suffix,): (&str,) = from_args(args)?;
+            Ok(text.strip_suffix(suffix).unwrap_or(text).into())
+        }
+        "partition" | "rpartition" => {
+            let (mark,): (&str,) = from_args(args)?;
+            Ok(Value::from(Tuple::from(parted(
+                text,
+                mark,
+                method == "rpartition",
+            ))))
+        }
+        "rsplit" => {
+            let (mark, most): (Option<&str>, Option<i64>) = from_args(args)?;
+            Ok(split_from_end(text, mark, most).into())
+        }
+        "index" | "rindex" => {
+            let (part,): (&str,) = from_args(args)?;
+            let found = match method {
+                "index" => text.find(part),
+                _ => text.rfind(part),
+            };
+            let at = found.ok_or_else(|| wrong("a part is not in its text"))?;
+            Ok(text[..at].chars().count().into())
+        }
+        "casefold" => Ok(text.to_lowercase().into()),
+        "swapcase" => Ok(text.chars().map(turned).collect::<String>().into()),
+        "zfill" => {
+            let (width,): (usize,) = from_args(args)?;
+            let digits = text.trim_start_matches(['+', '-']);
+            let sign = &text[..text.len() - digits.len()];
+            let zeros = "0".repeat(missing(text, width)?);
+            Ok(format!("{sign}{zeros}{digits}").into())
+        }
+        "ljust" | "rjust" | "center" => {
+            let (width, fill): (usize, Option<char>) = from_args(args)?;
+            Ok(filled(text, method, missing(text, width)?, fill.unwrap_or(' ')).into())
+        }
+        _ => unknown_method_callback(state, value, method, args),
+    }
+}
+
+/// The filter `wordcount`.
+pub(super) fn count_words(text: &str) -> usize {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    text.split(|letter| !is_part(letter))
+        .filter(|word| !word.is_empty())
+        .count()
+}
+
+fn wrong(message: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidOperation, message)
+}
+
+/// What comes before a mark, the mark, and what comes after it.
+fn parted(text: &str, mark: &str, is_last: bool) -> [Value; 3] {
+    let found = match is_last {
+        true => text.rsplit_once(mark),
+        false => text.split_once(mark),
+    };
+    match (found, is_last) {
+        (Some((before, after)), _) => [before, mark, after].map(Value::from),
+        (None, true) => ["", "", text].map(Value::from),
+        (None, false) => [text, "", ""].map(Value::from),
+    }
+}
+
+/// A text cut at marks, or at spaces, so often at most and from its end.
+fn split_from_end(text: &str, mark: Option<&str>, most: Option<i64>) -> Vec<Value> {
+    let most = most
+        .and_then(|it| usize::try_from(it).ok())
+        .unwrap_or(usize::MAX - 1);
+    let mut parts: Vec<&str> = match mark {
+        Some(mark) => text.rsplitn(most + 1, mark).collect(),
+        None => {
+            let (mut parts, mut rest) = (Vec::new(), text.trim_end());
+            while parts.len() < most {
+                let Some((before, last)) = rest.rsplit_once(char::is_whitespace) else {
+                    break;
+                };
+                parts.push(last);
+                rest = before.trim_end();
+            }
+            parts.extend((!rest.is_empty()).then_some(rest));
+            parts
+        }
+    };
+    parts.reverse();
+    parts.into_iter().map(Value::from).collect()
+}
+
+fn turned(letter: char) -> char {
+    let mut lower = letter.to_lowercase();
+    let mut upper = letter.to_uppercase();
+    let other = if letter.is_uppercase() {
+        lower.next()
+    } else {
+        upper.next()
+    };
+    other.unwrap_or(letter)
+}
+
+/// Letters that a text lacks of a width.
+fn missing(text: &str, width: usize) -> Result<usize, Error> {
+    match width <= WIDTH_MAX {
+        true => Ok(width.saturating_sub(text.chars().count())),
+        false => Err(wrong("a text is filled up to too many letters")),
+    }
+}
+
+fn filled(text: &str, method: &str, missing: usize, fill: char) -> String {
+    let fill = |count: usize| fill.to_string().repeat(count);
+    match method {
+        "ljust" => text.to_owned() + &fill(missing),
+        "rjust" => fill(missing) + text,
+        _ => {
+            // As Python has it: of an odd number one more goes where the width's parity says.
+            let width = missing + text.chars().count();
+            let before = missing / 2 + (missing & width & 1);
+            fill(before) + text + &fill(missing - before)
+        }
+    }
+}

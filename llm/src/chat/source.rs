@@ -1,0 +1,175 @@
+//! A template's source as the engine reads it: what Hugging Face's tools know and the engine does
+//! not is written in its words.
+//!
+//! - `{% generation %}`, which marks what a model is trained on, becomes a scope of names.
+//! - `'a text' % values` becomes the filter `format`, which is the same.
+
+use std::ops::Range;
+
+/// What a block begins and ends with.
+const BLOCKS: [(&str, &str); 3] = [("{%", "%}"), ("{{", "}}"), ("{#", "#}")];
+
+/// The source in the engine's words.
+pub(super) fn adapted(source: &str) -> String {
+    let mut text = String::with_capacity(source.len());
+    let mut at = 0;
+    while let Some((begin, kind)) = next_block(source, at) {
+        text.push_str(&source[at..begin]);
+        let (open, close) = BLOCKS[kind];
+        let inner = begin + open.len();
+        let end = match kind {
+            2 => source[inner..]
+                .find(close)
+                .map_or(source.len(), |it| inner + it),
+            _ => block_end(source, inner, close),
+        };
+        let code = &source[inner..end];
+        text.push_str(open);
+        match (kind, word(code)) {
+            (2, _) => text.push_str(code),
+            (0, "raw") => {
+                let rest = &source[end..];
+                let raw = rest.find("endraw").unwrap_or(rest.len());
+                text.push_str(code);
+                text.push_str(&rest[..raw]);
+                at = end + raw;
+                continue;
+            }
+            (0, "generation") => text.push_str(&code.replacen("generation", "with", 1)),
+            (0, "endgeneration") => text.push_str(&code.replacen("endgeneration", "endwith", 1)),
+            _ => text.push_str(&formatted(code)),
+        }
+        at = end;
+    }
+    text.push_str(&source[at..]);
+    text
+}
+
+/// Where the next block begins, and which it is.
+fn next_block(source: &str, from: usize) -> Option<(usize, usize)> {
+    let begins = BLOCKS.iter().enumerate().filter_map(|(kind, (open, _))| {
+        let at = source[from..].find(open)?;
+        Some((from + at, kind))
+    });
+    begins.min()
+}
+
+/// The first word of a block.
+fn word(code: &str) -> &str {
+    code.trim_start_matches(['-', '+'])
+        .trim_end_matches(['-', '+'])
+        .trim()
+}
+
+/// Where a block ends that begins here: no closing mark in a text or in brackets ends it.
+fn block_end(source: &str, from: usize, close: &str) -> usize {
+    let (mut at, mut depth) = (from, 0usize);
+    while let Some(letter) = source[at..].chars().next() {
+        if depth == 0 && source[at..].starts_with(close) {
+            return at;
+        }
+        match letter {
+            '\'' | '"' => {
+                at = text_end(source, at);
+                continue;
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        at += letter.len_utf8();
+    }
+    source.len()
+}
+
+/// Where a text ends that begins with a quote here.
+fn text_end(code: &str, begin: usize) -> usize {
+    let quote = code.as_bytes()[begin];
+    let mut bytes = code.bytes().enumerate().skip(begin + 1);
+    while let Some((at, byte)) = bytes.next() {
+        if byte == b'\\' {
+            bytes.next();
+        } else if byte == quote {
+            return at + 1;
+        }
+    }
+    code.len()
+}
+
+/// Code in which texts that are filled in with `%` are filled in by the filter `format`.
+fn formatted(code: &str) -> String {
+    let (mut text, mut at) = (String::with_capacity(code.len()), 0);
+    while let Some(letter) = code[at..].chars().next() {
+        if letter != '\'' && letter != '"' {
+            text.push(letter);
+            at += letter.len_utf8();
+            continue;
+        }
+        let end = text_end(code, at);
+        let literal = &code[at..end];
+        at = end;
+        match filling(code, end) {
+            Some(values) => {
+                at = values.end;
+                let values = formatted(arguments(&code[values]));
+                text.push_str(&format!("({literal}|format({values}))"));
+            }
+            None => text.push_str(literal),
+        }
+    }
+    text
+}
+
+/// The expression that fills in the text that ends here, if one does.
+fn filling(code: &str, from: usize) -> Option<Range<usize>> {
+    let rest = code[from..].trim_start().strip_prefix('%')?;
+    let begin = code.len() - rest.trim_start().len();
+    let mut at = primary_end(code, begin)?;
+    loop {
+        let rest = &code[at..];
+        let next = at + rest.len() - rest.trim_start().len();
+        at = match rest.trim_start().chars().next() {
+            Some('.') => name_end(code, next + 1)?,
+            Some('[' | '(') => bracket_end(code, next),
+            Some('|') => {
+                let name = code[next + 1..].trim_start();
+                name_end(code, code.len() - name.len())?
+            }
+            _ => return Some(begin..at),
+        };
+    }
+}
+
+/// Where a name, a number, a text or what stands in brackets ends.
+fn primary_end(code: &str, begin: usize) -> Option<usize> {
+    match code[begin..].chars().next()? {
+        '\'' | '"' => Some(text_end(code, begin)),
+        '(' | '[' | '{' => Some(bracket_end(code, begin)),
+        _ => name_end(code, begin),
+    }
+}
+
+fn name_end(code: &str, begin: usize) -> Option<usize> {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let rest = code.get(begin..)?;
+    let length = rest.find(|letter| !is_part(letter)).unwrap_or(rest.len());
+    (length > 0).then_some(begin + length)
+}
+
+/// Where a bracket is closed that is opened here.
+fn bracket_end(code: &str, begin: usize) -> usize {
+    let close = match code.as_bytes()[begin] {
+        b'(' => ")",
+        b'[' => "]",
+        _ => "}",
+    };
+    let end = block_end(code, begin + 1, close);
+    (end + 1).min(code.len())
+}
+
+/// A tuple is several values, anything else one.
+fn arguments(values: &str) -> &str {
+    let inner = values.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
+    let inner = inner.filter(|_| bracket_end(values, 0) == values.len());
+    inner.unwrap_or(values)
+}

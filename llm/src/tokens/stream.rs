@@ -1,0 +1,174 @@
+//! Text of tokens that come one by one: in all what the tokeniser's decoder makes of all of them.
+//!
+//! Tokens may be bytes. Where they are letters of a byte each, whatever is no UTF-8 becomes U+FFFD
+//! as in any reader of UTF-8. Where a run of tokens such as `<0xE4>` stands for what the vocabulary
+//! has no piece for, the decoder takes the run as a whole: one wrong byte makes each of its bytes a
+//! U+FFFD. So a run is held back until it ends, or for [`RUN_BYTES_MAX`].
+
+use tokenizers::Decoder;
+
+use super::spelling::{Spelling, numbered};
+use super::{TokenError, Tokenizer};
+
+/// Bytes of a run that are held back: more than any character has, joined ones among them, so that
+/// a long text of bytes is read as it comes.
+const RUN_BYTES_MAX: usize = 64;
+
+/// Text of tokens that come one by one.
+pub struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Marks that are part of the text, though the tokeniser leaves them out.
+    marks: Vec<u32>,
+    way: Way<'a>,
+}
+
+/// How tokens become text.
+enum Way<'a> {
+    /// Bytes of a character that is not whole.
+    Bytes(Vec<u8>),
+    /// Pieces, each by itself but for runs of bytes.
+    Pieces {
+        spelling: Spelling<'a>,
+        is_begun: bool,
+        run: Vec<String>,
+    },
+    /// Each after the one before it: the decoder looks at neighbours.
+    Window {
+        tokens: Vec<String>,
+        /// What the first of them made.
+        told: String,
+    },
+}
+
+impl<'a> TextStream<'a> {
+    pub(super) fn new(tokenizer: &'a Tokenizer, marks: Vec<u32>) -> Self {
+        let spelling = tokenizer.0.get_decoder().map(Spelling::new);
+        let way = match spelling {
+            Some(Ok(Spelling::Bytes)) => Way::Bytes(Vec::new()),
+            Some(Ok(spelling)) => Way::Pieces {
+                spelling,
+                is_begun: false,
+                run: Vec::new(),
+            },
+            None | Some(Err(_)) => Way::Window {
+                tokens: Vec::new(),
+                told: String::new(),
+            },
+        };
+        Self {
+            tokenizer,
+            marks,
+            way,
+        }
+    }
+
+    /// What a token adds to the text.
+    ///
+    /// # Errors
+    /// [`TokenError::Decode`].
+    pub fn push(&mut self, token: u32) -> Result<String, TokenError> {
+        let Some(token) = self.tokenizer.told_token(token, &self.marks) else {
+            return Ok(String::new());
+        };
+        match &mut self.way {
+            Way::Bytes(held) => {
+                held.extend(Spelling::Bytes.bytes(token)?);
+                Ok(whole_characters(held))
+            }
+            Way::Pieces {
+                spelling,
+                is_begun,
+                run,
+            } => {
+                if spelling.has_bytes() && numbered(&token).is_some() {
+                    run.push(token);
+                    if run.len() < RUN_BYTES_MAX {
+                        return Ok(String::new());
+                    }
+                    let rest = run.split_off(whole_tokens(run));
+                    let begun = std::mem::replace(run, rest);
+                    return spelling.text(begun, is_begun);
+                }
+                let mut text = spelling.text(std::mem::take(run), is_begun)?;
+                text.push_str(&spelling.text(vec![token], is_begun)?);
+                Ok(text)
+            }
+            Way::Window { tokens, told } => {
+                tokens.push(token.clone());
+                let text = decoded(self.tokenizer, tokens.clone())?;
+                if text.ends_with(char::REPLACEMENT_CHARACTER) {
+                    return Ok(String::new());
+                }
+                let new = added(told, &text).to_owned();
+                *told = decoded(self.tokenizer, vec![token.clone()])?;
+                *tokens = vec![token];
+                Ok(new)
+            }
+        }
+    }
+
+    /// What was held back, where no more tokens come.
+    ///
+    /// # Errors
+    /// [`TokenError::Decode`].
+    pub fn finish(self) -> Result<String, TokenError> {
+        match self.way {
+            Way::Bytes(held) => Ok(String::from_utf8_lossy(&held).into_owned()),
+            Way::Pieces {
+                spelling,
+                mut is_begun,
+                run,
+            } => spelling.text(run, &mut is_begun),
+            Way::Window { tokens, told } => {
+                let text = decoded(self.tokenizer, tokens)?;
+                Ok(added(&told, &text).to_owned())
+            }
+        }
+    }
+}
+
+fn decoded(tokenizer: &Tokenizer, tokens: Vec<String>) -> Result<String, TokenError> {
+    match tokenizer.0.get_decoder() {
+        // One of the decoders does not expect none.
+        _ if tokens.is_empty() => Ok(String::new()),
+        Some(decoder) => decoder.decode(tokens).map_err(TokenError::Decode),
+        None => Ok(tokens.join(" ")),
+    }
+}
+
+/// What a text has more than one that it mostly begins with.
+fn added<'a>(told: &str, text: &'a str) -> &'a str {
+    let mut letters = text.char_indices().zip(told.chars());
+    let differs = letters.find(|((_, letter), told)| letter != told);
+    let same = differs.map_or(told.len().min(text.len()), |((at, _), _)| at);
+    &text[same..]
+}
+
+/// Takes the characters that are sure: all but one that may still become whole. What is no UTF-8
+/// becomes U+FFFD.
+fn whole_characters(held: &mut Vec<u8>) -> String {
+    let sure = held.len() - unfinished(held);
+    let rest = held.split_off(sure);
+    String::from_utf8_lossy(&std::mem::replace(held, rest)).into_owned()
+}
+
+/// Bytes at the end that begin a character.
+fn unfinished(bytes: &[u8]) -> usize {
+    let last = bytes
+        .utf8_chunks()
+        .last()
+        .map_or(&[][..], |it| it.invalid());
+    match std::str::from_utf8(last) {
+        Err(error) if error.error_len().is_none() => last.len(),
+        _ => 0,
+    }
+}
+
+/// The tokens of a long run that are told: all whole characters, or all where it has a wrong byte.
+fn whole_tokens(run: &[String]) -> usize {
+    let bytes: Vec<u8> = run.iter().filter_map(|token| numbered(token)).collect();
+    match std::str::from_utf8(&bytes) {
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        _ => run.len(),
+    }
+}

@@ -1,0 +1,192 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A vocabulary of pieces, with a token for each byte, as Llama 2 has it.
+fn pieces() -> Tokenizer {
+    let mut vocabulary = serde_json::Map::new();
+    let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
+    let words = ["▁Hi", "x", "▁a", "é", "▁"].map(str::to_owned);
+    let marks = ["<unk>", "<s>", "</s>"].map(str::to_owned);
+    for word in marks.into_iter().chain(bytes).chain(words) {
+        vocabulary.insert(word, json!(vocabulary.len()));
+    }
+    let mark = |id: usize, word: &str| {
+        json!({ "id": id, "content": word, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true })
+    };
+    let decoders = [
+        json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " }),
+        json!({ "type": "ByteFallback" }),
+        json!({ "type": "Fuse" }),
+        json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }),
+    ];
+    let model = json!({ "type": "BPE", "dropout": null, "unk_token": "<unk>",
+        "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+        "byte_fallback": true, "ignore_merges": false, "vocab": vocabulary, "merges": [] });
+    read(
+        json!({ "version": "1.0", "truncation": null, "padding": null,
+        "added_tokens": [mark(0, "<unk>"), mark(1, "<s>"), mark(2, "</s>")],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": { "type": "Sequence", "decoders": decoders }, "model": model }),
+    )
+}
+
+/// One of bytes that are letters, of words, or with another decoder.
+fn byte_level(decoder: Value) -> Tokenizer {
+    let letters = (0..=u8::MAX).map(|byte| {
+        let unseen = |it: &u8| !matches!(it, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+        let number = match unseen(&byte) {
+            true => 0x100 + (0..byte).filter(unseen).count() as u32,
+            false => u32::from(byte),
+        };
+        char::from_u32(number).unwrap().to_string()
+    });
+    let words = letters.chain(["ĠHi".to_owned(), "你".to_owned()]);
+    let words = words.enumerate().map(|(id, word)| (word, json!(id)));
+    let vocabulary: serde_json::Map<_, _> = words.collect();
+    let model = json!({ "type": "BPE", "dropout": null, "unk_token": null,
+        "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+        "byte_fallback": false, "ignore_merges": false, "vocab": vocabulary, "merges": [] });
+    read(
+        json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+        "decoder": decoder, "model": model }),
+    )
+}
+
+fn read(json: Value) -> Tokenizer {
+    Tokenizer::read(json.to_string().as_bytes()).unwrap()
+}
+
+/// What a stream says of tokens in all.
+fn said(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+    let mut stream = tokenizer.stream();
+    let pieces = tokens.iter().map(|token| stream.push(*token).unwrap());
+    let mut text: String = pieces.collect();
+    text.push_str(&stream.finish().unwrap());
+    text
+}
+
+fn whole(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+    tokenizer.0.decode(tokens, true).unwrap()
+}
+
+fn ids(tokenizer: &Tokenizer, words: &[&str]) -> Vec<u32> {
+    words.iter().map(|it| tokenizer.id(it).unwrap()).collect()
+}
+
+#[test]
+fn bytes_that_make_no_character_become_replacements_and_the_text_goes_on() {
+    let tokenizer = pieces();
+    let cases: [(&[&str], &str); 6] = [
+        (&["<0x73>", "<0xBD>", "▁Hi"], "\u{fffd}\u{fffd} Hi"),
+        (&["▁Hi", "<0xE4>", "<0xBD>", "<0xA0>", "x"], "Hi你x"),
+        (&["▁Hi", "<0xE4>", "<0xBD>"], "Hi\u{fffd}\u{fffd}"),
+        (&["<0x20>", "▁Hi"], " Hi"),
+        (&["▁", "▁Hi", "<s>", "x"], " Hix"),
+        (&["<0xE4>", "</s>", "<0xBD>", "<0xA0>"], "你"),
+    ];
+    for (words, text) in cases {
+        let tokens = ids(&tokenizer, words);
+        let given = (
+            said(&tokenizer, &tokens).trim_start().to_owned(),
+            whole(&tokenizer, &tokens).trim_start().to_owned(),
+        );
+        assert_eq!(
+            given,
+            (text.trim_start().to_owned(), given.0.clone()),
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
+fn a_long_run_of_bytes_is_told_as_it_comes() {
+    let tokenizer = pieces();
+    let mut stream = tokenizer.stream();
+    let written = "你好".repeat(40);
+    let mut text = String::new();
+    for (at, byte) in written.bytes().enumerate() {
+        let token = tokenizer.id(&format!("<0x{byte:02X}>")).unwrap();
+        text.push_str(&stream.push(token).unwrap());
+        assert!(
+            at - text.len() < 64,
+            "{} of {at} bytes were told",
+            text.len()
+        );
+    }
+    assert_eq!(text + &stream.finish().unwrap(), written);
+}
+
+#[test]
+fn marks_are_told_where_they_are_asked_for() {
+    let tokenizer = pieces();
+    let mut stream = tokenizer.stream_with(&["</s>", "no mark"]);
+    let tokens = ids(&tokenizer, &["<s>", "▁Hi", "</s>"]);
+    let text: String = tokens.iter().map(|it| stream.push(*it).unwrap()).collect();
+    assert_eq!(text, "Hi</s>");
+}
+
+#[test]
+fn texts_are_neither_cut_nor_filled_up() {
+    let mut json: Value = serde_json::from_str(&pieces().json().unwrap()).unwrap();
+    json["truncation"] = json!({ "direction": "Right", "max_length": 2,
+        "strategy": "LongestFirst", "stride": 0 });
+    json["padding"] = json!({ "strategy": { "Fixed": 1_000_000_000 }, "direction": "Right",
+        "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>" });
+    let tokens = read(json).encode("xxxxx", Marks::Own).unwrap();
+    assert_eq!(tokens.len(), 5);
+}
+
+#[test]
+fn a_vocabulary_beyond_bounds_is_refused_by_name() {
+    let mut json: Value = serde_json::from_str(&pieces().json().unwrap()).unwrap();
+    json["model"]["vocab"]["far"] = json!(4_000_000_000u32);
+    let error = Tokenizer::read(json.to_string().as_bytes()).unwrap_err();
+    assert!(error.to_string().contains("the id 4000000000"), "{error}");
+}
+
+#[test]
+fn a_token_alone_has_the_bytes_that_it_adds_to_a_text() {
+    let tokenizer = pieces();
+    for (word, bytes) in [("▁Hi", &b" Hi"[..]), ("<0xE4>", &[0xe4]), ("<s>", b"<s>")] {
+        let token = tokenizer.id(word).unwrap();
+        assert_eq!(tokenizer.bytes_of(token).unwrap(), bytes);
+    }
+}
+
+proptest! {
+    /// Up to a run that is longer than any is held back.
+    #[test]
+    fn pieces_say_what_the_decoder_makes_of_all(
+        tokens in prop::collection::vec(prop_oneof![0u32..264, 190u32..203, 258u32..264], 0..60),
+    ) {
+        let tokenizer = pieces();
+        prop_assert_eq!(said(&tokenizer, &tokens), whole(&tokenizer, &tokens));
+    }
+
+    #[test]
+    fn letters_of_bytes_say_what_the_decoder_makes_of_all(
+        tokens in prop::collection::vec(prop_oneof![0u32..260, 0xe0u32..0xf8, 0x80u32..0xa0], 0..40),
+    ) {
+        let decoder = json!({ "type": "ByteLevel", "add_prefix_space": true,
+            "trim_offsets": true, "use_regex": true });
+        let tokenizer = byte_level(decoder);
+        prop_assert_eq!(said(&tokenizer, &tokens), whole(&tokenizer, &tokens));
+    }
+
+    #[test]
+    fn words_that_depend_on_their_neighbours_break_no_stream(
+        tokens in prop::collection::vec(0u32..258, 0..40),
+    ) {
+        for decoder in [
+            Value::Null,
+            json!({ "type": "BPEDecoder", "suffix": "</w>" }),
+            json!({ "type": "WordPiece", "prefix": "##", "cleanup": true }),
+        ] {
+            said(&byte_level(decoder), &tokens);
+        }
+    }
+}
