@@ -188,6 +188,7 @@ impl JobCore {
     pub(super) fn on_changed(&mut self, lease: &Lease) {
         let at_work = self.paid_as_they_go().find(|(_, id)| *id == lease.id);
         if let Some((leg, _)) = at_work {
+            self.on_prolonged(leg, lease.deadline);
             return lease.note.map_or((), |note| self.on_noted(leg, note));
         }
         let Some(leg) = self
