@@ -386,7 +386,8 @@ pub enum Provider {
     /// Show what the provider in --dir sells, its leases, what it earned and what its devices did;
     /// it need not run.
     Status {
-        /// Begin the sums of what its devices did anew, once they are shown.
+        /// Show the sums of what its devices did and what was learned of their speed, then begin
+        /// both anew.
         #[arg(long)]
         reset: bool,
     },

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use souk_node::buyer::{Buyer, Config, JoinError};
+use souk_node::buyer::{Buyer, Config, JoinError, PAST_TIMES_FILE};
 use souk_node::client::broker::Broker;
 use souk_node::client::reach::{self, ReachError};
 use souk_node::content::links::LINKS_FILE;
@@ -107,6 +107,7 @@ pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failu
     let config = Config {
         traffic,
         links,
+        times: Some(folder.join("buyer").join(PAST_TIMES_FILE)),
         queue: Some(folder.join(QUEUE_FOLDER)),
     };
     let buyer = Buyer::join_with(key, &market, config)

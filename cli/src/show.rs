@@ -9,6 +9,7 @@ pub mod held;
 pub mod history;
 pub mod job;
 pub mod jobs;
+pub mod learned;
 pub mod market;
 pub mod members;
 pub mod model;

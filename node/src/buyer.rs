@@ -16,6 +16,7 @@ pub mod journal;
 pub mod legend;
 mod link_estimates;
 pub mod names;
+mod past_times;
 pub mod plan_json;
 mod planner;
 pub mod quote;
@@ -45,7 +46,7 @@ use souk_scheduler::graph::cut::{self, CutError};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::buyer::job::{Job, Limits, RequestInputs};
+use crate::buyer::job::{EmulatedDevices, Job, Limits, RequestInputs};
 use crate::client::broker::{Broker, BrokerError};
 use crate::client::reach::{ReachError, reach};
 use crate::client::trader::Trader;
@@ -57,11 +58,13 @@ use crate::folder::market_file::MarketFile;
 use crate::network::{self, Network};
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
 use link_estimates::LinkEstimates;
+use past_times::PastTimes;
 use planner::Planner;
 use shell::Shell;
 use turn::Turn;
 
 pub use journal::{Journal, JournalError};
+pub use past_times::{Overheads, PAST_TIMES_FILE};
 pub use quote::{Alternative, Quote, Scarce};
 pub use quote_error::QuoteError;
 pub use souk_roles::job::plan::{NoPlan, NoPlanKind};
@@ -91,6 +94,10 @@ pub struct Buyer {
     jobs: Arc<Mutex<Vec<JobId>>>,
     /// Where jobs say what they want until they have it.
     queue: Option<PathBuf>,
+    /// What earlier jobs took.
+    past: Arc<PastTimes>,
+    /// Whether the market is a testnet.
+    is_testnet: bool,
 }
 
 /// How a buyer takes part.
@@ -100,6 +107,8 @@ pub struct Config {
     pub traffic: Traffic,
     /// Where what is known of links is kept from job to job.
     pub links: Option<PathBuf>,
+    /// Where it is kept from job to job what jobs took.
+    pub times: Option<PathBuf>,
     /// A folder in which all jobs of this buyer, in whatever process, say what they want, so that
     /// those of a lower priority stand back.
     pub queue: Option<PathBuf>,
@@ -236,6 +245,7 @@ impl Buyer {
         let Config {
             traffic,
             links,
+            times,
             queue,
         } = config;
         let config = TransferConfig::new(&traffic, None, CONTENT_BYTES_MAX, links);
@@ -246,6 +256,8 @@ impl Buyer {
             tensors: tensors.map_err(JoinError::Direct)?,
             jobs: Arc::default(),
             queue,
+            past: Arc::new(PastTimes::open(times)),
+            is_testnet: market.testnet,
         })
     }
 
@@ -262,6 +274,15 @@ impl Buyer {
     /// Bytes of content that were sent to providers so far.
     pub fn sent_bytes(&self) -> u64 {
         self.tensors.moved().0
+    }
+
+    /// Whether a job that says so takes emulated devices here.
+    fn takes_emulated(&self, emulated: EmulatedDevices) -> bool {
+        match emulated {
+            EmulatedDevices::InTestnets => self.is_testnet,
+            EmulatedDevices::Accepted => true,
+            EmulatedDevices::Refused => false,
+        }
     }
 
     /// The account.
@@ -294,7 +315,8 @@ impl Buyer {
         let deadline = Instant::now() + job.limits.wait;
         let turn = self.turn(&job.limits);
         let mut comes_back = None;
-        let graph = quote::checked(job)?;
+        let turns = self.past.turns(&ContentId::of(&job.model));
+        let graph = quote::checked(job)?.with_turns(turns);
         loop {
             match quote::over_book(self, graph.clone(), &job.limits, &[], &turn).await {
                 Err(error) if error.may_pass() && Instant::now() < deadline => {

@@ -33,7 +33,7 @@ use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::Kind;
 
-use crate::folder::config::DeviceChoice;
+use crate::folder::config::{DeviceChoice, ProviderFile};
 use crate::folder::limits::ProviderLimits;
 #[cfg(target_os = "linux")]
 pub use library::open_libraries;
@@ -522,6 +522,18 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimi
         operators: operators::offered(choice, limits),
         refused: RefusedNodes::default(),
         emulated: profile.emulated,
+    }
+}
+
+/// What a provider sells, as an ask states it: its devices as one, where they are and whether they
+/// sell sessions.
+pub fn sold(file: &ProviderFile, whole: &Profile) -> Resources {
+    let stated = resources(&file.device, whole, &file.limits);
+    let sessions = backends::sessions(&file.device, file.isolation);
+    Resources {
+        region: file.region.0,
+        features: Features(stated.features.0 | sessions.0),
+        ..stated
     }
 }
 

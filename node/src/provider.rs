@@ -43,7 +43,7 @@ use crate::content::links::LINKS_FILE;
 use crate::content::transfers::{Tensors, TransferConfig};
 use crate::device::costs::DeviceCosts;
 use crate::device::linked::Unusable;
-use crate::device::{self, DeviceError, resources, together};
+use crate::device::{self, DeviceError, sold, together};
 use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::ProviderFile;
 use crate::folder::fact_writer::WriterEnded;
@@ -267,11 +267,7 @@ pub struct Provider {
 
 /// What its devices were measured to do at their best, as they are sold.
 fn peak_of(provider: &ProviderFile, profiles: &[souk_vocabulary::profile::Profile]) -> Resources {
-    let whole = together(profiles);
-    Resources {
-        region: provider.region.0,
-        ..resources(&provider.device, &whole, &provider.limits)
-    }
+    sold(provider, &together(profiles))
 }
 
 /// How a provider brings and serves contents.
@@ -313,7 +309,7 @@ impl Provider {
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let peak = peak_of(&provider, &opened.profiles);
         let refusals = Refusals::kept(&home, &provider.device);
-        let pace = measured_pace(&provider, opened.profiles.clone(), opened.share).await;
+        let pace = measured_pace(&provider, &opened, peak.model.as_str()).await;
         if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);
         }
@@ -496,17 +492,16 @@ fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
     })
 }
 
-/// What a provider's devices keep of their peak, measured before the first job has told.
-async fn measured_pace(
-    provider: &ProviderFile,
-    profiles: Vec<souk_vocabulary::profile::Profile>,
-    share: Option<f64>,
-) -> Pace {
+/// What a provider's devices keep of their peak: what the last ask stated, or what is measured
+/// before the first job has told.
+async fn measured_pace(provider: &ProviderFile, opened: &OpenedDevices, model: &str) -> Pace {
     let (choice, cores) = (provider.device.clone(), provider.limits.cores);
-    let known = profiles.clone();
+    let (known, share) = (opened.profiles.clone(), opened.share);
     let sharing = move || share.unwrap_or_else(|| device::share(&choice, cores, &known));
     let share = tokio::task::spawn_blocking(sharing).await;
-    Pace::new(share.expect("measuring does not panic")).of(&profiles, provider.prefer)
+    Pace::new(share.expect("measuring does not panic"))
+        .of(&opened.profiles, provider.prefer)
+        .begin_with(opened.seen.stated(model))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod inline;
 mod order;
 pub mod shape;
 mod states;
+mod turns;
 mod wish;
 
 use std::collections::BTreeMap;
@@ -60,6 +61,8 @@ pub struct Graph {
     pub(crate) dropped_nodes: usize,
     /// What parts state of sizes, where that is less than is known here.
     open: BTreeMap<ValueId, shape::Dims>,
+    /// How many times the work is counted of nodes that do not say beforehand what they do.
+    turns: f64,
 }
 
 /// One operation.

@@ -10,5 +10,5 @@ pub(crate) mod estimates;
 mod history;
 mod speeds;
 
-pub use history::{CostHistory, Measurement};
+pub use history::{CostHistory, Measurement, slowness_of};
 pub use speeds::{KINDS, Speeds, kind};

@@ -192,7 +192,9 @@ pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     };
     genesis.validators = validators;
     // Written last: a folder with this file is whole.
-    MarketFile::new(genesis).write(folder)?;
+    let mut market = MarketFile::new(genesis);
+    market.testnet = true;
+    market.write(folder)?;
     Ok(ports)
 }
 

@@ -149,6 +149,9 @@ pub struct LeaseArgs {
     #[arg(long, value_name = "NAME",
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub device: Vec<String>,
+    /// Take emulated devices too. Only a testnet's buyers take them unasked.
+    #[arg(long)]
+    pub emulated: bool,
     /// What matters most, as `souk submit` has it.
     #[arg(long, value_parser = objective(), default_value_t = Objective::Fastest)]
     pub prefer: Objective,

@@ -94,7 +94,11 @@ pub struct JobArgs {
     /// given again.
     #[arg(long, value_name = "PROVIDER")]
     pub exclude: Vec<String>,
-    /// Only devices that are really there, no emulated ones.
+    /// Take emulated devices too. Only a testnet's buyers take them unasked.
+    #[arg(long, conflicts_with = "real")]
+    #[serde(default)]
+    pub emulated: bool,
+    /// Only devices that are really there, no emulated ones: in a testnet, too.
     #[arg(long)]
     pub real: bool,
     /// Only devices of this kind (cpu, gpu, tpu, ...) or with this in their model's name, as `souk
@@ -134,10 +138,21 @@ pub struct JobArgs {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=2))]
     pub verify: u8,
+    /// The most that a run may take of which nobody knows beforehand how long it takes, such as a
+    /// loop by a count that comes in the run: 30s, 10m or 2h. Its leases are made longer until
+    /// then, within the budget.
+    #[arg(long, default_value = "600", value_name = "TIME", value_parser = seconds)]
+    #[serde(default = "time_max")]
+    pub max_time: f64,
     /// How long to wait for devices that others have leased, or for a --bid to be matched, such as
     /// 30s, 10m or 2h.
     #[arg(long, default_value = "5", value_name = "TIME", value_parser = seconds)]
     pub wait: f64,
+}
+
+/// What jobs of before it could be said are given.
+fn time_max() -> f64 {
+    souk_node::buyer::job::TIME_MAX.as_secs_f64()
 }
 
 /// Regions as words; jobs of before they had names kept numbers.

@@ -6,7 +6,7 @@ mod conversation;
 use std::process::ExitCode;
 
 use souk_node::buyer::Buyer;
-use souk_node::buyer::job::{Job, Limits};
+use souk_node::buyer::job::{EmulatedDevices, Job, Limits};
 use souk_node::buyer::plan_json;
 use souk_node::memory::{Tensor, npy};
 use souk_testnet::layout;
@@ -104,7 +104,7 @@ async fn market_day(
     // The same job whole on a device that is really there must give the same.
     wanted.limits = Limits {
         providers_max: 1,
-        real_only: true,
+        emulated: EmulatedDevices::Refused,
         ..Limits::default()
     };
     let whole = buyer.quote(&wanted).await.map_err(job::from_quote)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use souk_node::buyer::checked::ShownPlan;
-use souk_node::buyer::job::{Job, Limits, Priority};
+use souk_node::buyer::job::{EmulatedDevices, Job, Limits, Priority};
 use souk_node::buyer::legend::Legend;
 use souk_node::buyer::plan_json;
 use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote, Submission};
@@ -346,7 +346,8 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         providers_max: args.max_providers,
         // They are told by the market.
         excluded: Vec::new(),
-        real_only: args.real,
+        emulated: EmulatedDevices::by_flags(args.emulated, args.real)
+            .map_err(|error| Failure::new(Kind::Input, error, ""))?,
         devices: args.device.clone(),
         backend: args.backend,
         objective: args.prefer,
@@ -359,6 +360,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         reputation_min: Permille(args.min_reputation),
         copies: usize::from(args.verify),
         spot: args.spot,
+        time_max: seconds("--max-time", args.max_time)?,
         wait: seconds("--wait", args.wait)?,
         requests: 1,
         sequences: 0,

@@ -11,6 +11,7 @@ use std::path::Path;
 use serde_json::json;
 use souk_node::clock::unix_ms;
 use souk_node::content::links::{LINKS_FILE, Links};
+use souk_node::device::costs::LearnedCosts;
 use souk_node::device::linked::LibraryRecord;
 use souk_node::executor::IsolationFile;
 use souk_node::folder::config::ProviderFile;
@@ -72,6 +73,13 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
     })?;
     let (runs, kept) = (provider::runs(folder), IsolationFile::read(folder));
     let linked = LibraryRecord::read(folder);
+    let learned = LearnedCosts::read(folder);
+    if reset {
+        LearnedCosts::reset(folder).map_err(|error| {
+            let hint = "check the folder's permissions";
+            Failure::new(Kind::State, error, hint)
+        })?;
+    }
     let sums = match reset {
         true => Statistics::reset(folder, unix_ms()),
         false => Statistics::read(folder),
@@ -91,6 +99,7 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
             let more = [
                 ("links", links),
                 ("statistics", sums),
+                ("learned", json!(learned)),
                 ("live", live),
                 ("onnxruntime", json!(linked)),
             ];
@@ -101,9 +110,10 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
             show::provider::print_library(linked.as_ref());
             show::provider::print_live(live.as_ref());
             show::statistics::print(&sums);
+            show::learned::print(&learned);
             show::provider::print_links(&links);
             if reset {
-                show::say("the sums are begun anew");
+                show::say("the sums begin anew, and so does what was learned of the devices");
             }
         }
     }

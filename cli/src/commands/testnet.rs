@@ -153,7 +153,10 @@ fn up_text(folder: &Path, facts: &Value, also: &str) -> String {
         (_, Value::String(url)) => format!("HTTP at {url} (`souk dashboard` opens its page); "),
         _ => String::new(),
     };
-    format!("{nodes} processes in {dir}; {page}stop with {also}`souk --dir {dir} testnet down`")
+    format!(
+        "{nodes} processes in {dir}, a testnet, whose buyers take emulated devices unless they \
+             say --real; {page}stop with {also}`souk --dir {dir} testnet down`"
+    )
 }
 
 /// Waits until every node serves, and starts the gateway beside; what opens its page.

@@ -150,6 +150,7 @@ fn a_market_is_founded_joined_funded_used_and_left_by_commands_alone() {
     let input = format!("images={}", few.display());
     let submit = [
         "submit",
+        "--emulated",
         path(&model),
         "-i",
         &input,

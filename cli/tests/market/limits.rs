@@ -107,7 +107,7 @@ fn what_no_provider_offers_is_named() {
         (["--backend", "cuda"], "through cuda"),
     ] {
         let refused = plan(&market, &demand);
-        assert_eq!(refused.code, 4, "{}", refused.stdout);
+        assert_eq!(refused.code, 9, "{}", refused.stdout);
         assert!(refused.stdout.contains(word), "{}", refused.stdout);
     }
     let late = plan(&market, &["--deadline", "0.0000001"]);
@@ -215,4 +215,44 @@ fn the_greenest_plan_takes_the_fewest_joules_of_devices_that_state_their_power()
         .submit_digits("out", &["--prefer", "greenest"])
         .done();
     assert!(!done["receipts"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_budget_too_small_for_any_lease_is_told_what_the_cheapest_plan_costs() {
+    let market = Market::up();
+    let cheapest = cost(&plan(&market, &["--prefer", "cheapest"]).done());
+    let refused = plan(&market, &["--budget", "0.0001"]);
+    assert_eq!(refused.code, 9, "{}", refused.stdout);
+    let told = refused.stdout + &refused.stderr;
+    let after = |words: &str| -> f64 {
+        let (_, rest) = told.split_once(words).unwrap_or_else(|| panic!("{told}"));
+        let figure = rest.trim_start().split(' ').next();
+        figure
+            .and_then(|figure| figure.parse().ok())
+            .expect("a figure")
+    };
+    let stated = after("the cheapest plan costs") * 1e6;
+    // Another plan measures its links anew, and what a link takes is paid.
+    let apart = (stated - cheapest as f64).abs();
+    assert!(apart <= 1.0 + cheapest as f64 / 10.0, "{cheapest}: {told}");
+    assert!(after("this job holds") > 0.0001, "{told}");
+}
+
+#[test]
+fn outside_a_testnet_emulated_devices_are_bought_only_by_who_says_so() {
+    let market = Market::up();
+    let cpu = |asked: &[&str]| {
+        let planned = plan(&market, asked).done();
+        let eligible = planned["asks_eligible"].as_u64();
+        eligible.expect("asks are counted")
+    };
+    assert_eq!([cpu(&[]), cpu(&["--real"])], [4, 1]);
+    let file = market.folder().join("net/market.json");
+    let text = std::fs::read_to_string(&file).expect("the market's file");
+    let mut known: Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(known["testnet"], true);
+    known["testnet"] = false.into();
+    std::fs::write(&file, known.to_string()).expect("the market's file is written");
+    assert_eq!([cpu(&[]), cpu(&["--emulated"])], [1, 4]);
+    assert_eq!(plan(&market, &["--real", "--emulated"]).code, 2);
 }

@@ -22,6 +22,7 @@ mod jobs;
 mod kernels;
 mod keys;
 mod limits;
+mod loops;
 mod members;
 mod options;
 mod orders;

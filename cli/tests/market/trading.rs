@@ -297,7 +297,7 @@ fn submit(hall: &Hall, buyer: &str, more: &[&str]) -> Ran {
         hall.machines.folder(&format!("{buyer}-out")),
     );
     let (model, out) = (model.to_string_lossy(), out.to_string_lossy());
-    let submit = ["submit", &model, "-i", &input, "-o", &out];
+    let submit = ["submit", "--emulated", &model, "-i", &input, "-o", &out];
     hall.machines.souk(buyer, &[&submit[..], more].concat())
 }
 

@@ -114,13 +114,23 @@ impl Work {
             (work.operations, bytes)
         };
         let body = bodies.iter().max_by_key(amount).copied();
-        let stated = rounds.filter(|&rounds| rounds < ROUNDS_MAX);
-        let times = match node.op_type() {
-            "Loop" => stated.unwrap_or(1),
-            "Scan" => scan_length(node, inputs).unwrap_or(1),
-            _ => 1,
-        };
+        let times = Self::rounds(node, inputs, rounds).unwrap_or(1);
         body.unwrap_or_default().times(times)
+    }
+
+    /// How often the body of a `Loop` of so many stated rounds, or of a `Scan`, runs at most; once
+    /// for any other node, and none where only the run says it.
+    #[must_use]
+    pub fn rounds(
+        node: &NodeProto,
+        inputs: &[Option<Extent<'_>>],
+        stated: Option<u64>,
+    ) -> Option<u64> {
+        match node.op_type() {
+            "Loop" => stated.filter(|&rounds| rounds < ROUNDS_MAX),
+            "Scan" => scan_length(node, inputs),
+            _ => Some(1),
+        }
     }
 
     fn times(self, count: u64) -> Self {

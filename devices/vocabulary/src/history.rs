@@ -27,6 +27,9 @@ pub use outlier_filter::{Evidence, KNOWN, OutlierFilter};
 const MEMORY_RUNS: f64 = 64.0;
 /// Keys held at most; operators, types and size classes of any real mix of models are fewer.
 const KEYS_MAX: usize = 4096;
+/// Whole models among them at most: strangers name as many as they like, and must not push out
+/// what is known of operators.
+const MODELS_MAX: usize = 256;
 /// A measured time this many times off the model is a hiccup or a clock set, not a speed.
 const RATIO_MAX: f64 = 1e6;
 
@@ -158,7 +161,7 @@ impl History {
             *sum += record.weight * record.mean;
             *weight += record.weight;
         }
-        if classes.is_empty() {
+        if classes.is_empty() || key.is_model() {
             return None;
         }
         let means = classes

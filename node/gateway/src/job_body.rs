@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use serde::{Deserialize, Serialize};
-use souk_node::buyer::job::{Job, Limits, Priority};
+use souk_node::buyer::job::{EmulatedDevices, Job, Limits, Priority, TIME_MAX};
 use souk_node::buyer::legend::{Legend, MixedUp};
 use souk_node::market::{Credits, Price};
 use souk_node::memory::{ContentId, Tensor, safetensors};
@@ -52,7 +52,10 @@ pub struct JobBody {
     /// Accounts not to buy from.
     #[serde(default)]
     pub exclude: Vec<String>,
-    /// Only devices that are really there.
+    /// Emulated devices too, which only a testnet's buyers take unasked.
+    #[serde(default)]
+    pub emulated: bool,
+    /// Only devices that are really there: in a testnet, too.
     #[serde(default)]
     pub real: bool,
     /// Kinds of devices, or parts of their names, any of which will do.
@@ -82,6 +85,10 @@ pub struct JobBody {
     /// Take leases that may be taken back.
     #[serde(default)]
     pub spot: bool,
+    /// The most that a run may take of which nobody knows beforehand how long it takes.
+    #[serde(default = "max_time")]
+    #[schema(default = 600.0)]
+    pub max_time: f64,
     /// How long to wait for devices.
     #[serde(default = "wait")]
     #[schema(default = 5.0)]
@@ -114,6 +121,10 @@ fn four() -> usize {
 
 fn balanced() -> String {
     "balanced".to_owned()
+}
+
+fn max_time() -> f64 {
+    TIME_MAX.as_secs_f64()
 }
 
 fn wait() -> f64 {
@@ -177,7 +188,8 @@ impl JobBody {
             providers_min: self.min_providers,
             providers_max: self.max_providers,
             excluded: given::excluded(&self.exclude)?,
-            real_only: self.real,
+            emulated: EmulatedDevices::by_flags(self.emulated, self.real)
+                .map_err(|error| unusable(error.to_string()))?,
             devices: self.devices.clone(),
             backend: None,
             objective: prefer.map_err(|error| unusable(format!("prefer: {error}")))?,
@@ -190,6 +202,7 @@ impl JobBody {
             reputation_min: given::reputation(self.min_reputation)?,
             copies: self.verify,
             spot: self.spot,
+            time_max: time("max_time", self.max_time)?,
             wait: time("wait", self.wait)?,
             requests: 1,
             sequences: 0,

@@ -22,6 +22,7 @@ mod buying;
 mod comparing;
 mod ending;
 pub mod event;
+mod extending;
 pub mod facts;
 mod handing_on;
 mod judging;
@@ -352,9 +353,11 @@ impl JobCore {
             Wait::Settle { lease, leg } => self.on_settled(lease, leg, answer),
             Wait::RecordRefused { leg, lease, why } => self.tell_refused(leg, lease, why),
             Wait::StartWork(leg) => self.on_work_started(leg, answer),
-            Wait::Dispute(lease) | Wait::EndLease(lease) | Wait::AcceptNote(lease) => {
-                self.on_commanded(lease, answer);
-            }
+            Wait::Dispute(lease)
+            | Wait::EndLease(lease)
+            | Wait::AcceptNote(lease)
+            | Wait::Extend(lease) => self.on_commanded(lease, answer),
+            Wait::LookToExtend(n) => self.on_looked_to_extend(n, answer),
             Wait::LookPast => self.on_past_seen(answer),
             Wait::LookLast => self.on_last_seen(answer),
             Wait::RecordOver => self.close(),
@@ -386,6 +389,7 @@ impl JobCore {
             Timer::SendUntil(n) => self.on_send_over(n),
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
+            Timer::Extend(n) => self.on_half_over(n),
             Timer::Start(leg) => self.start_work(leg),
             Timer::Silent(leg) => self.on_silent(leg),
             Timer::Note(leg) => self.answer_note(leg),
@@ -507,7 +511,9 @@ impl JobCore {
                 let check = self.check.as_ref();
                 check.is_some_and(|check| check.pursuit.phase == Phase::Pausing)
             }
-            Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
+            Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) | Timer::Extend(n) => {
+                runs(n)
+            }
             Timer::Start(leg)
             | Timer::Silent(leg)
             | Timer::Patience { leg, .. }

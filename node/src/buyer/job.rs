@@ -12,6 +12,10 @@ use souk_roles::clock::Micros;
 use souk_scheduler::planning::Objective;
 use souk_vocabulary::profile::Backend;
 
+/// How long a run may take of which nobody knows beforehand how long it takes, where its user does
+/// not say.
+pub const TIME_MAX: Duration = Duration::from_secs(600);
+
 /// What a buyer wants run.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -55,8 +59,8 @@ pub struct Limits {
     pub providers_max: usize,
     /// Providers not to buy from.
     pub excluded: Vec<AccountKey>,
-    /// Whether only devices that are really there will do.
-    pub real_only: bool,
+    /// Whether devices will do that are only emulated.
+    pub emulated: EmulatedDevices,
     /// Kinds of devices, or parts of their models' names, any of which will do; none for all.
     pub devices: Vec<String>,
     /// What devices must go through; none for anything.
@@ -76,6 +80,9 @@ pub struct Limits {
     /// Whether providers may take devices back, with the notice they state: what was computed by
     /// then is kept.
     pub spot: bool,
+    /// The most that a run may take of which nobody knows beforehand how long it takes, such as a
+    /// loop by a count that comes in the run: its leases are made longer until then.
+    pub time_max: Duration,
     /// How long to wait for devices that others have leased.
     pub wait: Duration,
     /// Requests that go through the model one behind the other; 1 for a single run.
@@ -88,6 +95,38 @@ pub struct Limits {
     /// job and have none stand back.
     pub priority: Option<Priority>,
 }
+
+/// Whether a job may run on devices that are only emulated: their figures are another machine's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EmulatedDevices {
+    /// In a testnet yes, as its market's file says, and nowhere else.
+    #[default]
+    InTestnets,
+    /// In any market.
+    Accepted,
+    /// Nowhere: only devices that are really there.
+    Refused,
+}
+
+impl EmulatedDevices {
+    /// By two flags of a command or a request.
+    ///
+    /// # Errors
+    /// [`EmulatedAndReal`]: when it has both.
+    pub fn by_flags(emulated: bool, real: bool) -> Result<Self, EmulatedAndReal> {
+        match (emulated, real) {
+            (true, true) => Err(EmulatedAndReal),
+            (true, false) => Ok(Self::Accepted),
+            (false, true) => Ok(Self::Refused),
+            (false, false) => Ok(Self::InTestnets),
+        }
+    }
+}
+
+/// Emulated devices are both wanted and not wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`emulated` and `real` exclude each other: leave one out")]
+pub struct EmulatedAndReal;
 
 /// Which of a buyer's own jobs goes first where they want the same devices, or are at work at one
 /// provider at once; nothing to all others.
@@ -111,6 +150,7 @@ impl Limits {
         souk_roles::job::Limits {
             budget: self.budget,
             deadline: self.deadline.map(micros),
+            time_max: micros(self.time_max),
             wait: micros(self.wait),
             providers_min: count(self.providers_min),
             providers_max: count(self.providers_max),
@@ -133,7 +173,7 @@ impl Default for Limits {
             providers_min: 1,
             providers_max: 4,
             excluded: Vec::new(),
-            real_only: false,
+            emulated: EmulatedDevices::default(),
             devices: Vec::new(),
             backend: None,
             objective: Objective::Fastest,
@@ -143,6 +183,7 @@ impl Default for Limits {
             reputation_min: Permille(0),
             copies: 1,
             spot: false,
+            time_max: TIME_MAX,
             wait: Duration::ZERO,
             requests: 1,
             sequences: 0,

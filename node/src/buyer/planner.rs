@@ -21,11 +21,14 @@ use super::rest::{self, RestError};
 use super::turn::Turn;
 use super::{Buyer, QuoteError};
 use crate::buyer::job::{Job, Limits};
+use crate::device::stated;
 
 /// Plans one job, and knows the plans that it bought.
 pub(super) struct Planner {
     buyer: Buyer,
     graph: Graph,
+    /// The content id of the model.
+    model: ContentId,
     /// The inputs of one request: all have the same shapes, but for steps of a session.
     inputs: BTreeMap<String, Tensor>,
     limits: Limits,
@@ -54,6 +57,7 @@ impl Planner {
             weights: cut::weights(&graph)
                 .map(|(id, weight)| (id, weight.clone()))
                 .collect(),
+            model: ContentId::of(&job.model),
             graph,
             inputs: job.inputs.clone(),
             limits: job.limits.clone(),
@@ -95,6 +99,14 @@ impl Planner {
         }
     }
 
+    /// The content id of the model, and what was bought, if that is all of the job and was bought
+    /// at once.
+    pub(super) fn bought_at_once(&self) -> Option<(&ContentId, &Quote)> {
+        let mut bought = self.bought.values();
+        let only = bought.next().filter(|_| bought.next().is_none())?;
+        Some((&self.model, only))
+    }
+
     /// A graph or weights of the job, by id.
     pub(super) fn content(&self, id: &ContentId) -> Option<Bytes> {
         let quotes = self.bought.values().chain(&self.next);
@@ -109,7 +121,9 @@ impl Planner {
         &mut self,
         wanted: &PlanRequest,
     ) -> impl Future<Output = Result<Quote, PlanError>> + Send + use<> {
+        let turns = self.graph.turns();
         let graph = self.graph_of(&wanted.work);
+        let graph = graph.map(|graph| graph.with_turns(turns));
         let limits = self.limits(wanted);
         let queue = self.buyer.queue.as_deref();
         let priority = self.limits.priority;
@@ -221,6 +235,7 @@ fn keep_states(plan: &mut Plan, quote: &Quote) {
         part.inputs.retain(|it| !states.contains(it.name.as_str()));
         part.outputs.retain(|it| !states.contains(it.name.as_str()));
         part.flops = [0; 2];
+        part.is_open_ended = false;
     }
 }
 
@@ -268,6 +283,8 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
         is_wanted: boundary.job_output,
     };
     let flops = quote.flops_known(part);
+    let nodes = planned.nodes.iter().map(|node| quote.graph.node(*node));
+    let is_open_ended = !stated::is_known(nodes);
     let on = |offer: usize| micros(quote.seconds_on(planned, offer));
     let twin = quote.seconds.get(place).copied().unwrap_or(planned.offer);
     PlanPart {
@@ -277,6 +294,7 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
         inputs: part.inputs.iter().map(input).collect(),
         outputs: part.outputs.iter().map(output).collect(),
         flops: [flops; 2],
+        is_open_ended,
         expected: [on(planned.offer), on(twin)],
         tolerance_ppm: (tolerance(&quote.graph, part).0 * 1e6).round() as u32,
     }

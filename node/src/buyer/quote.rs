@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
-use souk_market::{Credits, Features, Listing, Millis, Units};
+use souk_market::{AccountKey, Credits, Features, Listing, Millis, Units};
 use souk_memory::ContentId;
 use souk_roles::job::Exclusion;
 use souk_roles::market::operators as numbers;
@@ -21,6 +21,7 @@ use super::terms::{self, MICRO};
 use super::turn::Turn;
 use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
+use crate::buyer::past_times::Overheads;
 use crate::device::operators::{self, ModelOperators};
 use crate::device::{backends, kernels, stated};
 use crate::protocols::demands::{Choice, Demands};
@@ -56,6 +57,8 @@ pub struct Quote {
     pub requests: u32,
     /// What the requests of a session wait at its providers, on top of that.
     pub hop_seconds: f64,
+    /// What earlier jobs at its providers took beside what is planned.
+    pub(super) overheads: Overheads,
     /// Its place among the buyer's jobs, until it is bought.
     pub(super) turn: Arc<Turn>,
 }
@@ -146,6 +149,32 @@ impl Quote {
         nodes.map(|node| node_seconds(node, &offer)).sum()
     }
 
+    /// How many times the work that the graph states its uncertain nodes did in a job whose devices
+    /// computed for so long; none where all of it is known beforehand.
+    pub(super) fn turns_of(&self, computed: f64) -> Option<f64> {
+        if self.graph.is_certain() {
+            return None;
+        }
+        let (mut certain, mut uncertain) = (0.0, 0.0);
+        for part in &self.plan.parts {
+            let offer = offer(&self.listings[part.offer]);
+            for node in part.nodes.iter().map(|node| self.graph.node(*node)) {
+                let seconds = node_seconds(node, &offer);
+                match node.cost.certain {
+                    true => certain += seconds,
+                    false => uncertain += seconds,
+                }
+            }
+        }
+        Some(self.graph.turns() * (computed - certain).max(0.0) / uncertain)
+    }
+
+    /// Who runs its parts.
+    pub(super) fn providers(&self) -> Vec<AccountKey> {
+        let offers = self.plan.offers().into_iter();
+        offers.map(|offer| self.listings[offer].provider).collect()
+    }
+
     /// Time to send every provider the weights of its parts, all at once, by what was measured of
     /// the links before, and by what providers state where nothing was. Where a provider holds them
     /// already it takes none of that.
@@ -163,7 +192,7 @@ impl Quote {
     pub(super) fn flops_known(&self, part: &Subgraph) -> u64 {
         let planned = &self.plan.parts[part.part];
         let nodes = planned.nodes.iter().map(|node| self.graph.node(*node));
-        let known = stated::is_known(&self.graph, nodes);
+        let known = stated::is_known(nodes);
         // What was computed beforehand from the contents of an input is not in the part's graph.
         let read = |boundary: &Boundary| {
             let fact = &self.graph.value(boundary.value).fact;
@@ -263,8 +292,10 @@ pub(super) async fn over_book(
     let taken = plan.offers().into_iter().chain(seconds.iter().copied());
     let taken: Vec<usize> = taken.collect();
     turn.check(taken.iter().map(|offer| &listings[*offer]))?;
+    let providers: Vec<_> = taken.iter().map(|it| listings[*it].provider).collect();
     Ok(Quote {
         hop_seconds: terms::hops(&limits, &plan),
+        overheads: buyer.past.overheads(&providers, plan.makespan_seconds),
         graph,
         listings,
         ways,
@@ -346,6 +377,12 @@ fn within_budget(
     if escrow(&listings, &planned, limits, comfortable) <= budget {
         return Ok((listings, planned));
     }
+    let cheapest = Limits {
+        objective: Objective::Cheapest,
+        budget: None,
+        ..limits.clone()
+    };
+    let price = plan_over(graph, &listings, ways, &cheapest)?.cost;
     // The longest lease for the money is that of the one provider that asks least a second.
     let mut options = vec![(listings.clone(), planned)];
     if limits.providers_min <= 1 {
@@ -354,11 +391,11 @@ fn within_budget(
         few.retain(|listing| limits.copies > 1 || Some(listing.price) == least);
         let single = Limits {
             providers_max: 1,
-            objective: Objective::Cheapest,
-            ..limits.clone()
+            ..cheapest
         };
-        let planned = plan_over(graph, &few, ways, &single)?;
-        options.push((few, planned));
+        // It may be too small for the job.
+        let planned = plan_over(graph, &few, ways, &single).ok();
+        options.extend(planned.map(|planned| (few, planned)));
     }
     let needed = |(listings, plan): &(Vec<Listing>, Plan)| {
         escrow(listings, plan, limits, terms::shortest(lasts(plan)))
@@ -370,6 +407,7 @@ fn within_budget(
     let needed = needed(&cheapest);
     if needed > budget {
         return Err(QuoteError::Escrow {
+            cheapest: price / MICRO,
             needed: needed.0 as f64 / MICRO,
             budget: budget.0 as f64 / MICRO,
         });
@@ -427,14 +465,18 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph, needed: &ModelOperator
     Demands {
         buyer: buyer.account(),
         excluded: limits.excluded.clone(),
-        real_only: limits.real_only,
+        real_only: !buyer.takes_emulated(limits.emulated),
         price_max: limits.price_max,
         notice_min: limits.notice_min,
         spot: limits.spot,
         regions: limits.regions,
         reputation_min: limits.reputation_min,
         power_known: limits.objective == Objective::Greenest,
-        features: Features(kernels::needed(graph).0 | backends::needed(limits.backend).0),
+        features: Features(
+            kernels::needed(graph).0
+                | backends::needed(limits.backend).0
+                | backends::needed_sessions(limits.sequences).0,
+        ),
         operators: needed.operators.clone(),
         nodes: needed.nodes.clone(),
         in_parts: limits.providers_max > 1,

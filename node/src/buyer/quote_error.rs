@@ -67,10 +67,12 @@ pub enum QuoteError {
     },
     /// The budget does not hold what the shortest leases keep in escrow.
     #[error(
-        "the shortest lease that runs this job holds {needed:.6} credits until it is settled, \
-         the budget is {budget:.6}"
+        "the cheapest plan costs {cheapest:.6} credits, and the shortest lease that runs this job \
+         holds {needed:.6} until it is settled: the budget is {budget:.6}"
     )]
     Escrow {
+        /// What the cheapest plan costs, in credits.
+        cheapest: f64,
         /// What the shortest leases hold, in credits.
         needed: f64,
         /// The budget in credits.

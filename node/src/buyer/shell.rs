@@ -11,7 +11,7 @@ mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use souk_market::{JobId, Lease, LeaseId};
 use souk_memory::Tensor;
@@ -26,8 +26,10 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::job::RequestInputs;
 use super::journal::{JournalWriter, Put};
+use super::past_times::{EndedJob, PastJob};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
+use super::times::Watch;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::clock::{CoreClock, unix_ms};
 use crate::content::along::CameAlong;
@@ -96,6 +98,8 @@ pub(super) struct Shell {
     /// What people are shown of the work of each leg, until it is signed for.
     shown: BTreeMap<Leg, LeaseReport>,
     gathered: JobResult,
+    /// How long it takes.
+    watch: Watch,
     served: ServedContents,
     /// What came along with words.
     along: CameAlong<Leg>,
@@ -161,6 +165,7 @@ impl Shell {
             followed: FollowedLeases::default(),
             shown: BTreeMap::new(),
             gathered: JobResult::new(job),
+            watch: Watch::start(),
             served: ServedContents::new(buyer.tensors.clone(), buyer.account()),
             along: CameAlong::default(),
             fault: None,
@@ -192,11 +197,38 @@ impl Shell {
         self.talks.clear();
         let parting = async { while self.streams.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
-        // What was seen of the ways to providers is for the next job's plan.
+        // What was seen of the ways to providers, and what this took, is for the next job's plan.
+        self.note_times(&outcome);
         let tensors = self.buyer.tensors.clone();
         let saving = tokio::task::spawn_blocking(move || tensors.links().save(unix_ms()));
         saving.await.expect("writing what is known does not panic");
         (self.outcome_of(outcome), self.gathered)
+    }
+
+    /// Remembers what the job took, if it is one that says something of others: it was asked once,
+    /// bought once and ended well.
+    fn note_times(&self, outcome: &Outcome) {
+        let is_telling = outcome.how == souk_roles::job::End::Done && self.asked == 1;
+        let Some((model, quote)) = self.planner.bought_at_once().filter(|_| is_telling) else {
+            return;
+        };
+        let is_session = !quote.graph.states().is_empty();
+        if is_session || quote.requests > 1 {
+            return;
+        }
+        let measured = self.watch.measured(Instant::now());
+        let measured = measured.by_devices(&self.gathered.timeline);
+        let ended = EndedJob {
+            providers: quote.providers(),
+            times: PastJob {
+                upload: (measured.upload - quote.upload_seconds()).max(0.0),
+                wait: (measured.wait - quote.hop_seconds).max(0.0),
+                planned: quote.run_seconds(),
+                computed: measured.compute,
+            },
+            turns: quote.turns_of(measured.compute),
+        };
+        self.buyer.past.note(model, &ended, unix_ms());
     }
 
     fn outcome_of(&mut self, mut outcome: Outcome) -> Outcome {

@@ -27,7 +27,7 @@ pub struct Times {
 }
 
 /// What a job's events say of its times.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Watch {
     begun: Instant,
     upload: Duration,
@@ -39,13 +39,14 @@ pub struct Watch {
 }
 
 impl Times {
-    /// By a plan; nobody but a session plans to wait.
+    /// By a plan, and by what earlier jobs at its providers took beside that.
     #[must_use]
     pub fn planned(quote: &Quote) -> Times {
+        let overheads = quote.overheads;
         Times {
-            upload: quote.upload_seconds(),
-            wait: quote.hop_seconds,
-            compute: quote.run_seconds(),
+            upload: quote.upload_seconds() + overheads.upload,
+            wait: quote.hop_seconds + overheads.wait,
+            compute: quote.run_seconds() * overheads.compute,
             price: quote.price().0,
         }
     }

@@ -4,7 +4,7 @@ use souk_market::Features;
 use souk_roles::market::features;
 use souk_vocabulary::profile::Backend;
 
-use crate::folder::config::DeviceChoice;
+use crate::folder::config::{DeviceChoice, Isolation};
 
 fn feature(backend: Backend) -> Features {
     features::of(&features::BACKENDS, backend.name())
@@ -27,6 +27,36 @@ pub fn stated(devices: &DeviceChoice) -> Features {
     feature(backend)
 }
 
+/// What an ask states of sessions: a device by itself keeps states for a lease that has a process
+/// of its own. Neither several devices together nor ONNX Runtime keep any.
+#[must_use]
+pub fn sessions(devices: &DeviceChoice, isolation: Isolation) -> Features {
+    let keeps_states = match devices {
+        DeviceChoice::Group(group) => match &group[..] {
+            [one] => return sessions(one, isolation),
+            _ => false,
+        },
+        DeviceChoice::Onnxruntime { .. } => false,
+        DeviceChoice::Cpu { .. }
+        | DeviceChoice::Gpu { .. }
+        | DeviceChoice::Cuda { .. }
+        | DeviceChoice::Emulated { .. } => true,
+    };
+    match keeps_states && isolation != Isolation::None {
+        true => features::of(&features::SERVICES, "sessions"),
+        false => Features(0),
+    }
+}
+
+/// What a job of so many sequences needs: none for one that keeps no states.
+#[must_use]
+pub fn needed_sessions(sequences: u32) -> Features {
+    match sequences {
+        0 => Features(0),
+        _ => features::of(&features::SERVICES, "sessions"),
+    }
+}
+
 /// What a job needs that asks for one.
 #[must_use]
 pub fn needed(backend: Option<Backend>) -> Features {
@@ -36,6 +66,25 @@ pub fn needed(backend: Option<Backend>) -> Features {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_onnx_runtime_and_leases_without_a_process_sell_no_sessions() {
+        let cpu = DeviceChoice::Cpu { threads: 1 };
+        let runtime = DeviceChoice::Onnxruntime {
+            provider: "CPU".to_owned(),
+        };
+        let group = |devices: &[&DeviceChoice]| {
+            DeviceChoice::Group(devices.iter().copied().cloned().collect())
+        };
+        let sells = |devices: &DeviceChoice| sessions(devices, Isolation::Process) != Features(0);
+        assert!(sells(&cpu) && sells(&group(&[&cpu])));
+        assert!(sells(&DeviceChoice::emulated("nvidia-t4")));
+        assert!(!sells(&runtime) && !sells(&group(&[&cpu, &cpu])));
+        assert_eq!(sessions(&cpu, Isolation::None), Features(0));
+        let needed = needed_sessions(1);
+        assert_eq!(needed, sessions(&cpu, Isolation::Process));
+        assert_eq!(needed_sessions(0), Features(0));
+    }
 
     #[test]
     fn a_team_has_what_any_of_its_devices_goes_through() {

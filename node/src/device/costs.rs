@@ -1,16 +1,21 @@
-//! What the devices of a provider were seen to take, kept over leases and restarts.
+//! What the devices of a provider were seen to take, kept over leases and restarts until its owner
+//! has it begun anew.
 //!
 //! Each lease is run by a process of its own, which begins with what the ones before it learned and
 //! says what it learned itself. What a process says corrects estimates and nothing else: one that
 //! lies makes plans worse until others put it right.
 
+use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use souk_scheduler::learning::{CostHistory, Measurement};
+use souk_memory::ContentId;
+use souk_scheduler::learning::{CostHistory, Measurement, slowness_of};
 use souk_scheduler::planning::Slowness;
+use souk_vocabulary::history::{History, Key, Record};
 
 use crate::folder::config::{self, ConfigError, FORMAT};
 
@@ -18,20 +23,132 @@ use crate::folder::config::{self, ConfigError, FORMAT};
 const COSTS_FILE: &str = "costs.json";
 /// What a damaged one is called from then on.
 const DAMAGED_FILE: &str = "costs.damaged.json";
+/// The file by which its owner asks a provider that runs to begin anew.
+const RESET_FILE: &str = "costs.reset";
+/// Runs of which it is kept what they taught: those that an owner looks through.
+const RECENT_MAX: usize = 16;
 
 /// What the file holds.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct CostsFile {
     format: u32,
     costs: CostHistory,
+    /// The speed that the last ask stated of which device; the next one differs from it by no more
+    /// than a job may change.
+    #[serde(default)]
+    stated: Option<(String, StatedSpeed)>,
+    /// The last runs that taught something, the oldest first.
+    #[serde(default)]
+    recent: VecDeque<LearnedRun>,
+}
+
+/// The speed of a device, of its measured peak.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StatedSpeed {
+    /// The share of the peak that the fastest kind of work gets.
+    pub(crate) share: f64,
+    /// What products, convolutions and all else take longer, in hundredths.
+    pub(crate) slowness: [u16; 3],
+}
+
+/// A run that taught something of a device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LearnedRun {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The graph that was run.
+    pub graph: String,
+    /// The device, with its model.
+    pub device: String,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// How many times what was expected that is.
+    pub times: f64,
+}
+
+/// What was learned of a device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LearnedDevice {
+    /// What it is called, with its model.
+    pub device: String,
+    /// How many times as long as by its profile it takes for products, convolutions and all else.
+    pub slowness: [f64; 3],
+    /// Classes and sizes of operators that were told apart.
+    pub operators: usize,
+    /// Models whose operators do not say beforehand what they do: each is costed by its own runs,
+    /// and they change nothing else.
+    pub models: Vec<LearnedModel>,
+}
+
+/// What was learned of a model as a whole.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LearnedModel {
+    /// The content id of its graph.
+    pub graph: String,
+    /// How many runs told.
+    pub runs: u64,
+    /// The mean of the seconds that they took.
+    pub seconds: f64,
+}
+
+/// What was learned in all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LearnedCosts {
+    /// The devices.
+    pub devices: Vec<LearnedDevice>,
+    /// The last runs that taught something, the oldest first.
+    pub recent: VecDeque<LearnedRun>,
 }
 
 /// What is known of a provider's devices.
 #[derive(Debug)]
 pub(crate) struct DeviceCosts {
-    file: PathBuf,
-    known: Mutex<CostHistory>,
+    home: PathBuf,
+    known: Mutex<CostsFile>,
     unsaved: AtomicBool,
+}
+
+impl LearnedCosts {
+    /// What a provider has written into its folder; nothing where the file is damaged, which the
+    /// provider sets aside when it starts.
+    #[must_use]
+    pub fn read(home: &Path) -> LearnedCosts {
+        let file = config::read::<CostsFile>(&home.join(COSTS_FILE));
+        let known = file.ok().filter(|kept| kept.costs.is_sound());
+        known.map_or_else(LearnedCosts::default, |file| LearnedCosts {
+            devices: devices_of(&file.costs),
+            recent: file.recent,
+        })
+    }
+
+    /// Has a provider forget what it learned: one that runs within seconds, another when it starts.
+    ///
+    /// # Errors
+    /// When the folder cannot be written.
+    pub fn reset(home: &Path) -> io::Result<()> {
+        std::fs::write(home.join(RESET_FILE), b"")
+    }
+}
+
+fn devices_of(costs: &CostHistory) -> Vec<LearnedDevice> {
+    let of = |(device, history): (&String, &History)| {
+        let times = slowness_of(history);
+        let records = history.records();
+        let (models, operators): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|(key, _)| key.is_model());
+        let model = |(key, record): (&Key, &Record)| LearnedModel {
+            graph: key.class.clone(),
+            runs: record.count,
+            seconds: record.seconds.exp(),
+        };
+        LearnedDevice {
+            device: device.clone(),
+            slowness: [times.product, times.convolution, times.other],
+            operators: operators.len(),
+            models: models.into_iter().map(model).collect(),
+        }
+    };
+    costs.devices().map(of).collect()
 }
 
 impl DeviceCosts {
@@ -39,36 +156,80 @@ impl DeviceCosts {
     pub(crate) fn open(home: &Path) -> Arc<DeviceCosts> {
         let file = home.join(COSTS_FILE);
         let known = match config::read::<CostsFile>(&file) {
-            Ok(kept) if kept.costs.is_sound() => kept.costs,
-            Err(ConfigError::Missing { .. }) => CostHistory::default(),
+            Ok(kept) if kept.costs.is_sound() => kept,
+            Err(ConfigError::Missing { .. }) => CostsFile::default(),
             Ok(_) => set_aside(&file, "it contradicts itself"),
             Err(error) => set_aside(&file, &error.to_string()),
         };
-        Arc::new(DeviceCosts {
-            file,
+        let costs = DeviceCosts {
+            home: home.to_owned(),
             known: Mutex::new(known),
             unsaved: AtomicBool::new(false),
-        })
+        };
+        costs.begin_anew_if_asked();
+        Arc::new(costs)
     }
 
     /// What is known now.
     pub(crate) fn costs(&self) -> CostHistory {
-        self.known().clone()
+        self.known().costs.clone()
     }
 
     /// How many times as long as by its profile a device takes for kinds of work.
     pub(crate) fn slowness(&self, label: &str, model: &str) -> Slowness {
-        self.known().slowness(label, model)
+        self.known().costs.slowness(label, model)
     }
 
-    /// Takes in what a run told.
-    pub(crate) fn learn(&self, learned: &[Measurement]) {
+    /// The speed that the last ask stated, of this run of the provider or one before it.
+    pub(crate) fn stated(&self, device: &str) -> Option<StatedSpeed> {
+        let known = self.known();
+        let stated = known.stated.as_ref().filter(|(of, _)| of == device);
+        stated.map(|(_, speed)| *speed)
+    }
+
+    /// An ask states this speed of a device now.
+    pub(crate) fn state(&self, device: &str, speed: StatedSpeed) {
+        self.known().stated = Some((device.to_owned(), speed));
+        self.unsaved.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes in what a run of a graph told.
+    pub(crate) fn learn(&self, learned: &[Measurement], graph: &ContentId, at_ms: u64) {
         if learned.is_empty() {
             return;
         }
         let mut known = self.known();
-        learned.iter().for_each(|learned| known.learn(learned));
+        for learned in learned {
+            known.costs.learn(learned);
+            let parts = learned.measured.parts.iter();
+            let expected: f64 = parts.map(|part| part.modelled * part.prior).sum();
+            if known.recent.len() >= RECENT_MAX {
+                known.recent.pop_front();
+            }
+            known.recent.push_back(LearnedRun {
+                at_ms,
+                graph: graph.to_string(),
+                device: learned.device.clone(),
+                seconds: learned.measured.seconds,
+                times: learned.measured.seconds / expected.max(f64::MIN_POSITIVE),
+            });
+        }
         self.unsaved.store(true, Ordering::Relaxed);
+    }
+
+    /// Forgets all of it where its owner asked for that; says whether.
+    pub(crate) fn begin_anew_if_asked(&self) -> bool {
+        let asked = self.home.join(RESET_FILE);
+        if !asked.exists() {
+            return false;
+        }
+        *self.known() = CostsFile::default();
+        self.unsaved.store(true, Ordering::Relaxed);
+        self.save();
+        if let Err(error) = std::fs::remove_file(&asked) {
+            tracing::warn!(%error, ?asked, "what the devices take is forgotten again later");
+        }
+        true
     }
 
     /// Writes the file if there is news; called where a disk may be waited for.
@@ -78,14 +239,14 @@ impl DeviceCosts {
         }
         let file = CostsFile {
             format: FORMAT,
-            costs: self.costs(),
+            ..self.known().clone()
         };
-        if let Err(error) = config::write(&self.file, &file) {
+        if let Err(error) = config::write(&self.home.join(COSTS_FILE), &file) {
             tracing::warn!(%error, "what the devices take is not kept");
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, CostHistory> {
+    fn known(&self) -> MutexGuard<'_, CostsFile> {
         // What is learned is whole or not there when anything can panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +259,7 @@ impl Drop for DeviceCosts {
 }
 
 /// A file that says nothing of use gets another name, so that whoever wants to can look at it.
-fn set_aside(file: &Path, why: &str) -> CostHistory {
+fn set_aside(file: &Path, why: &str) -> CostsFile {
     let aside = file.with_file_name(DAMAGED_FILE);
     let kept = std::fs::rename(file, &aside).is_ok();
     tracing::warn!(
@@ -108,13 +269,13 @@ fn set_aside(file: &Path, why: &str) -> CostHistory {
         kept,
         "what the devices take is learned anew"
     );
-    CostHistory::default()
+    CostsFile::default()
 }
 
 #[cfg(test)]
 mod tests {
     use souk_onnx::work::Work;
-    use souk_vocabulary::history::{JointMeasurement, Key, Part};
+    use souk_vocabulary::history::{JointMeasurement, Part};
 
     use super::*;
 
@@ -144,12 +305,50 @@ mod tests {
         }
     }
 
+    const GRAPH: ContentId = ContentId::from_bytes([7; 32]);
+
+    #[test]
+    fn who_asks_for_it_has_all_of_it_forgotten_at_work_or_at_the_next_start() {
+        let home = tempfile::tempdir().unwrap();
+        let seen = DeviceCosts::open(home.path());
+        let stated = StatedSpeed {
+            share: 0.5,
+            slowness: [0, 10, 0],
+        };
+        let teach = || {
+            seen.learn(&[learned("one")], &GRAPH, 5);
+            seen.state("one", stated);
+            seen.save();
+        };
+        teach();
+        let shown = LearnedCosts::read(home.path());
+        assert_eq!(shown.devices[0].device, "one");
+        assert_eq!(shown.devices[0].slowness[1], 5.0);
+        assert_eq!((shown.recent[0].at_ms, shown.recent[0].times), (5, 5.0));
+        assert!(!seen.begin_anew_if_asked(), "nobody asked");
+        LearnedCosts::reset(home.path()).unwrap();
+        assert!(seen.begin_anew_if_asked());
+        assert_eq!(
+            (seen.costs(), seen.stated("one")),
+            (CostHistory::default(), None)
+        );
+        assert_eq!(LearnedCosts::read(home.path()), LearnedCosts::default());
+        teach();
+        LearnedCosts::reset(home.path()).unwrap();
+        let next = DeviceCosts::open(home.path());
+        assert_eq!(
+            (next.costs(), next.stated("one")),
+            (CostHistory::default(), None)
+        );
+        assert!(!next.begin_anew_if_asked(), "once");
+    }
+
     #[test]
     fn what_was_learned_is_there_after_a_restart() {
         let home = tempfile::tempdir().unwrap();
         let seen = DeviceCosts::open(home.path());
         assert_eq!(seen.costs(), CostHistory::default());
-        seen.learn(&[learned("one"), learned("two")]);
+        seen.learn(&[learned("one"), learned("two")], &GRAPH, 5);
         let known = seen.costs();
         assert!(known.of("one").is_some() && known.of("three").is_none());
         drop(seen);
@@ -160,7 +359,7 @@ mod tests {
     fn a_damaged_file_is_set_aside() {
         let home = tempfile::tempdir().unwrap();
         let seen = DeviceCosts::open(home.path());
-        seen.learn(&[learned("one")]);
+        seen.learn(&[learned("one")], &GRAPH, 5);
         drop(seen);
         let file = home.path().join(COSTS_FILE);
         let right = std::fs::read_to_string(&file).unwrap();

@@ -79,12 +79,9 @@ fn slowness(stated: &souk_market::Slowness) -> Slowness {
     }
 }
 
-/// Whether all that these nodes make has extents that are known before it is computed.
-pub fn is_known<'g>(graph: &Graph, mut nodes: impl Iterator<Item = &'g Node>) -> bool {
-    nodes.all(|node| {
-        let mut made = node.outputs.iter().flatten();
-        made.all(|id| graph.value(*id).dims().is_some())
-    })
+/// Whether it is known before they are run what these nodes do.
+pub fn is_known<'g>(mut nodes: impl Iterator<Item = &'g Node>) -> bool {
+    nodes.all(|node| node.cost.certain)
 }
 
 /// Device time of one run of a model with inputs of these shapes, by what an ask states; none where
@@ -96,7 +93,7 @@ pub fn expected(stated: &Resources, model: Bytes, inputs: &[Shape]) -> Option<Du
         bindings = bindings.input(name, *dtype, dims);
     }
     let graph = Graph::import(model, &bindings).ok()?;
-    if !is_known(&graph, graph.nodes().iter()) {
+    if !is_known(graph.nodes().iter()) {
         return None;
     }
     let offer = offer(stated, Price(0));

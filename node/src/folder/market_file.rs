@@ -23,6 +23,10 @@ pub struct MarketFile {
     pub format: u32,
     /// How the market began; its hash is the market's id.
     pub genesis: Genesis,
+    /// Whether it is a testnet, where buyers take emulated devices unless they refuse them. In any
+    /// other market they must ask for them.
+    #[serde(default)]
+    pub testnet: bool,
     /// Validators that were met since.
     #[serde(skip)]
     known: Vec<Contact>,
@@ -43,6 +47,7 @@ impl MarketFile {
         MarketFile {
             format: MARKET_FORMAT,
             genesis,
+            testnet: false,
             known: Vec::new(),
         }
     }

@@ -209,6 +209,11 @@ pub(super) async fn keep(provider: &Arc<Provider>) {
     loop {
         let told = provider.clone();
         let looked = tokio::task::spawn_blocking(move || {
+            if told.seen.begin_anew_if_asked() {
+                told.pace.begin_anew();
+                tracing::info!("what the devices take is learned anew, as its owner asked");
+            }
+            told.seen.save();
             let figures = told.live.look(unix_ms());
             config::write(&told.home.join(LIVE_FILE), &figures)
         });

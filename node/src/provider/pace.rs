@@ -3,8 +3,9 @@
 //!
 //! A device is measured on large products and long copies, and jobs are neither; the machine may
 //! have other work as well. What a kind of work takes is learned from each run's operators; what
-//! jobs took beyond that is looked at as well, and the worst of the last few is advertised. So a
-//! receipt that says less than was advertised says something, and an honest provider's seldom does.
+//! jobs took beyond that is looked at as well, and what most of the last few got is advertised. So
+//! a receipt that says less than was advertised says something, and an honest provider's seldom
+//! does. One job moves what is advertised by no more than a bounded step, whatever it took.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,12 +16,19 @@ use souk_scheduler::planning::{Objective, Slowness as Times};
 use souk_vocabulary::profile::Profile;
 
 use super::Provider;
+use crate::device::costs::StatedSpeed;
 
 /// Jobs that are looked back on. One bad one is forgotten after as many good ones.
 const JOBS_MAX: usize = 8;
 
 /// The least share that is advertised; a device slower than that is not for sale in earnest.
 const SHARE_MIN: f64 = 0.01;
+
+/// Of the last jobs, one in so many may have got less than what is advertised: it was held up.
+const OUTLIERS: usize = 4;
+
+/// How many times longer or shorter one job can make what is advertised of any kind of work.
+const STEP_MAX: f64 = 1.5;
 
 /// Shares are told in hundredths, and what is this much off is told anew.
 const CHANGE: f64 = 0.1;
@@ -40,7 +48,13 @@ struct PaceState {
     measured: Option<f64>,
     /// What jobs got of what their kinds of work were known to.
     recent: VecDeque<f64>,
+    /// The share that the device was measured to get at first.
+    first: f64,
     advertised: Speed,
+    /// Whether a job has ended since that is advertised.
+    has_news: bool,
+    /// Whether what is advertised is to be forgotten.
+    is_anew: bool,
     /// Whether an ask of this run says so.
     is_placed: bool,
 }
@@ -63,10 +77,13 @@ impl Pace {
             inner: Mutex::new(PaceState {
                 measured: Some(measured),
                 recent: VecDeque::new(),
+                first: measured,
                 advertised: Speed {
                     share: measured,
                     slowness,
                 },
+                has_news: false,
+                is_anew: false,
                 is_placed: false,
             }),
             one: None,
@@ -87,10 +104,37 @@ impl Pace {
         }
     }
 
+    /// Begins with what an ask of an earlier run stated, if there was one.
+    pub(super) fn begin_with(mut self, stated: Option<StatedSpeed>) -> Pace {
+        if let Some(stated) = stated {
+            let inner = self.inner.get_mut();
+            let inner = inner.unwrap_or_else(PoisonError::into_inner);
+            inner.advertised = Speed {
+                share: stated.share.clamp(SHARE_MIN, 1.0),
+                slowness: Slowness(stated.slowness),
+            };
+        }
+        self
+    }
+
+    /// Forgets what jobs got: the device is again what it was measured to be.
+    pub(super) fn begin_anew(&self) {
+        let mut inner = self.inner();
+        inner.recent.clear();
+        inner.measured = Some(inner.first);
+        inner.is_anew = true;
+    }
+
+    /// A job has ended, and may have told something.
+    pub(super) fn on_job(&self) {
+        self.inner().has_news = true;
+    }
+
     /// Looks at a job that was expected to take so long by the peak and what its kinds of work are
     /// known to take, and took so long.
     pub(super) fn note(&self, expected: Duration, took: Duration) {
         let mut inner = self.inner();
+        inner.has_news = true;
         let got = expected.as_secs_f64() / took.as_secs_f64().max(1e-9);
         if inner.recent.len() == JOBS_MAX {
             inner.recent.pop_front();
@@ -126,6 +170,10 @@ impl Pace {
     /// ask before it may have been bought at that moment.
     pub(super) fn advertise(&self, speed: Speed) {
         let mut inner = self.inner();
+        if inner.advertised != speed {
+            inner.has_news = false;
+        }
+        inner.is_anew = false;
         (inner.advertised, inner.is_placed) = (speed, true);
     }
 
@@ -147,12 +195,29 @@ impl Pace {
 }
 
 impl PaceState {
-    /// Each kind of work takes as long as it is known to, and longer by what the worst job of late
-    /// took beyond that, or what was measured at first while that may say more.
+    /// Each kind of work takes as long as it is known to, and longer by what most jobs of late took
+    /// beyond that, or what was measured at first while that may say more; but no more than a step
+    /// from what is advertised, and that only after another job.
     fn due(&self, known: Times) -> Speed {
-        let least = self.recent.iter().copied().fold(1.0, f64::min);
+        if self.is_anew {
+            return Speed {
+                share: self.first,
+                slowness: Slowness::default(),
+            };
+        }
+        if !self.has_news {
+            return self.advertised;
+        }
+        let mut recent: Vec<f64> = self.recent.iter().copied().collect();
+        recent.sort_by(f64::total_cmp);
+        let least = recent.get(recent.len() / OUTLIERS).copied().unwrap_or(1.0);
         let first = self.measured.unwrap_or(1.0);
-        let times = of_each(known).map(|known| (known.max(1.0) / least).max(1.0 / first));
+        let known = of_each(known);
+        let times: [f64; 3] = std::array::from_fn(|place| {
+            let due = (known[place].max(1.0) / least).max(1.0 / first);
+            let now = self.advertised.times(Work::ALL[place]);
+            due.clamp(now / STEP_MAX, now * STEP_MAX).max(1.0)
+        });
         let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
         let share = ((100.0 / fastest).floor() / 100.0).max(SHARE_MIN);
         let beyond = times.map(|times| (times * share - 1.0).max(0.0) * 100.0);
@@ -176,6 +241,14 @@ impl Speed {
     /// How many times as long as by the peak a kind of work takes.
     fn times(&self, work: Work) -> f64 {
         (1.0 + f64::from(self.slowness.of(work)) / 100.0) / self.share
+    }
+
+    /// As it is kept over restarts.
+    pub(super) fn stated(&self) -> StatedSpeed {
+        StatedSpeed {
+            share: self.share,
+            slowness: self.slowness.0,
+        }
     }
 
     /// A device of this peak: every time that is planned with it is longer.
@@ -252,6 +325,53 @@ mod tests {
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
+    }
+
+    /// What is advertised after ten more jobs that get what their kinds of work are known to.
+    fn settled(pace: &Pace, known: Times) -> Speed {
+        for _ in 0..10 {
+            pace.on_job();
+            pace.advertise(pace.due(known));
+        }
+        pace.advertised()
+    }
+
+    #[test]
+    fn a_job_moves_what_is_advertised_by_a_step_and_ten_good_ones_undo_what_three_did() {
+        let pace = Pace::new(1.0);
+        let before = pace.advertised();
+        let spoilt = Times {
+            other: 1e5,
+            ..NOTHING
+        };
+        for job in 1..=3 {
+            pace.note(ms(1), ms(100_000));
+            for _ in 0..5 {
+                // However often the market is looked at before the next job.
+                pace.advertise(pace.due(spoilt));
+            }
+            let times = Work::ALL.map(|work| pace.advertised().times(work));
+            let most = STEP_MAX.powi(job) * 1.02;
+            assert!(times.iter().all(|times| *times <= most), "{job}: {times:?}");
+        }
+        assert!(pace.has_changed(NOTHING) || pace.advertised() != before);
+        for _ in 0..10 {
+            pace.note(ms(100), ms(100));
+            pace.advertise(pace.due(NOTHING));
+        }
+        assert_eq!(pace.advertised(), before);
+    }
+
+    #[test]
+    fn a_restart_begins_where_the_last_ask_was_and_a_reset_where_it_was_measured() {
+        let stated = StatedSpeed {
+            share: 0.5,
+            slowness: [0, 50, 0],
+        };
+        let pace = Pace::new(0.8).begin_with(Some(stated));
+        assert_eq!(pace.due(NOTHING).stated(), stated);
+        pace.begin_anew();
+        assert_eq!(pace.due(NOTHING), Pace::new(0.8).advertised());
     }
 
     #[test]
@@ -359,9 +479,10 @@ mod tests {
         let before = kinds.map(|kind| quoted(&peak, kind));
         let home = tempfile::tempdir().unwrap();
         let seen = DeviceCosts::open(home.path());
-        seen.learn(&runs("Conv", 3.0));
-        seen.learn(&runs("MatMul", 1.0));
-        let due = Pace::new(1.0).due(seen.slowness("p", "a model")).of(&peak);
+        let graph = souk_memory::ContentId::of(b"a graph");
+        seen.learn(&runs("Conv", 3.0), &graph, 5);
+        seen.learn(&runs("MatMul", 1.0), &graph, 5);
+        let due = settled(&Pace::new(1.0), seen.slowness("p", "a model")).of(&peak);
         let after = kinds.map(|kind| quoted(&due, kind));
         assert!(
             (after[0] / before[0] - 3.0).abs() < 0.05,

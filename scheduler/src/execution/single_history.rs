@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use souk_memory::Store;
+use souk_memory::{ContentId, Store};
+use souk_onnx::work::Work;
+use souk_vocabulary::history::Key;
 use souk_vocabulary::processor::{Outcome, Processor};
 
 use super::group::{self, GroupDevice, group_problem, offers};
@@ -30,6 +32,8 @@ pub(in crate::execution) struct Forecast {
     graph: Arc<Graph>,
     known: OperatorEstimates,
     works: Vec<OperatorShare>,
+    /// Whether its operators say beforehand what they do; else it is a work of its own.
+    is_certain: bool,
     /// None where the device does not say.
     pub expected: Option<Duration>,
     /// Joules; none where neither its history nor its profile says.
@@ -56,8 +60,8 @@ impl SingleHistory {
         lock(&self.costs).costs()
     }
 
-    /// What a task should take by what is known now; nothing of a model that does not say what it
-    /// does before it is run.
+    /// What a task should take by what is known now: by its operators, or by runs of the very model
+    /// where these do not say beforehand what they do.
     pub fn forecast(&self, store: &Store, task: &Task) -> Option<Arc<Forecast>> {
         let key = key(task);
         let held = lock(&self.recent);
@@ -66,11 +70,11 @@ impl SingleHistory {
         drop(held);
         let graph = match before {
             Some(None) => return None,
-            Some(Some(before)) if before.known.is_fresh(&lock(&self.costs)) => return Some(before),
+            Some(Some(before)) if before.is_fresh(&lock(&self.costs)) => return Some(before),
             Some(Some(before)) => Some(before.graph.clone()),
             None => read(store, task).map(Arc::new),
         };
-        let forecast = graph.map(|graph| Arc::new(self.of_graph(graph)));
+        let forecast = graph.map(|graph| Arc::new(self.of_graph(graph, task.model)));
         let mut recent = lock(&self.recent);
         recent.retain(|(held, _)| *held != key);
         if recent.len() == PLANS_MAX {
@@ -81,19 +85,28 @@ impl SingleHistory {
         forecast
     }
 
-    fn of_graph(&self, graph: Arc<Graph>) -> Forecast {
+    fn of_graph(&self, graph: Arc<Graph>, model: ContentId) -> Forecast {
         let offers = offers::offers(&self.members, &graph);
         let speeds = Speeds::new(KINDS, 1);
         let standing = vec![Standing::Alone];
         let histories = lock(&self.costs);
         let known = OperatorEstimates::new(&graph, (&offers, standing), &histories, &speeds);
         let watts = group_problem::watts(&self.members, &known, &histories);
-        drop(histories);
         let nodes: Vec<NodeId> = (0..graph.nodes().len()).map(NodeId).collect();
+        let is_certain = known.is_certain(&nodes);
+        let works = match is_certain {
+            true => known.shares(&nodes),
+            false => vec![known.whole(Key::of_model(&model.to_string(), &work_of(&graph)))],
+        };
+        let seen = works.first().filter(|_| !is_certain);
+        let seen = seen.and_then(|whole| whole.foretold(0, &histories));
+        drop(histories);
+        let seconds = seen.unwrap_or_else(|| known.sum(0, &nodes));
         Forecast {
-            joules: group_problem::joules([(0, known.sum(0, &nodes))].into_iter(), &watts),
-            expected: Duration::try_from_secs_f64(known.sum(0, &nodes)).ok(),
-            works: known.shares(&nodes),
+            joules: group_problem::joules([(0, seconds)].into_iter(), &watts),
+            expected: Duration::try_from_secs_f64(seconds).ok(),
+            works,
+            is_certain,
             known,
             graph,
         }
@@ -104,6 +117,25 @@ impl SingleHistory {
         let measured = measured(&forecast.works, 0, outcome.busy, outcome.energy)?;
         Some(lock(&self.costs).learn(0, measured, 0.0))
     }
+}
+
+impl Forecast {
+    /// Whether what is known now would still foretell it.
+    fn is_fresh(&self, histories: &DeviceHistories) -> bool {
+        self.is_certain && self.known.is_fresh(histories)
+    }
+}
+
+/// What the nodes of a graph say that they do.
+fn work_of(graph: &Graph) -> Work {
+    let each = graph.nodes().iter().map(|node| Work {
+        operations: node.cost.flops,
+        bytes_read: node.cost.bytes_read,
+        bytes_written: node.cost.bytes_written,
+        launches: 1,
+        dtype: None,
+    });
+    each.sum()
 }
 
 /// The graph of a task's model for its inputs; none if it cannot be told before it runs.

@@ -9,7 +9,7 @@ use souk_onnx::schema::OperatorSchema;
 use souk_onnx::work::Work;
 use souk_onnx::{NodeProto, routing};
 
-use super::shape::{Fact, node_work};
+use super::shape::{Fact, InnerWork, node_work};
 use super::{Node, Value};
 
 /// Work and traffic of one node, for one run.
@@ -29,13 +29,15 @@ pub struct Cost {
     pub weight_bytes: u64,
     /// What of this is its bodies', as often as they run.
     pub bodies: Work,
-    /// Whether every extent was known; otherwise the counts are lower bounds.
+    /// Whether every extent was known, and how often each body runs; otherwise the counts say
+    /// little of what a run does.
     pub certain: bool,
 }
 
 impl Cost {
     /// Cost of `node`, whose ids refer to `values`, and of its bodies.
-    pub(crate) fn of(node: &Node, values: &[Value], bodies: Work) -> Self {
+    pub(crate) fn of(node: &Node, values: &[Value], inner: InnerWork) -> Self {
+        let bodies = inner.work;
         let inputs: Vec<Option<&Fact>> = node
             .inputs
             .iter()
@@ -73,8 +75,32 @@ impl Cost {
             bytes_written: bytes_written.saturating_add(bodies.bytes_written),
             bodies,
             weight_bytes: weights.map(|weight| weight.byte_length).sum(),
-            certain: outputs.iter().all(known) && inputs.iter().flatten().all(known),
+            certain: inner.is_known
+                && outputs.iter().all(known)
+                && inputs.iter().flatten().all(known),
         }
+    }
+
+    /// So many times the work.
+    pub(super) fn times(mut self, times: f64) -> Self {
+        let of = |amount: u64| (amount as f64 * times).round() as u64;
+        self.flops = of(self.flops);
+        self.bytes_read = of(self.bytes_read);
+        self.bytes_written = of(self.bytes_written);
+        self.bodies = Work {
+            operations: of(self.bodies.operations),
+            bytes_read: of(self.bodies.bytes_read),
+            bytes_written: of(self.bodies.bytes_written),
+            launches: of(self.bodies.launches),
+            dtype: self.bodies.dtype,
+        };
+        self
+    }
+
+    /// Operators that are launched: its own, and those of its bodies as often as they run.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        self.bodies.launches.saturating_add(1)
     }
 
     /// Bytes moved to and from memory.

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use souk_onnx::expansion::{Meanings, expand};
-use souk_onnx::work::Work;
 use souk_onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
 
 use super::bind::{Binder, describe};
 use super::cost::Cost;
 use super::external::{Files, weight};
 use super::order::topological;
-use super::shape::{Fact, Scope, bodies_work, constant_fact, infer};
+use super::shape::{Fact, InnerWork, Scope, bodies_work, constant_fact, infer};
 use super::{
     Bindings, Constant, Graph, ImportError, Node, NodeId, Source, Value, ValueId, fold, inline,
 };
@@ -101,7 +100,7 @@ struct Draft {
     outputs: Vec<ValueId>,
     found_nodes: usize,
     /// Work of each node's bodies, as far as the nodes are inferred.
-    bodies: Vec<Work>,
+    bodies: Vec<InnerWork>,
 }
 
 impl Draft {
@@ -443,6 +442,7 @@ impl Draft {
             functions: Vec::new(),
             dropped_nodes: self.found_nodes.saturating_sub(nodes.len()),
             open: BTreeMap::new(),
+            turns: 1.0,
             nodes,
             values,
             inputs: self.inputs.iter().map(|id| numbers[id.0]).collect(),

@@ -39,6 +39,14 @@ pub(crate) struct OperatorShare {
     prior: Arc<[f64]>,
 }
 
+impl OperatorShare {
+    /// Seconds of it on a device by what the device's history says of its very key.
+    pub fn foretold(&self, device: usize, histories: &DeviceHistories) -> Option<f64> {
+        let history = histories.of(device, Standing::Alone);
+        history.foretold(&self.key, self.modelled[device])
+    }
+}
+
 /// What a device's time for these operators says.
 pub(crate) fn measured(
     shares: &[OperatorShare],
@@ -83,6 +91,8 @@ pub(crate) struct OperatorEstimates {
     pub alone: Vec<Vec<f64>>,
     /// How each device takes part.
     pub standing: Vec<Standing>,
+    /// Whether it is known beforehand what each node does.
+    certain: Vec<bool>,
     /// The part of each device's time that it was seen to take by itself.
     pub seen_alone: Vec<f64>,
     seen: AtomicU64,
@@ -143,6 +153,7 @@ impl OperatorEstimates {
             alone: rows(|entry, device| entry.alone[device]),
             seen_alone: seen_alone(&alike, &standing, histories),
             standing,
+            certain: graph.nodes().iter().map(|node| node.cost.certain).collect(),
             alike,
             of_node,
             stated,
@@ -184,8 +195,33 @@ impl OperatorEstimates {
         }
     }
 
-    /// Some nodes as history tells them apart.
+    /// Whether it is known beforehand what some nodes do.
+    pub fn is_certain(&self, nodes: &[NodeId]) -> bool {
+        nodes.iter().all(|node| self.certain[node.0])
+    }
+
+    /// All of the nodes, as one work that has a key of its own.
+    pub fn whole(&self, key: Key) -> OperatorShare {
+        let sums = |rows: &[Vec<f64>]| rows.iter().map(|row| row.iter().sum()).collect();
+        let stated: Vec<f64> = sums(&self.stated);
+        let expected: Vec<f64> = sums(&self.alone);
+        let factors = expected.iter().zip(&stated);
+        OperatorShare {
+            key,
+            count: 1,
+            prior: factors
+                .map(|(expected, stated)| expected / stated)
+                .collect(),
+            modelled: stated,
+        }
+    }
+
+    /// Some nodes as history tells them apart. Where one of them does not say beforehand what it
+    /// does, the time of all says nothing of any.
     pub fn shares(&self, nodes: &[NodeId]) -> Vec<OperatorShare> {
+        if !self.is_certain(nodes) {
+            return Vec::new();
+        }
         let mut shares: BTreeMap<usize, OperatorShare> = BTreeMap::new();
         for node in nodes {
             let Some(index) = self.of_node[node.0] else {
@@ -218,6 +254,9 @@ impl OperatorEstimates {
         let Some(index) = nodes.first().and_then(|node| self.of_node[node.0]) else {
             return Vec::new();
         };
+        if !self.is_certain(nodes) {
+            return Vec::new();
+        }
         let entry = &self.alike[index];
         let Some((_, work)) = key(graph, graph.node(nodes[0])) else {
             return Vec::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use souk_onnx::NodeProto;
-use souk_vocabulary::history::{History, JointMeasurement};
+use souk_vocabulary::history::{History, JointMeasurement, KNOWN};
 
 use super::speeds::kind;
 use crate::graph::cost::{OperatorClass, class_of};
@@ -14,6 +14,8 @@ use crate::planning::Slowness;
 const NAME_BYTES_MAX: usize = 1024;
 /// Devices whose history is kept.
 const DEVICES_MAX: usize = 256;
+/// How many times as slow or quick as the usual of its kind an operator counts at most.
+const OFF_MAX: f64 = 4.0;
 
 /// A class of each kind of work.
 const KINDS: [OperatorClass; 3] = [
@@ -67,9 +69,8 @@ impl CostHistory {
         history.learn_joint(&learned.measured);
     }
 
-    /// The devices and their histories.
-    #[cfg(test)]
-    pub(crate) fn devices(&self) -> impl Iterator<Item = (&String, &History)> {
+    /// The devices by what they are called, and their histories.
+    pub fn devices(&self) -> impl Iterator<Item = (&String, &History)> {
         self.devices.iter()
     }
 
@@ -83,33 +84,147 @@ impl CostHistory {
     /// of this model; where nothing is known of it, or of a kind, as long.
     #[must_use]
     pub fn slowness(&self, label: &str, model: &str) -> Slowness {
-        let mut slowness = Slowness::default();
-        let Some(history) = self.of(&called(label, model)) else {
-            return slowness;
-        };
-        // What takes long says more of its kind than what is over at once.
-        let (mut took, mut modelled) = ([0.0; 3], [0.0; 3]);
-        for (key, record) in history.records() {
-            let operator = NodeProto {
-                op_type: Some(key.operator.clone()),
+        let history = self.of(&called(label, model));
+        history.map_or_else(Slowness::default, slowness_of)
+    }
+}
+
+/// How many times as long as by its profile a device of this history takes for each kind of work.
+#[must_use]
+pub fn slowness_of(history: &History) -> Slowness {
+    let mut slowness = Slowness::default();
+    for class in KINDS {
+        let of_kind = |operator: &str| {
+            let proto = NodeProto {
+                op_type: Some(operator.to_owned()),
                 ..NodeProto::default()
             };
-            let of = usize::from(kind(class_of(&operator)));
-            took[of] += record.weight * record.seconds.exp();
-            modelled[of] += record.weight * (record.seconds - record.mean).exp();
+            kind(class_of(&proto)) == kind(class)
+        };
+        if let Some(times) = times_of(history, of_kind) {
+            slowness = slowness.with(class, times);
         }
-        for class in KINDS {
-            let of = usize::from(kind(class));
-            let ratio = took[of] / modelled[of];
-            if ratio.is_finite() && ratio > 0.0 {
-                slowness = slowness.with(class, ratio);
-            }
-        }
-        slowness
     }
+    slowness
+}
+
+/// How many times as long as by its profile a device takes for some operators; none where none was
+/// seen.
+///
+/// An operator's ratio is the median of its classes and sizes, and one that is far from what the
+/// others agree on counts as at [`OFF_MAX`]: a few runs that take a thousand times as long as
+/// anything like them say little of the rest. Operators weigh by what they take by the profile,
+/// which no run makes longer, and none for more than all others together.
+fn times_of(history: &History, is_of: impl Fn(&str) -> bool) -> Option<f64> {
+    let mut operators: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for (key, record) in history.records() {
+        if !key.is_model() && is_of(&key.operator) {
+            let weight = record.weight.min(KNOWN) * (record.seconds - record.mean).exp();
+            let ratios = operators.entry(&key.operator).or_default();
+            ratios.push((record.mean, weight));
+        }
+    }
+    let each = operators.into_values().filter_map(|ratios| {
+        let weight: f64 = ratios.iter().map(|(_, weight)| weight).sum();
+        Some((median(ratios)?, weight)).filter(|_| weight.is_finite())
+    });
+    let each: Vec<(f64, f64)> = each.collect();
+    let usual = median(each.iter().map(|(ratio, _)| (*ratio, 1.0)).collect())?;
+    let all: f64 = each.iter().map(|(_, weight)| weight).sum();
+    let (mut took, mut stated) = (0.0, 0.0);
+    for (ratio, weight) in each {
+        let others = all - weight;
+        let weight = if others > 0.0 {
+            weight.min(others)
+        } else {
+            weight
+        };
+        let ratio = ratio.clamp(usual - OFF_MAX.ln(), usual + OFF_MAX.ln());
+        took += weight * ratio.exp();
+        stated += weight;
+    }
+    Some(took / stated).filter(|times| times.is_finite() && *times > 0.0)
+}
+
+/// The least of some figures that has half of the weight at or below it.
+fn median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
+    weighed.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let all: f64 = weighed.iter().map(|(_, weight)| weight).sum();
+    let mut below = 0.0;
+    let found = weighed.iter().find(|(_, weight)| {
+        below += weight;
+        below * 2.0 >= all
+    });
+    found.map(|(figure, _)| *figure)
 }
 
 /// What a device is called with its model.
 pub(crate) fn called(label: &str, model: &str) -> String {
     format!("{label}: {model}")
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_memory::DType;
+    use souk_onnx::work::Work;
+    use souk_vocabulary::history::{Key, Part};
+
+    use super::*;
+
+    /// A run of one operator that the profile puts at a millisecond.
+    fn run(operator: &str, times: f64) -> Measurement {
+        let work = Work {
+            operations: 1 << 20,
+            bytes_read: 1 << 12,
+            bytes_written: 1 << 12,
+            launches: 1,
+            dtype: Some(DType::F32),
+        };
+        let modelled = 0.001;
+        let part = Part {
+            key: Key::of(operator, "", &work),
+            count: 1,
+            modelled,
+            prior: 1.0,
+        };
+        Measurement {
+            device: called("p", "a model"),
+            measured: JointMeasurement {
+                parts: vec![part],
+                seconds: modelled * times,
+                joules: None,
+            },
+        }
+    }
+
+    fn after(runs: &[(&str, f64)]) -> f64 {
+        let mut costs = CostHistory::default();
+        for (operator, times) in runs {
+            (0..5).for_each(|_| costs.learn(&run(operator, *times)));
+        }
+        costs.slowness("p", "a model").other
+    }
+
+    #[test]
+    fn an_operator_far_from_the_others_of_its_kind_is_an_outlier() {
+        let usual = [("Relu", 2.0), ("Softmax", 2.5), ("Add", 1.8)];
+        let before = after(&usual);
+        assert!((1.8..2.5).contains(&before), "{before}");
+        let far = [&usual[..], &[("StringSplit", 100_000.0)]].concat();
+        let spoilt = after(&far) / before;
+        assert!(spoilt < OFF_MAX, "{spoilt}");
+        let quick = [&usual[..], &[("StringSplit", 1e-5)]].concat();
+        assert!(before / after(&quick) < OFF_MAX);
+    }
+
+    #[test]
+    fn a_whole_model_says_nothing_of_a_kind() {
+        let mut costs = CostHistory::default();
+        costs.learn(&run("Relu", 2.0));
+        let before = costs.slowness("p", "a model");
+        let mut of_model = run("Relu", 1e5);
+        of_model.measured.parts[0].key = Key::of_model("abc", &Work::default());
+        (0..9).for_each(|_| costs.learn(&of_model));
+        assert_eq!(costs.slowness("p", "a model"), before);
+    }
 }

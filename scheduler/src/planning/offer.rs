@@ -201,5 +201,6 @@ pub fn cost_seconds(cost: &Cost, offer: &Offer) -> f64 {
         None => 0.0,
     };
     let memory = cost.bytes() as f64 / offer.bytes_per_second;
-    (offer.launch_seconds + arithmetic.max(memory)) * offer.slowness.of(cost.class)
+    let launches = offer.launch_seconds * cost.launches() as f64;
+    (launches + arithmetic.max(memory)) * offer.slowness.of(cost.class)
 }

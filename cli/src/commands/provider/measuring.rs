@@ -102,7 +102,6 @@ pub fn keep(folder: &Path, file: &ProviderFile, known: &DeviceMeasurement) -> Ou
 /// The devices as the one they are sold as, and what an ask states of it.
 pub fn stated(file: &ProviderFile, profiles: &[Profile]) -> (Profile, Resources) {
     let profile = souk_node::device::together(profiles);
-    let mut resources = souk_node::device::resources(&file.device, &profile, &file.limits);
-    resources.region = file.region.0;
+    let resources = souk_node::device::sold(file, &profile);
     (profile, resources)
 }

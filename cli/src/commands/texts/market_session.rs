@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use souk_llm::generation::Step;
-use souk_node::buyer::job::{Job, Limits, RequestInputs};
+use souk_node::buyer::job::{EmulatedDevices, Job, Limits, RequestInputs};
 use souk_node::buyer::{
     Answer, Buyer, End, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Submission,
     UnfinishedJob, WINDOW_MAX,
@@ -524,6 +524,10 @@ fn limits(args: &LeaseArgs, size: &Limits) -> Result<Limits, Failure> {
         providers_min: args.min_providers,
         providers_max: args.max_providers.max(args.min_providers),
         devices: args.device.clone(),
+        emulated: match args.emulated {
+            true => EmulatedDevices::Accepted,
+            false => EmulatedDevices::default(),
+        },
         wait: Duration::from_secs(args.wait),
         requests: size.requests,
         sequences: size.sequences,

@@ -88,12 +88,18 @@ class Limits(TypedDict, total=False):
     """The most it may take."""
     devices: Sequence[str]
     """Kinds of devices, or parts of their names, any of which will do."""
+    emulated: bool
+    """Emulated devices too, which only a testnet's buyers take unasked."""
     exclude: Sequence[str]
     """Accounts not to buy from."""
     max_price: Amount | None
     """The most for a device-second."""
     max_providers: int
     """At most so many providers. Else 4."""
+    max_time: float
+    """The most that a run may take of which nobody knows beforehand how long it takes. Else
+    600.0.
+    """
     min_notice: float
     """The least notice before a device is taken back."""
     min_providers: int
@@ -105,7 +111,7 @@ class Limits(TypedDict, total=False):
     priority: str | None
     """Which of this account's own jobs goes first: `low`, `normal` or `high`."""
     real: bool
-    """Only devices that are really there."""
+    """Only devices that are really there: in a testnet, too."""
     regions: Sequence[str]
     """Regions, such as `europe-west`; `europe` is all that begin so."""
     spot: bool

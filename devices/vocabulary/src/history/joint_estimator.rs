@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Evidence, History, KEYS_MAX, KNOWN, Key, RATIO_MAX, Record};
+use super::{Evidence, History, KEYS_MAX, KNOWN, Key, MODELS_MAX, RATIO_MAX, Record};
 
 /// What is known of a key without any run, in runs: a model may be off by several times, and a run
 /// seldom by a tenth.
@@ -183,15 +183,18 @@ impl History {
     }
 
     /// The record of a key, a new one if there is none; where there is no room for it, that of
-    /// which least is known goes.
+    /// which least is known goes: among whole models another of these.
     fn record_mut(&mut self, key: &Key) -> Option<&mut Record> {
         let place = |records: &[(Key, Record)]| records.binary_search_by(|it| it.0.cmp(key));
-        if place(&self.records).is_err() && self.records.len() >= KEYS_MAX {
-            let weights = self.records.iter().map(|(_, record)| record.weight);
-            let least = weights
-                .enumerate()
-                .min_by(|one, other| one.1.total_cmp(&other.1));
-            self.records.remove(least?.0);
+        if place(&self.records).is_err() {
+            let models = self.records.iter().filter(|(key, _)| key.is_model());
+            let has_all_models = key.is_model() && models.count() >= MODELS_MAX;
+            if has_all_models || self.records.len() >= KEYS_MAX {
+                let records = self.records.iter().enumerate();
+                let may_go = records.filter(|(_, (held, _))| !has_all_models || held.is_model());
+                let least = may_go.min_by(|one, other| one.1.1.weight.total_cmp(&other.1.1.weight));
+                self.records.remove(least?.0);
+            }
         }
         let index = match place(&self.records) {
             Ok(index) => index,

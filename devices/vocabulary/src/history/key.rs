@@ -18,6 +18,9 @@ const OFF_MAX: f64 = 0.35;
 /// two are looked for.
 const LENGTH_WEIGHT: f64 = 0.1;
 
+/// What a key has as its operator that is of a whole model.
+const MODEL: &str = "a whole model";
+
 /// What is alike enough to share a correction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
@@ -46,6 +49,24 @@ impl Key {
         }
     }
 
+    /// The key of a whole model, by its content id, whose operators do not say beforehand what they
+    /// do: a loop by a count that comes in the run may take a thousand times as long as its
+    /// operators say, and that says nothing of another model's.
+    #[must_use]
+    pub fn of_model(id: &str, work: &Work) -> Self {
+        let work = Work {
+            dtype: None,
+            ..*work
+        };
+        Self::of(MODEL, id, &work)
+    }
+
+    /// Whether it is the key of a whole model.
+    #[must_use]
+    pub fn is_model(&self) -> bool {
+        self.operator == MODEL
+    }
+
     /// Whether two keys are of the same operator and type, whatever the class.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         self.operator == other.operator && self.dtype == other.dtype
@@ -53,7 +74,8 @@ impl Key {
 
     /// How alike two keys are but for the size, more for more; `None` for other element types.
     pub(super) fn kinship(&self, other: &Self) -> Option<u8> {
-        if self.dtype != other.dtype {
+        let is_apart = self.is_model() || other.is_model();
+        if self.dtype != other.dtype || (is_apart && self.class != other.class) {
             return None;
         }
         Some(match self.is_of(other) {

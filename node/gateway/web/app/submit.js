@@ -72,7 +72,7 @@ export function Submit({ query }) {
   const files = useFiles();
   const [limits, setLimits] = useState(() => ({
     budget: '1', prefer: 'balanced', min_providers: '1', max_providers: '4', deadline: '',
-    devices: query.get('device') ?? '', exclude: query.get('exclude') ?? '', real: false,
+    devices: query.get('device') ?? '', exclude: query.get('exclude') ?? '', real: false, emulated: false,
     verify: false, spot: false, slippage: '5',
   }));
   const [planned, setPlanned] = useState(/** @type {any} */ (null));
@@ -145,7 +145,7 @@ function bodyOf(files, inputs, limits) {
     deadline: limits.deadline === '' ? null : Number(limits.deadline),
     devices: limits.devices === '' ? [] : [limits.devices.trim()],
     exclude: list(limits.exclude),
-    real: limits.real,
+    real: limits.real, emulated: limits.emulated,
     verify: limits.verify ? 2 : 1,
     spot: limits.spot,
   };
@@ -227,7 +227,7 @@ function LimitFields({ limits, change }) {
     ${field('exclude', 'not of (accounts)', { placeholder: 'none' })}
     ${field('slippage', 'above the plan, % at most', number)}
     <datalist id="devices">${devices.map((it) => html`<option value=${it}></option>`)}</datalist></div>
-    <div class="actions">${tick('real', 'real devices only')}${tick('verify', 'run each part twice and compare')}${
+    <div class="actions">${tick('real', 'real devices only')}${tick('emulated', 'emulated devices too')}${tick('verify', 'run each part twice and compare')}${
       tick('spot', 'take leases that may be taken back')}</div><//>`;
 }
 

@@ -56,7 +56,7 @@ impl JobCore {
     }
 
     /// Whether an errand is about to buy: the other one waits for its number and what it holds.
-    fn is_buying(&self) -> bool {
+    pub(super) fn is_buying(&self) -> bool {
         self.waits.iter().any(|wait| {
             matches!(
                 wait,
@@ -66,6 +66,8 @@ impl JobCore {
                     | Wait::Buy(_)
                     | Wait::Adopt(_)
                     | Wait::Skip(_)
+                    | Wait::LookToExtend(_)
+                    | Wait::Extend(_)
             )
         })
     }

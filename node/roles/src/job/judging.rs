@@ -109,6 +109,7 @@ impl JobCore {
             Timer::SendUntil(n),
             Timer::AwaitUntil(n),
             Timer::LeaseEnd(n),
+            Timer::Extend(n),
         ] {
             self.timers.stop(timer);
         }

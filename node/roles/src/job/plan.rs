@@ -112,6 +112,8 @@ pub struct PlanPart {
     /// Floating-point operations of one run on the leg and on its twin; 0 where they are not known
     /// before it runs.
     pub flops: [u64; 2],
+    /// Whether only a run tells how long it takes: a loop by a count that comes in the run.
+    pub is_open_ended: bool,
     /// Device time of one run on the leg and on its twin.
     pub expected: [Micros; 2],
     /// How far two results may be apart, in parts per million of the greatest element.
@@ -405,6 +407,7 @@ mod tests {
                 is_wanted: makes.1.is_empty(),
             }],
             flops: [0; 2],
+            is_open_ended: false,
             expected: [Micros(1); 2],
             tolerance_ppm: 0,
         }

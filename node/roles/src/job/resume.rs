@@ -117,6 +117,7 @@ impl JobCore {
         let mut asked = BTreeSet::new();
         if let Some((n, attempt)) = main {
             asked = self.take_up(*n, attempt, &past);
+            self.take_deadlines(*n, &leases);
         }
         let is_known = |lease: &souk_market::LeaseId| {
             past.right.contains_key(lease) || past.refused.contains_key(lease)

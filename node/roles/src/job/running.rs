@@ -46,10 +46,8 @@ pub(super) fn until(moment: Millis, now: Millis) -> Micros {
 impl JobCore {
     /// Tells every provider what to do, and how long there is.
     pub(super) fn open_all(&mut self, n: u32) {
-        let (tick, log) = (self.now.tick, self.now.log);
+        let tick = self.now.tick;
         let attempt = self.attempts.get_mut(&n).expect("it was served just now");
-        let ends = attempt.legs.iter().map(|leg| leg.terms.deadline).min();
-        let left = until(ends.expect("an attempt has legs"), log);
         let mut opened = Vec::new();
         for (place, leg) in (0..).zip(&mut attempt.legs) {
             if leg.stage != Stage::Sold {
@@ -61,10 +59,7 @@ impl JobCore {
             let leg_id = Leg { attempt: n, place };
             opened.push((leg_id, leg.terms.provider, opening));
         }
-        let at = |share: u64| tick.plus(Micros(left.0 / 30 * share));
-        self.timers.set(Timer::SendUntil(n), at(20));
-        self.timers.set(Timer::AwaitUntil(n), at(27));
-        self.timers.set(Timer::LeaseEnd(n), tick.plus(left));
+        self.set_lease_timers(n);
         for (leg, provider, opening) in opened {
             self.hear_from(leg);
             self.timers.set(Timer::Start(leg), tick.plus(START_AFTER));
@@ -333,10 +328,10 @@ impl JobCore {
         else {
             return self.lose_for(leg, Loss::Confused);
         };
-        let (expected, name) = (described.expected, described.name.clone());
+        let name = described.name.clone();
         let provider = state.terms.provider;
         let now = self.now.tick;
-        let until = now.plus(self.request_patience(request, expected));
+        let until = now.plus(self.run_patience(leg, request, part));
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         state.answered(now);
         self.timers
@@ -353,13 +348,24 @@ impl JobCore {
         patience(Micros(expected.0.saturating_mul(size.max(1).into())))
     }
 
+    /// How long a leg may run a part for a request: as long as the user waits for one of which only
+    /// a run tells how long it takes.
+    fn run_patience(&mut self, leg: Leg, request: u32, part: u32) -> Micros {
+        let time_max = self.spec.limits.time_max;
+        let attempt = self.attempt(leg.attempt);
+        if attempt.is_open_ended(leg, part) {
+            return time_max;
+        }
+        let start = attempt.leg(leg.place).start.as_ref();
+        let expected = start.expect("it was told").parts[part as usize].expected;
+        self.request_patience(request, expected)
+    }
+
     pub(super) fn on_slow(&mut self, leg: Leg, request: u32, part: u32) {
-        let Some(state) = self.talking(leg) else {
+        if self.talking(leg).is_none() {
             return;
-        };
-        let start = state.start.as_ref().expect("it was told");
-        let expected = start.parts[part as usize].expected;
-        let patience = self.request_patience(request, expected);
+        }
+        let patience = self.run_patience(leg, request, part);
         self.lose_for(leg, Loss::Slow { patience });
     }
 

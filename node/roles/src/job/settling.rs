@@ -201,6 +201,7 @@ impl JobCore {
                 // Its provider sees no work: this buyer is there, and pays for what it holds.
                 self.start_work(leg);
             }
+            self.on_prolonged(leg, lease.deadline);
             return lease.note.map_or((), |note| self.on_noted(leg, note));
         }
         let Some(leg) = self

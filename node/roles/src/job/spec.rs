@@ -45,6 +45,8 @@ pub struct Limits {
     pub budget: Option<Credits>,
     /// The most it may take from its begin to its last output; none for any time.
     pub deadline: Option<Micros>,
+    /// The most that a run may take of which nobody knows beforehand how long it takes.
+    pub time_max: Micros,
     /// How long to wait for devices that others have leased.
     pub wait: Micros,
     /// The fewest providers, each with real work.

@@ -106,6 +106,8 @@ pub(super) enum Wait {
     StartWork(Leg),
     AcceptNote(LeaseId),
     EndLease(LeaseId),
+    LookToExtend(u32),
+    Extend(LeaseId),
     Record,
     LookPast,
     LookLast,
@@ -148,6 +150,7 @@ impl Wait {
                 | Wait::StartWork(_)
                 | Wait::AcceptNote(_)
                 | Wait::EndLease(_)
+                | Wait::Extend(_)
                 | Wait::Record
         )
     }
@@ -166,6 +169,8 @@ pub(super) enum Timer {
     AwaitUntil(u32),
     /// The attempt's first lease ends.
     LeaseEnd(u32),
+    /// Half of what was left of its leases is over: they may be made longer.
+    Extend(u32),
     /// The log is told that the work of a leg has begun.
     Start(Leg),
     /// A provider was to say at least that it lives.

@@ -887,3 +887,56 @@ proptest! {
         }
     }
 }
+
+/// A job of one part that takes its provider so many seconds, and of which nobody knew that.
+fn long_job(seconds: u64, limits: Limits) -> World {
+    let mut world = World::new(7, vec![Style::TakesLong(seconds)], 1, limits);
+    (world.parts, world.legs, world.is_open_ended) = (1, 1, true);
+    world
+}
+
+/// How long the only lease of a job became.
+fn length(world: &World) -> Millis {
+    let leases = world.leases();
+    assert_eq!(leases.len(), 1, "no other is bought");
+    leases[0].deadline.since(leases[0].start)
+}
+
+#[test]
+fn leases_are_extended_while_a_run_of_unknown_length_goes_on() {
+    let mut short = long_job(5, limits());
+    assert_eq!(short.run().how, End::Done);
+    let usual = length(&short);
+    let mut long = long_job(90, limits());
+    assert_eq!(long.run().how, End::Done);
+    assert!(length(&long) >= Millis(90_000), "{:?}", length(&long));
+    assert!(usual < Millis(20_000), "{usual:?}");
+    assert!(long.answers.iter().all(|(_, is_right)| *is_right));
+}
+
+#[test]
+fn leases_are_extended_within_the_budget_and_the_time_that_the_user_waits() {
+    // Forty seconds of the one provider's price.
+    let poor = Limits {
+        budget: Some(Credits(40 * 1_000)),
+        ..limits()
+    };
+    let mut world = long_job(90, poor);
+    assert_ne!(world.run().how, End::Done);
+    assert!(length(&world) > Millis(20_000) && length(&world) <= Millis(40_000));
+    let hasty = Limits {
+        time_max: Micros::seconds(30),
+        ..limits()
+    };
+    let mut world = long_job(90, hasty);
+    assert_ne!(world.run().how, End::Done);
+    assert!(length(&world) <= Millis(30_000), "{:?}", length(&world));
+}
+
+#[test]
+fn a_run_whose_length_is_known_makes_no_lease_longer() {
+    let mut world = long_job(90, limits());
+    world.is_open_ended = false;
+    assert_ne!(world.run().how, End::Done);
+    assert!(length(&world) < Millis(20_000));
+}

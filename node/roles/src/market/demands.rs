@@ -147,6 +147,13 @@ impl Demands {
         if let Some(backend) = backends.next() {
             return Some((Cause::Backend, format!("runs nothing through {backend}")));
         }
+        let mut services = features::missing(&features::SERVICES, self.features, stated.features);
+        if services.next().is_some() {
+            return Some((
+                Cause::Sessions,
+                "keeps no states between requests".to_owned(),
+            ));
+        }
         let kernels = features::missing(&features::KERNELS, self.features, stated.features);
         let kernels: Vec<&str> = kernels.collect();
         if !kernels.is_empty() {
@@ -442,6 +449,11 @@ mod tests {
         }));
         assert!(rules_out(Demands {
             features: Features(1),
+            ..demands()
+        }));
+        let sessions = features::of(&features::SERVICES, "sessions");
+        assert!(rules_out(Demands {
+            features: sessions,
             ..demands()
         }));
         assert!(rules_out(Demands {

@@ -1,5 +1,5 @@
 //! What the bits of [`Features`] stand for: languages that a device runs a buyer's own kernels in,
-//! and what it runs operators through. A bit never changes its meaning.
+//! what it runs operators through, and whether it sells sessions. A bit never changes its meaning.
 
 use souk_market::Features;
 
@@ -14,6 +14,9 @@ pub const BACKENDS: [(&str, Features); 5] = [
     ("onnxruntime", Features(1 << 5)),
     ("emulated", Features(1 << 6)),
 ];
+
+/// What else devices sell: leases that keep states from request to request, as texts need.
+pub const SERVICES: [(&str, Features); 1] = [("sessions", Features(1 << 7))];
 
 /// The bit of a name in one of the tables; none where it has no such name.
 #[must_use]
@@ -39,7 +42,7 @@ mod tests {
 
     #[test]
     fn no_two_features_are_one() {
-        let all = KERNELS.iter().chain(&BACKENDS);
+        let all = KERNELS.iter().chain(&BACKENDS).chain(&SERVICES);
         all.fold(0, |bits, (name, feature)| {
             assert_eq!((bits & feature.0, feature.0.count_ones()), (0, 1), "{name}");
             bits | feature.0

@@ -41,6 +41,8 @@ pub enum Cause {
     Buyer,
     /// Above the buyer's price.
     Price,
+    /// Sells no sessions.
+    Sessions,
 }
 
 /// Asks that do not suit for one cause.
@@ -115,6 +117,7 @@ impl fmt::Display for Cause {
             Cause::Power => "without a stated power",
             Cause::Buyer => "not for you",
             Cause::Price => "too dear",
+            Cause::Sessions => "without sessions",
         })
     }
 }

@@ -193,6 +193,7 @@ impl Shell {
 
     /// What people see.
     fn tell(&mut self, event: JobEvent) {
+        self.watch.on_event(&event, Instant::now());
         match &event {
             JobEvent::Signed { leg, receipt } => {
                 let shown = self.shown.remove(leg).unwrap_or_default();

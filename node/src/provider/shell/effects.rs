@@ -18,7 +18,7 @@ use souk_scheduler::execution::{Moment, Precedence, Task};
 use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
-use crate::clock::unix_us;
+use crate::clock::{unix_ms, unix_us};
 use crate::content::along::{self, TO_PROVIDER_BYTES_MAX};
 use crate::content::transfers::{FetchError, FetchedContent};
 use crate::executor::{LeaseExecutor, NotPrepared};
@@ -259,6 +259,8 @@ impl Shell {
                     false => self.provider.pace.advertised(),
                 };
                 self.provider.pace.advertise(speed);
+                let device = self.provider.peak.model.as_str();
+                self.provider.seen.state(device, speed.stated());
             }
             Report::Withdrawn { order } => tracing::info!(%order, "withdrew the ask"),
             Report::Recovered { lease } => tracing::warn!(%lease, "a lease of an earlier run"),
@@ -539,7 +541,7 @@ async fn run(
     if let Some(at_work) = at_work {
         at_work.write(&mut ran.report);
     }
-    provider.seen.learn(&ran.learned);
+    provider.seen.learn(&ran.learned, &work.graph, unix_ms());
     fault::after_run(fault, &mut ran.outputs);
     let (outputs, bytes) = keep(&provider, (&work, is_session), ran.outputs, bytes_max)?;
     Ok(FinishedRun {

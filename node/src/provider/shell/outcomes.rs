@@ -238,6 +238,7 @@ impl Shell {
 impl Provider {
     /// Looks, aside, at what a lease took beyond what its kinds of work are known to.
     fn note_pace(self: Arc<Self>, judged: JudgedRuns) {
+        self.pace.on_job();
         if !self.is_paced() || micros(judged.busy) < TELLING_RUN {
             return;
         }

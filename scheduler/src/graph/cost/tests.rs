@@ -73,12 +73,12 @@ fn repeated(rounds: &str) -> NodeProto {
     with(node("Loop", &[rounds, "", "x"], &["y"]), "body", body)
 }
 
-/// In each round of so many a `Loop` of five: bodies within bodies.
-fn nested() -> NodeProto {
-    let inner = repeated("five");
+/// In each of five rounds a `Loop` of so many: bodies within bodies.
+fn nested(rounds: &str) -> NodeProto {
+    let inner = repeated(rounds);
     let nodes = vec![node("Identity", &["go"], &["on"]), inner];
     let outer = body(nodes, &["i", "go", "u"], &["on", "y"]);
-    with(node("Loop", &["three", "", "x"], &["z"]), "body", outer)
+    with(node("Loop", &["five", "", "x"], &["z"]), "body", outer)
 }
 
 fn scan() -> NodeProto {
@@ -126,8 +126,9 @@ fn model(node: NodeProto) -> ModelProto {
     }
 }
 
-/// Operations of the one node, as the planner counts them and as a device that ran it does.
-fn counted(node: NodeProto) -> (u64, u64) {
+/// Operations of the one node, as the planner counts them and as a device that ran it does, and
+/// whether the planner is certain.
+fn counted(node: NodeProto) -> (u64, u64, bool) {
     let model = encode(&model(node));
     let square = Tensor::from_vec([SIDE, SIDE], vec![0.5_f32; SIDE * SIDE]).unwrap();
     let truth = Tensor::from_bools([], &[true]).unwrap();
@@ -149,20 +150,31 @@ fn counted(node: NodeProto) -> (u64, u64) {
     };
     let cpu = Cpu::new(catalogue::all()[0].clone(), NonZeroUsize::MIN);
     let works = cpu.work_of(&subgraph, &inputs).unwrap();
-    (cost.flops, works[0].operations)
+    (cost.flops, works[0].operations, cost.certain)
 }
 
 #[test]
 fn bodies_cost_what_their_nodes_do_as_often_as_they_run() {
     let cases = [
-        ("the costlier branch of an if", choice(), PRODUCT),
-        ("three rounds of a loop", repeated("three"), 3 * PRODUCT),
-        ("a loop in a loop", nested(), 15 * PRODUCT),
-        ("rounds that come in the run", repeated("count"), PRODUCT),
-        ("a scan of four rows", scan(), ADDITION),
+        ("the costlier branch of an if", choice(), PRODUCT, false),
+        (
+            "three rounds of a loop",
+            repeated("three"),
+            3 * PRODUCT,
+            true,
+        ),
+        ("a loop in a loop", nested("three"), 15 * PRODUCT, true),
+        (
+            "rounds that come in the run",
+            repeated("count"),
+            PRODUCT,
+            false,
+        ),
+        ("such rounds in a body", nested("count"), 5 * PRODUCT, false),
+        ("a scan of four rows", scan(), ADDITION, true),
     ];
-    for (title, node, expected) in cases {
-        assert_eq!(counted(node), (expected, expected), "{title}");
+    for (title, node, expected, certain) in cases {
+        assert_eq!(counted(node), (expected, expected, certain), "{title}");
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use souk_onnx::custom::Custom;
 use souk_onnx::work::{Work, has_bodies};
 use souk_onnx::{DataType, GraphProto, NodeProto};
 
@@ -46,19 +47,57 @@ pub(super) fn infer(
     Some(facts.unwrap_or_default())
 }
 
+/// What a node does beyond its own operator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InnerWork {
+    /// Work of its bodies, as often as they run.
+    pub work: Work,
+    /// Whether that is all of it. Of a loop whose count comes in the run, a choice that the run
+    /// makes or a kernel of the buyer's own nobody knows beforehand what it does.
+    pub is_known: bool,
+}
+
+impl InnerWork {
+    const NONE: Self = Self {
+        work: Work {
+            operations: 0,
+            bytes_read: 0,
+            bytes_written: 0,
+            launches: 0,
+            dtype: None,
+        },
+        is_known: true,
+    };
+    const UNKNOWN: Self = Self {
+        is_known: false,
+        ..Self::NONE
+    };
+}
+
 /// Work of a node's bodies, as often as they run; none for a node without, or whose body some rule
 /// refuses.
-pub(crate) fn work(node: &NodeProto, opset: i64, inputs: &[Option<&Fact>], outer: &Scope) -> Work {
+pub(crate) fn work(
+    node: &NodeProto,
+    opset: i64,
+    inputs: &[Option<&Fact>],
+    outer: &Scope,
+) -> InnerWork {
+    if Custom::of(node).is_some() {
+        return InnerWork::UNKNOWN;
+    }
+    if !has_bodies(node) {
+        return InnerWork::NONE;
+    }
     let body = |name: &str| node.attribute(name)?.g.as_ref();
     let round = |name: &str, given: Option<Vec<Fact>>| {
         let scope = scope_of(body(name)?, opset, &given?, outer)?;
         Some(sum(body(name)?, opset, &scope))
     };
+    let first = inputs.first().copied().flatten();
+    let first = first.and_then(|fact| fact.ints.as_deref());
     let bodies = match node.op_type() {
-        _ if !has_bodies(node) => return Work::default(),
         "If" => {
-            let condition = inputs.first().copied().flatten();
-            let chosen = match condition.and_then(|fact| fact.ints.as_deref()) {
+            let chosen = match first {
                 Some([0]) => &["else_branch"][..],
                 Some([_]) => &["then_branch"][..],
                 _ => &["then_branch", "else_branch"][..],
@@ -73,7 +112,7 @@ pub(crate) fn work(node: &NodeProto, opset: i64, inputs: &[Option<&Fact>], outer
                 settled.map(|(carried, _)| loop_inputs(&carried)),
             )]
         }
-        _ if opset < 9 => return Work::default(),
+        _ if opset < 9 => return InnerWork::UNKNOWN,
         _ => {
             let sequences = body("body").and_then(|_| Sequences::of(node, inputs));
             let given = sequences.and_then(|sequences| {
@@ -83,26 +122,35 @@ pub(crate) fn work(node: &NodeProto, opset: i64, inputs: &[Option<&Fact>], outer
             vec![round("body", given)]
         }
     };
-    let bodies: Vec<Work> = bodies.into_iter().flatten().collect();
-    let rounds = inputs.first().copied().flatten();
-    let rounds = match rounds.and_then(|fact| fact.ints.as_deref()) {
+    let stated = match first {
         Some([rounds]) => Some((*rounds).max(0).unsigned_abs()),
         _ => None,
     };
-    with_extents(inputs, |extents| {
-        Work::around(node, extents, rounds, &bodies)
+    let is_each_known = bodies.len() == 1
+        && bodies
+            .iter()
+            .all(|body| body.as_ref().is_some_and(|body| body.is_known));
+    let works: Vec<Work> = bodies.iter().flatten().map(|body| body.work).collect();
+    with_extents(inputs, |extents| InnerWork {
+        work: Work::around(node, extents, stated, &works),
+        is_known: is_each_known && Work::rounds(node, extents, stated).is_some(),
     })
 }
 
 /// Work of the nodes of a body, given all its values.
-fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> Work {
-    let each = body.node.iter().map(|node| {
+fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> InnerWork {
+    let is_sized = |fact: &&Fact| fact.byte_length().is_some();
+    body.node.iter().fold(InnerWork::NONE, |all, node| {
         let of = |name: &String| scope.get(name);
         let inputs: Vec<Option<&Fact>> = node.input.iter().map(of).collect();
         let outputs: Vec<&Fact> = node.output.iter().filter_map(of).collect();
-        node_work(node, &inputs, &outputs) + work(node, opset, &inputs, scope)
-    });
-    each.sum()
+        let inner = work(node, opset, &inputs, scope);
+        let mut values = inputs.iter().flatten().chain(&outputs);
+        InnerWork {
+            work: all.work + (node_work(node, &inputs, &outputs) + inner.work),
+            is_known: all.is_known && inner.is_known && values.all(is_sized),
+        }
+    })
 }
 
 /// Facts of a body's outputs, given those of its inputs; `None` if a rule refuses a node.

@@ -54,6 +54,8 @@ pub enum Style {
     Untaking,
     /// Its results are wrong, and come after three seconds.
     LiesLate,
+    /// It is right, and its parts come after so many seconds.
+    TakesLong(u64),
 }
 
 /// What a provider does with one lease, whatever becomes of the buyer.
@@ -123,6 +125,8 @@ pub struct World {
     pub chaos: u64,
     pub parts: u32,
     pub legs: u32,
+    /// Whether only a run tells how long a part takes.
+    pub is_open_ended: bool,
     /// Requests that are not given to the core yet.
     pub to_ask: VecDeque<u32>,
     pub crash_at: Option<u32>,
@@ -213,6 +217,7 @@ pub fn limits() -> Limits {
     Limits {
         budget: None,
         deadline: None,
+        time_max: Micros::seconds(600),
         wait: Micros::seconds(2),
         providers_min: 1,
         providers_max: 8,
@@ -332,6 +337,7 @@ impl World {
             chaos: 0,
             parts: 3,
             legs: 2,
+            is_open_ended: false,
             to_ask: (0..requests).collect(),
             crash_at: None,
             cancel_at: None,
@@ -535,7 +541,8 @@ impl World {
         let leases: Vec<LeaseId> = self.streams.values().copied().collect();
         let is_talking = leases.into_iter().any(|lease| {
             let is_dead = self.works[&lease].is_dead;
-            let is_late = self.is_late(lease);
+            let style = self.styles[self.works[&lease].provider];
+            let is_late = style == Style::LiesLate && self.is_late(lease);
             !is_dead && (is_late || self.work_on(lease) || !self.works[&lease].said.is_empty())
         });
         let Some(moment) = self.core.wakes_at() else {
@@ -952,6 +959,7 @@ impl World {
                     is_wanted: is_checked || *part + 1 == self.parts,
                 }],
                 flops: [0; 2],
+                is_open_ended: self.is_open_ended,
                 expected: [Micros::millis(5); 2],
                 tolerance_ppm: 10,
             }
@@ -1142,8 +1150,12 @@ impl World {
     /// Whether the provider of a lease takes its time still.
     fn is_late(&self, lease: LeaseId) -> bool {
         let work = &self.works[&lease];
-        let is_early = self.now.tick < work.begun.plus(Micros::seconds(3));
-        self.styles[work.provider] == Style::LiesLate && is_early
+        let seconds = match self.styles[work.provider] {
+            Style::LiesLate => 3,
+            Style::TakesLong(seconds) => seconds,
+            _ => 0,
+        };
+        self.now.tick < work.begun.plus(Micros::seconds(seconds))
     }
 
     /// The provider of a lease runs the next part that it can; whether it did.

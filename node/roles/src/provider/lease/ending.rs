@@ -35,6 +35,13 @@ impl LeaseCore {
         self.pump(shared)
     }
 
+    /// When it ends if its buyer makes it as long as it may become. What computes for it is given
+    /// that long: it is stopped when the lease ends, and cannot be told of a later end.
+    pub(super) fn ends_at_most(&self) -> Millis {
+        let longest = self.lease.start.after(self.lease.duration_max);
+        self.lease.deadline.max(longest)
+    }
+
     /// Whether a further run would be over in time for the buyer to sign.
     pub(super) fn is_in_time(&self, shared: &SharedState) -> bool {
         shared.now.log < self.last_begin()

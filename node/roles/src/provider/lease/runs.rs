@@ -64,7 +64,7 @@ impl LeaseCore {
         let action = Action::Sandbox {
             lease: self.id(),
             price: self.lease.price,
-            deadline: self.lease.deadline,
+            deadline: self.ends_at_most(),
             alone: self.start.last,
         };
         shared.ask(Wait::Work(self.id(), Effort::Sandbox), action);
@@ -214,7 +214,7 @@ impl LeaseCore {
             inputs,
             bytes_max: self.may_make(shared),
             price: self.lease.price,
-            deadline: self.lease.deadline,
+            deadline: self.ends_at_most(),
         };
         shared.send(self.stream, word);
         shared.ask(Wait::Work(self.id(), Effort::Run(number, index)), action);

@@ -110,3 +110,86 @@ fn a_kind_of_work_that_a_profile_has_wrong_is_corrected_and_the_other_is_not() {
     again.recall(&costs);
     assert!((off(&again.run(&convolution).unwrap()) - 1.0).abs() < 0.05);
 }
+
+/// A product, then a loop around a hyperbolic tangent whose count comes in the run.
+fn repeated() -> ModelProto {
+    let port = |name: &str, dtype: DType, dims: &[i64]| {
+        let dims = dims.iter().map(|size| souk_onnx::Dimension::fixed(*size));
+        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims.collect()))
+    };
+    let named = |operator: &str, input: &[&str], output: &[&str]| NodeProto {
+        op_type: Some(operator.to_owned()),
+        name: Some(output[0].to_owned()),
+        input: input.iter().map(|&name| name.to_owned()).collect(),
+        output: output.iter().map(|&name| name.to_owned()).collect(),
+        ..NodeProto::default()
+    };
+    let body = GraphProto {
+        name: Some("turn".to_owned()),
+        node: vec![
+            named("Identity", &["go"], &["on"]),
+            named("Tanh", &["v"], &["u"]),
+        ],
+        input: vec![
+            port("i", DType::I64, &[]),
+            port("go", DType::Bool, &[]),
+            port("v", DType::F32, &[16, 64]),
+        ],
+        output: vec![
+            port("on", DType::Bool, &[]),
+            port("u", DType::F32, &[16, 64]),
+        ],
+        ..GraphProto::default()
+    };
+    let mut turns = named("Loop", &["m", "", "product"], &["y"]);
+    turns.attribute.push(AttributeProto {
+        name: Some("body".to_owned()),
+        r#type: Some(AttributeType::Graph as i32),
+        g: Some(body),
+        ..AttributeProto::default()
+    });
+    let product = node("MatMul", &["x", "w"], "product");
+    let mut model = model(vec![product, turns], vec![weight("w", &[64, 64])], "y");
+    let graph = model.graph.as_mut().unwrap();
+    graph.input = vec![port("x", DType::F32, &[16, 64]), port("m", DType::I64, &[])];
+    model
+}
+
+#[test]
+fn a_loop_whose_count_comes_in_the_run_teaches_what_its_model_takes_and_no_operator() {
+    let store = Arc::new(Store::in_memory(1 << 22));
+    let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
+    let ticks = AtomicU64::new(1_000_000);
+    let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
+    let model = store.put(encode(&repeated())).unwrap();
+    let runner = Runner::new("one", cpu, store, clock);
+    let x = Tensor::from_vec([16, 64], vec![0.5_f32; 16 * 64]).unwrap();
+    let run = |turns: i64| {
+        let task = Task {
+            name: "loop".to_owned(),
+            model,
+            sequence: 0,
+            inputs: BTreeMap::from([
+                ("x".to_owned(), x.clone()),
+                ("m".to_owned(), Tensor::scalar(turns)),
+            ]),
+        };
+        runner.run(&task).unwrap()
+    };
+    let first = run(2_000);
+    for ran in [&first, &run(2_000), &run(2_000)] {
+        let parts: Vec<_> = ran
+            .learned
+            .iter()
+            .flat_map(|it| &it.measured.parts)
+            .collect();
+        assert!(parts.len() == 1 && parts[0].key.is_model(), "{parts:?}");
+    }
+    let last = run(2_000);
+    let off = off(&last);
+    assert!((0.1..10.0).contains(&off), "its own runs have told: {off}");
+    let costs = runner.costs();
+    assert_eq!(costs.slowness("one", &profile().model), Slowness::default());
+    let (_, history) = costs.devices().next().unwrap();
+    assert!(history.records().keys().all(|key| key.is_model()));
+}

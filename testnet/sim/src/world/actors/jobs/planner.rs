@@ -225,6 +225,7 @@ impl Shape {
                 is_wanted: is_check || !self.is_read(n),
             }],
             flops: [0; 2],
+            is_open_ended: false,
             expected: [part.expected; 2],
             tolerance_ppm: 10,
         }

@@ -1,0 +1,311 @@
+//! What the last jobs of a buyer took beside what was planned, by which the next plan says how long
+//! it will take.
+//!
+//! Between the purchase of a lease and its first operator a provider opens a process, loads and
+//! compiles the graph; the market, the links and the receipt take their time as well. Nobody states
+//! that, so it is measured: for each provider the last few jobs, of which the usual counts and not
+//! the mean, since one that was held up says nothing of the next. A provider that was never bought
+//! of is expected to do as the others did.
+//!
+//! Of a model with a loop whose count comes in the run nobody knows beforehand what it does. What
+//! its last runs took is kept by the model, and changes the plans of no other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use souk_market::AccountKey;
+use souk_memory::ContentId;
+
+use crate::folder::config::{self, ConfigError, FORMAT};
+
+/// The name of the file in an account's folder.
+pub const PAST_TIMES_FILE: &str = "times.json";
+/// Jobs remembered of a provider: enough for a median, few enough to follow a change.
+const JOBS_MAX: usize = 12;
+/// Providers and models remembered; beyond them the one that was used longest ago is forgotten.
+const PROVIDERS_MAX: usize = 1024;
+const MODELS_MAX: usize = 1024;
+/// Runs remembered of a model: its count may be another each time.
+const RUNS_MAX: usize = 5;
+/// What a planned time is at most off by, either way.
+const OFF_MAX: f64 = 100.0;
+/// How many times further off in planned time a job says half as much of another.
+const ALIKE: f64 = 2.0;
+/// No time is shorter, in seconds: it is divided by.
+const LEAST: f64 = 1e-6;
+
+/// What a job takes beside what its devices' figures and the links say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overheads {
+    /// Seconds until the providers have all they need, beyond what the links take.
+    pub upload: f64,
+    /// Seconds of waiting.
+    pub wait: f64,
+    /// How many times as long as planned the devices take.
+    pub compute: f64,
+}
+
+/// What a job took, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PastJob {
+    /// Until the providers had all they need, beyond what the links were planned to take.
+    pub(super) upload: f64,
+    /// Waiting.
+    pub(super) wait: f64,
+    /// What the devices were planned to compute for, and did.
+    pub(super) planned: f64,
+    pub(super) computed: f64,
+}
+
+/// A job that has ended well.
+#[derive(Clone, Debug)]
+pub(super) struct EndedJob {
+    /// Whom it was bought of.
+    pub(super) providers: Vec<AccountKey>,
+    /// What it took.
+    pub(super) times: PastJob,
+    /// How many times the work that its graph states its uncertain nodes did, if it has some.
+    pub(super) turns: Option<f64>,
+}
+
+/// What is kept of one provider or model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Past<T> {
+    at_ms: u64,
+    last: VecDeque<T>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct TimesFile {
+    format: u32,
+    /// By the account of each, in hexadecimal digits.
+    providers: BTreeMap<String, Past<PastJob>>,
+    /// How many times the work that it states the uncertain nodes of a model did.
+    models: BTreeMap<String, Past<f64>>,
+}
+
+/// What the last jobs of a buyer took.
+#[derive(Debug)]
+pub(super) struct PastTimes {
+    file: Option<PathBuf>,
+    known: Mutex<TimesFile>,
+}
+
+impl PastTimes {
+    /// What is kept in a file, where there is one.
+    pub(super) fn open(file: Option<PathBuf>) -> Self {
+        let kept = file.as_ref().map(|file| config::read::<TimesFile>(file));
+        let known = match kept {
+            None | Some(Err(ConfigError::Missing { .. })) => TimesFile::default(),
+            Some(Ok(kept)) => kept,
+            Some(Err(error)) => {
+                tracing::warn!(%error, "what earlier jobs took is not known");
+                TimesFile::default()
+            }
+        };
+        let known = Mutex::new(known);
+        Self { file, known }
+    }
+
+    /// What a job of so many planned seconds of computing takes at these providers beside that.
+    pub(super) fn overheads(&self, providers: &[AccountKey], planned: f64) -> Overheads {
+        let known = self.known();
+        let all = known.providers.values();
+        let usual = Overheads::of(all.flat_map(|past| &past.last), planned);
+        let each = providers.iter().map(|provider| {
+            let past = known.providers.get(&hex::encode(provider.0));
+            past.map_or(usual, |past| Overheads::of(past.last.iter(), planned))
+        });
+        each.reduce(Overheads::slower).unwrap_or(usual)
+    }
+
+    /// How many times the work that it states the uncertain nodes of a model did of late.
+    pub(super) fn turns(&self, model: &ContentId) -> f64 {
+        let known = self.known();
+        let past = known.models.get(&model.to_string());
+        past.and_then(|past| median(past.last.iter().copied()))
+            .unwrap_or(1.0)
+    }
+
+    /// A job of a model that was bought once has ended well.
+    pub(super) fn note(&self, model: &ContentId, ended: &EndedJob, at_ms: u64) {
+        let mut known = self.known();
+        match ended.turns {
+            None => {
+                for provider in &ended.providers {
+                    let provider = hex::encode(provider.0);
+                    let past = known.providers.entry(provider).or_default();
+                    past.push(ended.times, JOBS_MAX, at_ms);
+                }
+                forget(&mut known.providers, PROVIDERS_MAX);
+            }
+            Some(turns) if turns.is_finite() && turns > 0.0 => {
+                let past = known.models.entry(model.to_string()).or_default();
+                past.push(turns, RUNS_MAX, at_ms);
+                forget(&mut known.models, MODELS_MAX);
+            }
+            Some(_) => {}
+        }
+        drop(known);
+        self.save();
+    }
+
+    fn save(&self) {
+        let Some(file) = &self.file else { return };
+        let mut known = self.known();
+        known.format = FORMAT;
+        if let Err(error) = config::write(file, &*known) {
+            tracing::warn!(%error, "what this job took is not kept for the next plan");
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, TimesFile> {
+        // What is noted is whole or not there when anything can panic.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Overheads {
+    /// By some jobs; for compute those count most that were planned to take about as long.
+    fn of<'a>(jobs: impl Iterator<Item = &'a PastJob> + Clone, planned: f64) -> Self {
+        let of = |figure: fn(&PastJob) -> f64| median(jobs.clone().map(figure));
+        let times = jobs.clone().map(|job| {
+            let apart = (job.planned.max(LEAST) / planned.max(LEAST)).ln().abs();
+            let weight = 1.0 / (1.0 + apart / ALIKE.ln());
+            let times = job.computed.max(LEAST) / job.planned.max(LEAST);
+            (times.clamp(1.0 / OFF_MAX, OFF_MAX), weight)
+        });
+        Self {
+            upload: of(|job| job.upload).unwrap_or(0.0),
+            wait: of(|job| job.wait).unwrap_or(0.0),
+            compute: weighted_median(times.collect()).unwrap_or(1.0),
+        }
+    }
+
+    fn slower(self, other: Self) -> Self {
+        Self {
+            upload: self.upload.max(other.upload),
+            wait: self.wait.max(other.wait),
+            compute: self.compute.max(other.compute),
+        }
+    }
+}
+
+impl<T> Default for Past<T> {
+    fn default() -> Self {
+        Self {
+            at_ms: 0,
+            last: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> Past<T> {
+    /// Remembers one more, and no more than so many.
+    fn push(&mut self, what: T, most: usize, at_ms: u64) {
+        self.at_ms = at_ms;
+        while self.last.len() >= most {
+            self.last.pop_front();
+        }
+        self.last.push_back(what);
+    }
+}
+
+/// Forgets what was used longest ago, beyond so many.
+fn forget<K: Ord + Clone, T>(known: &mut BTreeMap<K, Past<T>>, most: usize) {
+    while known.len() > most {
+        let oldest = known.iter().min_by_key(|(_, past)| past.at_ms);
+        let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+            return;
+        };
+        known.remove(&oldest);
+    }
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
+    weighted_median(figures.map(|figure| (figure, 1.0)).collect())
+}
+
+/// The least figure that has half of the weight at or below it.
+fn weighted_median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
+    weighed.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let all: f64 = weighed.iter().map(|(_, weight)| weight).sum();
+    let mut below = 0.0;
+    let found = weighed.iter().find(|(_, weight)| {
+        below += weight;
+        below * 2.0 >= all
+    });
+    found.map(|(figure, _)| *figure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(planned: f64, computed: f64) -> PastJob {
+        PastJob {
+            upload: 0.01,
+            wait: 0.03,
+            planned,
+            computed,
+        }
+    }
+
+    fn of(jobs: &[PastJob], planned: f64) -> Overheads {
+        Overheads::of(jobs.iter(), planned)
+    }
+
+    #[test]
+    fn the_usual_counts_and_a_job_that_was_held_up_does_not() {
+        let held_up = PastJob {
+            wait: 60.0,
+            ..job(0.001, 60.0)
+        };
+        let jobs = [job(0.001, 0.002), held_up, job(0.001, 0.002)];
+        let usual = of(&jobs, 0.001);
+        assert_eq!((usual.upload, usual.wait), (0.01, 0.03));
+        assert!((usual.compute - 2.0).abs() < 1e-9, "{usual:?}");
+        let nothing = of(&[], 0.001);
+        assert_eq!((nothing.wait, nothing.compute), (0.0, 1.0));
+    }
+
+    #[test]
+    fn what_was_planned_to_take_as_long_says_most() {
+        let jobs = [job(0.001, 0.01), job(0.001, 0.01), job(1.0, 1.0)];
+        assert!((of(&jobs, 0.001).compute - 10.0).abs() < 1e-9);
+        assert!((of(&jobs, 2.0).compute - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn who_was_never_bought_of_is_expected_to_do_as_the_others_did() {
+        let past = PastTimes::open(None);
+        let (known, other) = (AccountKey([1; 32]), AccountKey([2; 32]));
+        let one = job(0.001, 0.001);
+        let note = |provider: AccountKey, job| {
+            let mut times = past.known();
+            let past = times.providers.entry(hex::encode(provider.0)).or_default();
+            past.push(job, JOBS_MAX, 5);
+        };
+        note(known, one);
+        let slow = PastJob { wait: 0.5, ..one };
+        assert_eq!(past.overheads(&[other], 0.001).wait, one.wait);
+        note(other, slow);
+        assert_eq!(past.overheads(&[known, other], 0.001).wait, slow.wait);
+        assert_eq!(past.overheads(&[known], 0.001).wait, one.wait);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_newest_stays() {
+        let mut known: BTreeMap<u64, Past<f64>> = BTreeMap::new();
+        for at_ms in 0..100_u64 {
+            let past = known.entry(at_ms % 10).or_default();
+            past.push(at_ms as f64, RUNS_MAX, at_ms);
+        }
+        forget(&mut known, 3);
+        assert_eq!(known.keys().copied().collect::<Vec<_>>(), [7, 8, 9]);
+        assert!(known.values().all(|past| past.last.len() == RUNS_MAX));
+        assert_eq!(known[&9].last.back(), Some(&99.0));
+    }
+}
