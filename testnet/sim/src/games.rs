@@ -31,8 +31,8 @@ const FIRST_NOTE: Millis = Millis(30_000);
 const NOTE_PERIOD: Millis = Millis(240_000);
 /// How much more time than planned a buyer of souk gives: times, and beyond.
 const PATIENCE: (u64, Millis) = (20, Millis(5_000));
-/// How much more than it saw a buyer of souk pays: a share, and beyond.
-const UNSEEN: (u64, Millis) = (8, Millis(5_000));
+/// How much more than the time it saw a buyer of souk pays: a share, and beyond.
+const UNSEEN: (u64, Millis) = (16, Millis(50));
 /// The most that notes add to what the buyer accepted by word.
 const NOTE_SPAN: Millis = Millis(300_000);
 
@@ -232,27 +232,24 @@ fn act_honestly(game: Game, planned: Millis, position: &mut Position) {
     }
 }
 
-/// A buyer that is there, and to which nothing is given.
+/// A buyer that is there, and to which nothing is given: it accepts nothing by word of it, and leaves
+/// in the end.
 fn judge_note(planned: Millis, position: &mut Position) {
     let lease = position.lease().id;
     let (times, beyond) = PATIENCE;
     let patience = Millis(planned.0 * times + beyond.0);
-    let note = position.lease().note;
-    let is_false = note.is_some_and(|note| note.usage > payable(planned));
     if position.lease().reserved_until.is_some() {
         position.command(Side::Buyer, Command::StartWork { lease });
     }
-    // Of nothing that was made it accepts nothing by word.
-    if position.age() >= patience || is_false {
+    if position.age() >= patience {
         position.command(Side::Buyer, Command::Dispute { lease });
     }
 }
 
-/// The most usage that a buyer of souk accepts of work that was planned so and gave nothing yet.
-fn payable(planned: Millis) -> DeviceMicros {
+/// The most usage that a buyer of souk pays where it saw so much time of it.
+fn payable(seen: Millis) -> DeviceMicros {
     let (share, beyond) = UNSEEN;
-    let most = Millis(planned.0 + planned.0 / share + beyond.0).min(NOTE_SPAN);
-    DeviceMicros(most.0 * 1_000)
+    DeviceMicros((seen.0 + seen.0 / share + beyond.0) * 1_000)
 }
 
 /// A provider at work: it notes as it goes, and stops where it may not.
