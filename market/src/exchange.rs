@@ -2,6 +2,10 @@
 
 mod amend;
 mod auction;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "a sum that does not fit is a state that can not be trusted"
+)]
 mod audit;
 mod bid;
 mod book_entry;
@@ -503,7 +507,7 @@ impl Exchange {
     }
 
     /// Every lease still known, by id.
-    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+    pub fn leases(&self) -> impl DoubleEndedIterator<Item = &Lease> {
         self.leases.values()
     }
 }

@@ -10,7 +10,7 @@ use crate::ids::LeaseId;
 use crate::lease::{CloseReason, Lease, LeaseState};
 use crate::receipt::ReceiptBody;
 use crate::refusal::Refusal;
-use crate::units::{DeviceMicros, Rounding, divided};
+use crate::units::{DeviceMicros, Rounding, divided, product};
 
 use super::leases::{must_be_buyer, must_be_provider};
 use super::settle::Payment;
@@ -71,7 +71,7 @@ impl Exchange {
         let lease = &self.leases[&id];
         assert!(!lease.work_started, "what was begun is noted");
         let held = DeviceMicros::of(lease.quantity, self.now.since(lease.start));
-        let part = u128::from(held.0) * u128::from(self.rules.reserve.0);
+        let part = product(held.0, self.rules.reserve.0.into());
         let part = divided(part, 1_000, Rounding::Up);
         let usage = DeviceMicros(part.expect("a part is no more than the whole").0);
         let due = ReceiptBody::due(lease.price, usage);
