@@ -490,6 +490,10 @@ impl Exchange {
     /// The open leases in which an account is buyer or provider, by id. None that is closed is
     /// looked at: each open one has a time at which it ends or closes, or waits for one that has.
     pub fn leases_of(&self, key: AccountKey) -> Vec<&Lease> {
+        let has_some = |own: &Account| own.open_leases > 0 || own.leases_bought > 0;
+        if !self.account(key).is_some_and(has_some) {
+            return Vec::new();
+        }
         let timed = self.timers.iter().filter_map(|(_, timer)| match timer {
             Timer::LeaseEnds(id) | Timer::LeaseCloses(id) => Some(&self.leases[id]),
             _ => None,
