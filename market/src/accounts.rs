@@ -88,9 +88,9 @@ impl Nonces {
         if nonce.0 > self.highest {
             return Ok(());
         }
-        let back = self.highest - nonce.0;
+        let back = self.highest.saturating_sub(nonce.0);
         if back >= NONCE_WINDOW {
-            let oldest = Nonce(self.highest - (NONCE_WINDOW - 1));
+            let oldest = Nonce(self.highest.saturating_sub(NONCE_WINDOW - 1));
             return Err(Refusal::NonceOld { nonce, oldest });
         }
         if self.seen & (1 << back) != 0 {
@@ -102,7 +102,7 @@ impl Nonces {
     pub(crate) fn spend(&mut self, nonce: Nonce) {
         assert!(self.check(nonce).is_ok(), "a nonce is spent once");
         if nonce.0 > self.highest {
-            let ahead = nonce.0 - self.highest;
+            let ahead = nonce.0.saturating_sub(self.highest);
             self.seen = if ahead >= NONCE_WINDOW {
                 0
             } else {
@@ -110,7 +110,7 @@ impl Nonces {
             };
             self.highest = nonce.0;
         }
-        self.seen |= 1 << (self.highest - nonce.0);
+        self.seen |= 1 << self.highest.saturating_sub(nonce.0);
         assert!(self.highest >= nonce.0, "the highest is the highest");
         debug_assert!(self.check(nonce).is_err(), "it can't be spent again");
     }
@@ -118,9 +118,9 @@ impl Nonces {
 
 /// What an account has that would be missed; the less comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Claim {
+pub(crate) enum IdleRank {
     /// No credits, no orders and no requests, and nothing was ever said of it.
-    None,
+    Nothing,
     /// Less than a deposit, a free ask, a request that holds little, or a reputation.
     Little,
 }
@@ -131,6 +131,13 @@ pub(crate) struct Pool {
     pub capacity: Units,
     pub offered: Units,
     pub leased: Units,
+}
+
+impl Pool {
+    /// What is offered and leased of it.
+    fn used(&self) -> Units {
+        self.offered.plus(self.leased)
+    }
 }
 
 impl Account {
@@ -168,9 +175,9 @@ impl Account {
         self.available.plus(self.escrow).plus(self.stake)
     }
 
-    /// What would be missed if it were not known any more at `now`; nothing where it stays: it holds
-    /// a deposit, has a lease, is frozen, or a batch of its could be brought a second time.
-    pub(crate) fn claim(&self, now: Millis, deposit: Credits) -> Option<Claim> {
+    /// What would be missed if it were not known any more at `now`; nothing where it stays: it
+    /// holds a deposit, has a lease, is frozen, or a batch of its could be brought a second time.
+    pub(crate) fn idle_rank(&self, now: Millis, deposit: Credits) -> Option<IdleRank> {
         let has_lease = self.open_leases > 0 || self.leases_bought > 0;
         if has_lease || self.frozen.is_some() || self.quiet_at > now {
             return None;
@@ -179,9 +186,9 @@ impl Account {
         let held = self.held();
         let is_new = self.reputation == Reputation::default();
         if held == Credits::ZERO && !open && is_new {
-            return Some(Claim::None);
+            return Some(IdleRank::Nothing);
         }
-        (held < deposit).then_some(Claim::Little)
+        (held < deposit).then_some(IdleRank::Little)
     }
 
     /// Whether `quantity` more units of the pool may be offered.
@@ -191,7 +198,7 @@ impl Account {
         capacity: Units,
         quantity: Units,
     ) -> Result<(), Refusal> {
-        let Some(pool) = self.pools.get(&device) else {
+        let Some(pool) = self.pools.get(&device).copied() else {
             let (offered, leased) = (Units(0), Units(0));
             return match quantity <= capacity {
                 true => Ok(()),
@@ -207,8 +214,8 @@ impl Account {
             capacity: known,
             offered,
             leased,
-        } = *pool;
-        debug_assert!(offered.0 + leased.0 <= known.0, "a device is sold once");
+        } = pool;
+        debug_assert!(pool.used() <= known, "a device is sold once");
         if known != capacity {
             let (capacity, claimed) = (known, capacity);
             return Err(Refusal::CapacityDiffers {
@@ -217,7 +224,7 @@ impl Account {
                 claimed,
             });
         }
-        if quantity.0 > capacity.0 - offered.0 - leased.0 {
+        if quantity > capacity.minus(offered).minus(leased) {
             return Err(Refusal::DeviceBusy {
                 device,
                 capacity,
@@ -244,11 +251,8 @@ impl Account {
         };
         let pool = self.pools.entry(device).or_insert(empty);
         assert_eq!(pool.capacity, capacity, "a pool in use keeps its size");
-        pool.offered.0 += quantity.0;
-        assert!(
-            pool.offered.0 + pool.leased.0 <= pool.capacity.0,
-            "a device is sold once"
-        );
+        pool.offered = pool.offered.plus(quantity);
+        assert!(pool.used() <= pool.capacity, "a device is sold once");
     }
 
     pub(crate) fn withdraw_offer(&mut self, device: DeviceId, quantity: Units) {
@@ -260,7 +264,7 @@ impl Account {
         assert!(quantity.0 > 0, "a pool changes by some units");
         self.change_pool(device, |pool| {
             pool.offered = pool.offered.minus(quantity);
-            pool.leased.0 += quantity.0;
+            pool.leased = pool.leased.plus(quantity);
         });
     }
 
@@ -271,16 +275,10 @@ impl Account {
 
     fn change_pool(&mut self, device: DeviceId, change: impl FnOnce(&mut Pool)) {
         let pool = self.pools.get_mut(&device).expect("a pool in use is known");
-        assert!(
-            pool.offered.0 + pool.leased.0 > 0,
-            "a pool not in use is forgotten"
-        );
+        assert!(pool.used() > Units(0), "a pool not in use is forgotten");
         change(pool);
-        assert!(
-            pool.offered.0 + pool.leased.0 <= pool.capacity.0,
-            "a device is sold once"
-        );
-        if pool.offered.0 + pool.leased.0 == 0 {
+        assert!(pool.used() <= pool.capacity, "a device is sold once");
+        if pool.used() == Units(0) {
             self.pools.remove(&device);
         }
     }

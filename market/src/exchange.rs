@@ -2,6 +2,10 @@
 
 mod amend;
 mod auction;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "a sum that does not fit is a state that can not be trusted"
+)]
 mod audit;
 mod bid;
 mod book_entry;
@@ -486,6 +490,10 @@ impl Exchange {
     /// The open leases in which an account is buyer or provider, by id. None that is closed is
     /// looked at: each open one has a time at which it ends or closes, or waits for one that has.
     pub fn leases_of(&self, key: AccountKey) -> Vec<&Lease> {
+        let has_some = |own: &Account| own.open_leases > 0 || own.leases_bought > 0;
+        if !self.account(key).is_some_and(has_some) {
+            return Vec::new();
+        }
         let timed = self.timers.iter().filter_map(|(_, timer)| match timer {
             Timer::LeaseEnds(id) | Timer::LeaseCloses(id) => Some(&self.leases[id]),
             _ => None,
@@ -503,7 +511,7 @@ impl Exchange {
     }
 
     /// Every lease still known, by id.
-    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+    pub fn leases(&self) -> impl DoubleEndedIterator<Item = &Lease> {
         self.leases.values()
     }
 }

@@ -104,7 +104,7 @@ impl LeaseTable {
     }
 
     /// Every lease, by number.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &Lease> {
+    pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &Lease> {
         self.pages
             .iter()
             .flat_map(|page| page.leases.iter().flatten())

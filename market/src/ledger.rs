@@ -12,7 +12,7 @@ use crate::event::{Balances, Event};
 use crate::ids::{AccountKey, Slot};
 use crate::refusal::{Quantity, Refusal};
 use crate::text::Name;
-use crate::units::{Credits, Rounding, divided};
+use crate::units::{Count, Credits, Rounding, divided, product};
 
 /// The sums over all accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,9 +34,15 @@ pub struct Totals {
 impl Totals {
     /// Whether available + escrow + stake + fees = deposits - withdrawals.
     pub fn balanced(&self) -> bool {
-        let held = u128::from(self.available.0) + u128::from(self.escrow.0);
-        let kept = u128::from(self.stake.0) + u128::from(self.fees.0);
-        let all = held + kept + u128::from(self.withdrawals.0);
+        let parts = [
+            self.available,
+            self.escrow,
+            self.stake,
+            self.fees,
+            self.withdrawals,
+        ];
+        let all = parts.iter().map(|part| u128::from(part.0));
+        let all = all.fold(0_u128, u128::saturating_add);
         all == u128::from(self.deposits.0)
     }
 }
@@ -99,7 +105,7 @@ impl AccountHints {
 
     /// Tells of the newest account; with too little room for all, begins a longer list.
     fn tell(&mut self, accounts: &[Account]) {
-        let wanted = (accounts.len() * 2)
+        let wanted = (accounts.len().saturating_mul(2))
             .next_power_of_two()
             .clamp(64, HINTS_MAX);
         let mut first = accounts.len().saturating_sub(1);
@@ -165,7 +171,7 @@ impl Ledger {
     }
 
     fn new_account(&mut self, key: AccountKey, name: Name) -> Account {
-        self.opened += 1;
+        self.opened.count_up();
         Account {
             opened: self.opened,
             ..Account::new(key, name)
@@ -411,8 +417,8 @@ impl Ledger {
 }
 
 fn share(amount: Credits, basis_points: u16) -> Credits {
-    let product = u128::from(amount.0) * u128::from(basis_points.min(10_000));
-    let share = divided(product, 10_000, Rounding::Down);
+    let part = product(amount.0, basis_points.min(10_000).into());
+    let share = divided(part, 10_000, Rounding::Down);
     let share = share.expect("a share is no more than the whole");
     assert!(share <= amount, "a share is no more than the whole");
     share

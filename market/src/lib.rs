@@ -3,7 +3,9 @@
 //! [`Exchange`] is a pure, deterministic struct: `apply(now, batch)` in, outcomes and events out.
 //! It knows nothing of devices, networks, clocks, threads, randomness or floating point, so every
 //! replica that applies the same batches at the same log times holds the same state and the same
-//! [`Exchange::digest`]. What can't be done is a [`Refusal`], a value, never a panic.
+//! [`Exchange::digest`]. What can't be done is a [`Refusal`], a value; a lint keeps sums from being
+//! made that nobody has looked at, and only a state that can't be trusted ends in a panic. What one
+//! batch may have looked at is counted in steps and bounded: [`BATCH_STEPS`].
 //!
 //! ```
 //! use souk_market::*;
@@ -37,22 +39,30 @@
     clippy::disallowed_types,
     clippy::disallowed_methods
 )]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects))]
 
 mod accounts;
 mod approval;
 mod batch;
 pub mod book;
 mod books;
+#[allow(clippy::arithmetic_side_effects, reason = "bands of 64-bit logarithms")]
 mod class;
 mod command;
+#[allow(clippy::arithmetic_side_effects, reason = "bytes of a block")]
 mod digest;
 mod event;
 mod exchange;
 mod genesis;
 mod ids;
 mod lease;
+#[allow(clippy::arithmetic_side_effects, reason = "leases by their number")]
 mod lease_table;
 mod ledger;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "places in a set of 64 bytes"
+)]
 mod operators;
 mod order;
 mod predicate;
@@ -62,9 +72,17 @@ mod refused_nodes;
 mod reputation;
 mod request;
 mod rules;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "places in a list of signatures"
+)]
 mod signing;
 mod snapshot;
 mod tape;
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "users of terms, and 16-bit logarithms"
+)]
 mod terms;
 mod text;
 mod units;

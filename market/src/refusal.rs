@@ -96,7 +96,7 @@ refusals! {
         => "account {account} is already registered";
     /// The market has all the accounts it may have.
     "accounts_many" AccountsMany { limit: u32 }
-        => "there are {limit} accounts already, the limit, and none makes room now: try again later";
+        => "there are {limit} accounts already, the limit, and none makes room: try again later";
     /// The key is a weak one.
     "key_weak" KeyWeak { account: AccountKey }
         => "the key {account} is weak: it would sign anything";
@@ -149,7 +149,7 @@ refusals! {
         => "there is no open request {request}: it was decided, or never made";
     /// A withdrawal is being paid out.
     "request_locked" RequestLocked { request: RequestId, at: Millis }
-        => "withdrawal {request} is being paid out since {at} ms: only the market's operators end it";
+        => "withdrawal {request} is being paid out since {at} ms: only the operators end it";
     /// A withdrawal is not locked.
     "request_unlocked" RequestUnlocked { request: RequestId }
         => "withdrawal {request} is not locked, so its account may still take it back: lock it \

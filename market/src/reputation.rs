@@ -51,7 +51,8 @@ impl Reputation {
     /// A sixteenth of the way up.
     fn rise(&mut self) {
         let before = self.score;
-        self.score.0 += (1_000 - self.score.0).div_ceil(16);
+        let missing = 1_000_u16.saturating_sub(self.score.0);
+        self.score.0 = self.score.0.saturating_add(missing.div_ceil(16));
         assert!(self.score.0 <= 1_000, "a reputation is at most whole");
         assert!(self.score > before || before.0 == 1_000, "and it rises");
     }
@@ -59,7 +60,7 @@ impl Reputation {
     /// An eighth of the score down.
     fn fall(&mut self) {
         let before = self.score;
-        self.score.0 -= self.score.0.div_ceil(8);
+        self.score.0 = self.score.0.saturating_sub(self.score.0.div_ceil(8));
         assert!(
             self.score < before || before.0 == 0,
             "it falls, and not below nothing"
@@ -87,9 +88,9 @@ impl Reputation {
     pub(crate) fn on_gave_up(&mut self, steps: u64) {
         self.gave_up = self.gave_up.saturating_add(1);
         let quarter = u64::from(self.score.0.div_ceil(4));
-        let lost = quarter * steps.min(STEPS_MAX) / STEPS_MAX;
+        let lost = quarter.saturating_mul(steps.min(STEPS_MAX)) / STEPS_MAX;
         let lost = u16::try_from(lost).expect("a part of a score is no more than it");
-        self.score.0 -= lost;
+        self.score.0 = self.score.0.saturating_sub(lost);
     }
 
     pub(crate) fn on_disputed(&mut self) {
@@ -146,12 +147,13 @@ impl Dealings {
             Speed::AsStated => &mut dealing.as_stated,
             Speed::Slow => &mut dealing.slow,
         };
-        let before = (sum.0 / step.0).min(STEPS_MAX);
+        let steps_of = |sum: u64| sum.checked_div(step.0).unwrap_or(0).min(STEPS_MAX);
+        let before = steps_of(sum.0);
         sum.0 = sum
             .0
             .saturating_add(paid.0)
             .min(step.0.saturating_mul(STEPS_MAX));
-        let steps = (sum.0 / step.0).min(STEPS_MAX);
+        let steps = steps_of(sum.0);
         assert!(self.0.len() <= DEALINGS_MAX, "so many are remembered");
         steps.saturating_sub(before)
     }
@@ -160,7 +162,7 @@ impl Dealings {
     pub(crate) fn steps(&self, with: AccountKey, step: Credits) -> u64 {
         let dealing = self.0.iter().find(|dealing| dealing.with == with);
         let sum = dealing.map_or(0, Dealing::sum);
-        (sum / step.0.max(1)).min(STEPS_MAX)
+        sum.checked_div(step.0).unwrap_or(0).min(STEPS_MAX)
     }
 
     /// The dealing with an account; a new one takes the place of the least.
@@ -174,7 +176,7 @@ impl Dealings {
             };
             if self.0.len() < DEALINGS_MAX {
                 self.0.push(new);
-                return self.0.len() - 1;
+                return self.0.len().saturating_sub(1);
             }
             let sums = self.0.iter().map(Dealing::sum).enumerate();
             let least = sums.min_by_key(|(at, sum)| (*sum, *at));

@@ -205,13 +205,13 @@ rules! {
     open FeeBasisPoints fee_basis_points: u16 = 0, 0, 10_000;
     /// Prices are multiples of this, per device-second.
     open Tick tick: Price = Price(1), 1, u64::MAX;
-    /// Accounts there may be. Where there are as many, one that holds less than a deposit makes room
-    /// for a new one.
+    /// Accounts there may be. Where there are as many, one that holds less than a deposit makes
+    /// room for a new one.
     open AccountsMax accounts_max: u32 = 1_000_000, 1, u32::MAX.into();
     /// What an account holds, in whatever way, that keeps its place where there is no room.
     open AccountDeposit account_deposit: Credits = Credits(10_000), 0, u64::MAX;
-    /// Classes there may be. Where there are as many, one in which nobody holds a deposit makes room
-    /// for one that an ask with a deposit opens.
+    /// Classes there may be. Where there are as many, one in which nobody holds a deposit makes
+    /// room for one that an ask with a deposit opens.
     open ClassesMax classes_max: u32 = 4_096, 1, u32::MAX.into();
     /// Open orders an account may have at once.
     open OpenOrdersMax open_orders_max: u32 = 4_096, 1, u32::MAX.into();

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::class::{DTYPES, Dtype, Resources, Throughput};
-use crate::units::{Millis, Price, Units};
+use crate::units::{Millis, Price, Units, product};
 
 /// Trades remembered one by one.
 const PRINTS_KEPT: usize = 64;
@@ -97,7 +97,7 @@ impl Tape {
     }
 
     fn candle(&mut self, at: Millis, price: Price, quantity: Units) {
-        let start = Millis(at.0 - at.0 % CANDLE.0);
+        let start = at.floor(CANDLE);
         let volume = u64::from(quantity.0);
         debug_assert!(
             self.candles.back().is_none_or(|last| last.start <= start),
@@ -113,7 +113,7 @@ impl Tape {
                 candle.low = candle.low.min(price);
                 candle.close = price;
                 debug_assert!(candle.low <= candle.open && candle.open <= candle.high);
-                candle.volume += volume;
+                candle.volume = candle.volume.saturating_add(volume);
             }
             None => {
                 if self.candles.len() == CANDLES_KEPT {
@@ -143,8 +143,7 @@ impl Tape {
     /// Volume-weighted over the prints kept.
     pub(crate) fn index(&self) -> PriceIndex {
         let per = |measure: &dyn Fn(&Print) -> u64, scale: u128| {
-            let weigh =
-                |figure: u64, print: &Print| u128::from(figure) * u128::from(print.quantity.0);
+            let weigh = |figure: u64, print: &Print| product(figure, print.quantity.0.into());
             let useful = || self.prints.iter().filter(|print| measure(print) > 0);
             let paid: u128 = useful().map(|print| weigh(print.price.0, print)).sum();
             let measured: u128 = useful().map(|print| weigh(measure(print), print)).sum();

@@ -72,7 +72,42 @@ impl Credits {
     }
 }
 
+/// A number of things that come and go, or a number given to one after the other.
+pub(crate) trait Count {
+    /// One more.
+    fn count_up(&mut self);
+    /// One less.
+    fn count_down(&mut self);
+}
+
+macro_rules! counted {
+    ($($number:ty)+) => {$(
+        impl Count for $number {
+            fn count_up(&mut self) {
+                *self = self.checked_add(1).expect("there are fewer things than numbers");
+            }
+
+            fn count_down(&mut self) {
+                *self = self.checked_sub(1).expect("what goes was counted");
+            }
+        }
+    )+};
+}
+
+counted!(u32 u64);
+
+/// A product of two 64-bit figures, which 128 bits always hold.
+#[inline]
+pub(crate) fn product(one: u64, other: u64) -> u128 {
+    u128::from(one).saturating_mul(u128::from(other))
+}
+
 impl Millis {
+    /// The latest multiple of a span that is not later; a span of nothing has none.
+    pub(crate) fn floor(self, span: Self) -> Self {
+        let past = self.0.checked_rem(span.0).unwrap_or(0);
+        Self(self.0.saturating_sub(past))
+    }
     /// The later time, held at the greatest when it overflows.
     pub fn after(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
@@ -84,7 +119,21 @@ impl Millis {
     }
 }
 
+impl Price {
+    /// The greatest multiple of a tick that is not more.
+    pub(crate) fn floor(self, tick: Self) -> Self {
+        let over = self.0.checked_rem(tick.0).unwrap_or(0);
+        Self(self.0.saturating_sub(over))
+    }
+}
+
 impl Units {
+    /// The sum; the caller has proved that it fits.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        let sum = self.0.checked_add(other.0);
+        Self(sum.expect("a sum of parts is no more than the whole"))
+    }
+
     /// The difference; the caller has proved that it is not negative.
     pub(crate) fn minus(self, other: Self) -> Self {
         Self(
@@ -102,13 +151,13 @@ pub(crate) fn divided(product: u128, by: u64, rounding: Rounding) -> Option<Cred
     if let Ok(product) = u64::try_from(product) {
         return Some(Credits(match rounding {
             Rounding::Up => product.div_ceil(by),
-            Rounding::Down => product / by,
+            Rounding::Down => product.checked_div(by)?,
         }));
     }
     let by = u128::from(by);
     let quotient = match rounding {
         Rounding::Up => product.div_ceil(by),
-        Rounding::Down => product / by,
+        Rounding::Down => product.checked_div(by)?,
     };
     u64::try_from(quotient).ok().map(Credits)
 }
@@ -116,11 +165,7 @@ pub(crate) fn divided(product: u128, by: u64, rounding: Rounding) -> Option<Cred
 impl Price {
     /// The price of one unit for `duration`, rounded up; `None` where 64 bits don't hold it.
     pub fn unit_cost(self, duration: Millis) -> Option<Credits> {
-        divided(
-            u128::from(self.0) * u128::from(duration.0),
-            1_000,
-            Rounding::Up,
-        )
+        divided(product(self.0, duration.0), 1_000, Rounding::Up)
     }
 
     /// The escrow for `quantity` units over `duration`: each unit's cost rounded up, times the
@@ -132,17 +177,13 @@ impl Price {
 
     /// What `usage` costs at this price.
     pub fn usage_cost(self, usage: DeviceMicros, rounding: Rounding) -> Option<Credits> {
-        divided(
-            u128::from(self.0) * u128::from(usage.0),
-            1_000_000,
-            rounding,
-        )
+        divided(product(self.0, usage.0), 1_000_000, rounding)
     }
 
     /// The greatest price at which `quantity` units for `duration` cost at most `budget`.
     pub fn affordable(budget: Credits, quantity: Units, duration: Millis) -> Self {
-        let each = budget.0 / u64::from(quantity.0.max(1));
-        let product = u128::from(each) * 1_000;
+        let each = budget.0.checked_div(u64::from(quantity.0.max(1)));
+        let product = product(each.unwrap_or(budget.0), 1_000);
         let price = divided(product, duration.0.max(1), Rounding::Down);
         let price = price.map_or(Self(u64::MAX), |price| Self(price.0));
         debug_assert!(
@@ -158,7 +199,7 @@ impl Price {
 impl DeviceMicros {
     /// A part of it, rounded up; no more than the whole.
     pub fn part(self, part: Permille) -> Self {
-        let product = u128::from(self.0) * u128::from(part.0.min(1_000));
+        let product = product(self.0, part.0.min(1_000).into());
         let part = divided(product, 1_000, Rounding::Up);
         Self(part.expect("a part is no more than the whole").0)
     }

@@ -171,6 +171,7 @@ const EXAMPLES: &[Example] = &[
         ],
     ),
     ("operator reconcile", &["souk operator reconcile bank.csv"]),
+    ("operator lock", &["souk operator lock 2"]),
     ("operator confirm", &["souk operator confirm 1 2"]),
     ("operator refuse", &["souk operator refuse 3 unpaid"]),
     ("operator credit", &["souk operator credit ACCOUNT 100"]),

@@ -21,7 +21,15 @@ pub enum Operator {
         /// A CSV file whose first line is direction,amount,reference.
         file: PathBuf,
     },
-    /// Say that requested credits have come in or gone out.
+    /// Lock withdrawals before they are paid out: their accounts can't take them back any more.
+    Lock {
+        /// Their ids.
+        #[arg(required = true)]
+        requests: Vec<u64>,
+        #[command(flatten)]
+        key: OperatorKey,
+    },
+    /// Say that requested credits have come in or gone out; a withdrawal is locked before.
     Confirm {
         /// Their ids.
         #[arg(required = true)]
@@ -151,8 +159,8 @@ pub struct RulesChangeArgs {
 #[group(id = "decider", required = true, multiple = false, args = ["hook", "faucet"])]
 pub struct DecideArgs {
     /// A program that is given each request as a line of JSON and answers with
-    /// {"decision":"confirm"}, {"decision":"refuse","reason":"…"} or {"decision":"wait"}. It may be
-    /// given the same request, by its id, more than once.
+    /// {"decision":"confirm"}, {"decision":"refuse","reason":"…"} or {"decision":"wait"}. A
+    /// withdrawal is locked before; "payment" in it is an id under which it must be paid once only.
     #[arg(long, value_name = "PROGRAM")]
     pub hook: Option<PathBuf>,
     /// Confirm every deposit up to so many credits, and refuse larger ones; withdrawals wait.

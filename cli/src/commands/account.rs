@@ -287,6 +287,11 @@ fn remedy(refusal: &Refusal) -> String {
         }
         Refusal::ApprovalsMany { .. } => look("those that wait", "operator pending"),
         Refusal::RequestUnknown { .. } => look("those that are open", "operator requests"),
+        Refusal::RequestLocked { .. } => look("how it stands", "operator requests"),
+        Refusal::RequestUnlocked { request } => {
+            look("lock it, then pay", &format!("operator lock {request}"))
+        }
+        Refusal::ClassUnknown { .. } => look("classes that were offered", "book"),
         Refusal::OrderUnknown { .. }
         | Refusal::OrderNotYours { .. }
         | Refusal::OrdersMany { .. }

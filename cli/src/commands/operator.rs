@@ -1,6 +1,7 @@
 //! `souk operator …`: what a market's operators decide.
 
 mod deciding;
+mod payouts;
 mod reconciling;
 mod rules;
 
@@ -38,6 +39,10 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
         Operator::Confirm { requests, key } => {
             let operator = operator(folder, &key).await?;
             confirm(&operator, output, requests).await
+        }
+        Operator::Lock { requests, key } => {
+            let operator = operator(folder, &key).await?;
+            lock(&operator, output, requests).await
         }
         Operator::Approve { command, key } => approve(folder, output, command, &key).await,
         Operator::Refuse {
@@ -179,6 +184,26 @@ async fn requests(folder: &Path, output: Output) -> Outcome {
     match output {
         Output::Json => show::json(&requests),
         Output::Text => show::money::print_requests(&requests, true),
+    }
+    Ok(())
+}
+
+/// Locks withdrawals one by one in their order, so that they may be paid out.
+async fn lock(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
+    for request in requests.into_iter().map(RequestId) {
+        let done = given(operator, output, Command::Lock { request }).await;
+        let done = done.map_err(|failure| failure.with([("request", json!(request))]))?;
+        let Some(done) = done else { continue };
+        let Acceptance::Locked(lock) = done else {
+            return Err(out_of_turn(&done));
+        };
+        let facts = json!({ "request": request, "is": "locked", "payer": lock.payer });
+        let confirm = paste::command(&format!("operator confirm {request}"));
+        let text = format!(
+            "withdrawal {request} is locked: its account can't take it back; pay it, then say \
+             so:\n  {confirm}"
+        );
+        show::line(output, &facts, &text);
     }
     Ok(())
 }

@@ -206,11 +206,16 @@ async fn operator(folder: &Path, order: &OrderArgs) -> Result<Operator, Failure>
 
 /// The key of the market's operator: in the file that is given, or where a market's folder has it.
 pub fn operator_key(folder: &Path, file: Option<&Path>) -> Result<NodeKey, Failure> {
-    let file = file.map_or_else(|| found_key(folder), Path::to_owned);
+    let file = operator_key_file(folder, file);
     NodeKey::load(&file).map_err(|error| {
         let hint = "only the market's operator may do this: give its key with --operator-key";
         Failure::new(Kind::State, error, hint)
     })
+}
+
+/// Where the operator's key lies: where it is said to, or in this folder or the one above.
+pub fn operator_key_file(folder: &Path, file: Option<&Path>) -> PathBuf {
+    file.map_or_else(|| found_key(folder), Path::to_owned)
 }
 
 /// The operator's key of a market whose folder this or the one above is.

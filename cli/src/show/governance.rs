@@ -74,6 +74,7 @@ pub fn told(command: &Command) -> String {
         Command::Deposit { account, amount } => {
             format!("credit {} to {}", credits(amount.0), short(account))
         }
+        Command::Lock { request } => format!("lock withdrawal {request} before it is paid"),
         Command::Confirm { request } => format!("confirm request {request}"),
         Command::Refuse { request, reason } => format!("refuse request {request}: {reason}"),
         Command::Collect { to, amount } => {

@@ -267,6 +267,7 @@ fn moved(reason: MoveReason) -> &'static str {
         MoveReason::Collected => "the market's earnings",
         MoveReason::Staked => "put at stake",
         MoveReason::Unstaked => "taken back from stake",
+        MoveReason::Forfeited => "the account made room for others",
     }
 }
 

@@ -21,7 +21,8 @@ pub fn print_account(account: &Account) {
     }
     if let Some(reason) = &account.frozen {
         say(&format!(
-            "frozen      {reason}: nothing can be placed, given or withdrawn; ask the operators"
+            "frozen      {reason}: nothing can be placed, staked, given or withdrawn; ask the \
+             operators"
         ));
     }
 }
@@ -46,6 +47,12 @@ pub fn print_held(
     let out = |request: &&MoneyRequest| request.direction == Direction::Withdrawal;
     for request in requests.iter().filter(out) {
         let (id, held) = (request.id, credits(request.amount.0));
+        if request.lock.is_some() {
+            say(&format!(
+                "  withdrawal {id} holds {held} and is being paid out: only the operators end it"
+            ));
+            continue;
+        }
         let cancel = paste::command(&format!("account cancel {id}"));
         let until = "until the operator decides; to take it back";
         say(&format!(
@@ -64,9 +71,10 @@ pub fn print_requests(requests: &[MoneyRequest], owners: bool) {
     }
     let mut table = Table::new(&[">request", "account", "what", ">amount", "reference"]);
     for request in requests {
-        let direction = match request.direction {
-            Direction::Deposit => "deposit",
-            Direction::Withdrawal => "withdrawal",
+        let direction = match (request.direction, request.lock) {
+            (Direction::Deposit, _) => "deposit",
+            (Direction::Withdrawal, None) => "withdrawal",
+            (Direction::Withdrawal, Some(_)) => "withdrawal, being paid",
         };
         table.row([
             request.id.to_string(),

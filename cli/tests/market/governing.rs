@@ -1,11 +1,12 @@
 //! What operators can do to a market that runs: several of them, frozen accounts, rules that
 //! change, a version that a validator does not speak.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::founding::{Machines, text};
+use crate::founding::{Machines, path, text};
 
 /// A market of two operators, both of whom are needed, which tells its rules' changes a second
 /// before. Gives its line.
@@ -111,4 +112,45 @@ fn two_operators_agree_and_then_a_frozen_account_and_a_rule_are_as_they_say() {
     // One request is open already.
     let more = ["account", "deposit", "1", "--reference", "more"];
     assert_eq!(refusal(&machines, "user", &more), "requests_many");
+    assert_paid_once(&machines);
+}
+
+/// The withdrawal is locked by both operators before one program is asked to pay it, once; where
+/// that program's answer is not known nobody asks again, and a person answers.
+fn assert_paid_once(machines: &Machines) {
+    let (hook, calls) = (machines.folder("hook"), machines.folder("calls"));
+    let script = format!("#!/bin/sh\ncat >> {}\nexit 3\n", calls.display());
+    std::fs::write(&hook, script).expect("a file is written");
+    let may_run = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&hook, may_run).expect("it may run");
+    let decide = ["operator", "decide", "--once", "--hook", path(&hook)];
+    let asked = || {
+        let text = std::fs::read_to_string(&calls).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let confirm = ["operator", "confirm", "1"];
+    assert_eq!(refusal(machines, "one", &confirm), "request_unlocked");
+    machines.souk("one", &decide).done();
+    assert_eq!(asked().len(), 0, "it is not locked yet");
+    for _ in 0..2 {
+        let ran = machines.souk("other", &decide);
+        assert_eq!(ran.code, 8, "{} {}", ran.stdout, ran.stderr);
+        assert!(ran.stderr.contains("not asked again"), "{}", ran.stderr);
+        assert_eq!(asked().len(), 1, "it is asked once");
+    }
+    assert!(asked()[0].contains("\"payment\":\""), "{:?}", asked());
+    machines.souk("one", &decide).done();
+    assert_eq!(asked().len(), 1, "by one operator");
+    let cancel = ["account", "cancel", "1"];
+    assert_eq!(refusal(machines, "user", &cancel), "request_locked");
+    machines.souk("other", &confirm).done();
+    let ran = machines.souk("one", &decide);
+    assert!(
+        ran.stdout.contains("\"confirmed\":true"),
+        "{} {}",
+        ran.stdout,
+        ran.stderr
+    );
+    assert_eq!(asked().len(), 1, "who follows asks nobody");
+    assert_eq!(refusal(machines, "other", &confirm), "request_unknown");
 }

@@ -1,8 +1,8 @@
 //! `cargo bench -p souk-market-bench`: the flows of docs/market.md through the bare book, the crate
 //! lobster and the full exchange, in turn; then eligible-ask search, memory and snapshots.
 //!
-//! `cargo bench -p souk-market-bench -- flows|search|memory|signatures|hostile` runs a part, `-- full a` (or b) the
-//! exchange alone.
+//! `cargo bench -p souk-market-bench -- flows|search|memory|signatures|hostile` runs a part, `--
+//! full a` (or b) the exchange alone.
 
 #![allow(
     clippy::disallowed_types,

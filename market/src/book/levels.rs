@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::Units;
+use crate::units::{Count, Units};
 
 use super::{Key, NONE, Slab};
 
@@ -118,11 +118,11 @@ impl Levels {
         }
         let node = slab.get_mut(at);
         (node.prev, node.next) = (prev, next);
-        level.count += 1;
+        level.count.count_up();
         let units = u64::from(node.quantity.0);
         level.quantity = more(level.quantity, units);
         self.units = more(self.units, units);
-        self.orders += 1;
+        self.orders.count_up();
         assert_eq!(level.key, node.key, "an order is at its price");
         debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
         debug_assert!(level.head != NONE && level.tail != NONE, "it has both ends");
@@ -140,12 +140,11 @@ impl Levels {
             next => slab.get_mut(next).prev = node.prev,
         }
         assert!(level.count > 0, "an order's level has an order");
-        level.count -= 1;
+        level.count.count_down();
         let units = u64::from(node.quantity.0);
         level.quantity = less(level.quantity, units);
         self.units = less(self.units, units);
-        assert!(self.orders > 0, "an order that goes was counted");
-        self.orders -= 1;
+        self.orders.count_down();
         assert_eq!(
             level.count == 0,
             level.head == NONE,

@@ -48,8 +48,8 @@ impl Default for Tree {
     }
 }
 
-/// The most inner nodes above a leaf. A node is split in halves of sixteen when it is full, so that a
-/// tree of this depth has seen 16^16 orders come in: as many as there are numbers for orders.
+/// The most inner nodes above a leaf. A node is split in halves of sixteen when it is full, so that
+/// a tree of this depth has seen 16^16 orders come in: as many as there are numbers for orders.
 const DEPTH_MAX: usize = 16;
 
 const _: () = assert!(
@@ -68,7 +68,8 @@ pub(crate) struct Visits {
 }
 
 impl Visits {
-    /// The steps of an order that is looked at exactly: its row, its terms and its account are read.
+    /// The steps of an order that is looked at exactly: its row, its terms and its account are
+    /// read.
     pub(crate) const CHECK: u32 = 5;
 
     pub(crate) fn new() -> Self {

@@ -8,7 +8,7 @@ use crate::lease::Lease;
 use crate::order::Side;
 use crate::rules::ClassRules;
 use crate::tape::Tape;
-use crate::units::Millis;
+use crate::units::{Count, Millis};
 
 /// One class's book.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,14 +51,14 @@ impl ClassBook {
             "a lease is counted where it was traded"
         );
         self.tape.print(now, lease.price, lease.quantity, on);
-        self.open_leases += 1;
+        self.open_leases.count_up();
         assert!(!self.is_vacant(), "an open lease keeps its class");
     }
 
     /// A lease of this book is paid and refunded.
     pub(super) fn on_lease_closed(&mut self) {
         assert!(self.open_leases > 0, "a lease is closed once");
-        self.open_leases -= 1;
+        self.open_leases.count_down();
     }
 
     /// Whether nothing is in it or comes out of it any more: only its tape would be missed.

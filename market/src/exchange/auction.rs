@@ -14,7 +14,7 @@ use crate::books::Order;
 use crate::event::Event;
 use crate::ids::BookId;
 use crate::order::Side;
-use crate::units::{Millis, Price, Units};
+use crate::units::{Count, Millis, Price, Rounding, Units, divided, product};
 
 use super::matching::{Fill, bids_for};
 use super::steps::{Steps, TIMER_STEPS};
@@ -42,8 +42,7 @@ pub(super) struct Clearing {
 impl Exchange {
     /// Sees to it that the next auction of this book is held.
     pub(super) fn call_auction(&mut self, book: BookId, interval: Millis) {
-        let passed = self.now.0 - self.now.0 % interval.0;
-        let at = Millis(passed.saturating_add(interval.0));
+        let at = self.now.floor(interval).after(interval);
         assert!(at > self.now, "an auction is held later");
         let class = self.books.book_mut(book);
         debug_assert_eq!(
@@ -70,7 +69,7 @@ impl Exchange {
         let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(class, side));
         let mut is_cut = sides
             .into_iter()
-            .any(|side| side.skip(ORDERS_MAX).next().is_some());
+            .any(|mut side| side.nth(ORDERS_MAX).is_some());
         let Some(clearing) = clear(&asks, &bids, tick) else {
             return;
         };
@@ -116,7 +115,8 @@ impl Exchange {
         };
         let (mut asks, mut bids) = (best(Side::Ask), best(Side::Bid));
         let count = u32::try_from(asks.len().max(bids.len())).unwrap_or(u32::MAX);
-        let each = (SUITED_STEPS / 2 / count.max(1)).max(SUITED_STEPS_LEAST);
+        let each = (SUITED_STEPS / 2).checked_div(count);
+        let each = each.map_or(SUITED_STEPS_LEAST, |each| each.max(SUITED_STEPS_LEAST));
         asks.retain(|ask| {
             let mut visits = Visits::up_to(each);
             let suits = self.suits_some_bid(ask, &mut visits);
@@ -201,8 +201,8 @@ impl Exchange {
                 self.carry_out_resting(&live, &[fill], &mut Vec::new(), events);
                 for share in [&mut *ask, &mut *bid] {
                     assert!(share.allotted <= share.open, "no more than is open");
-                    share.allotted -= quantity;
-                    share.open -= quantity;
+                    share.allotted = share.allotted.saturating_sub(quantity);
+                    share.open = share.open.saturating_sub(quantity);
                 }
             }
         }
@@ -248,10 +248,10 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
     let mut best: Option<PriceRange> = None;
     for price in prices {
         while let Some(ask) = asks.next_if(|ask| ask.price <= price) {
-            supply += u64::from(ask.remaining.0);
+            supply = supply.saturating_add(ask.remaining.0.into());
         }
         while let Some(bid) = bids.next_if(|bid| bid.price < price) {
-            demand -= u64::from(bid.remaining.0);
+            demand = demand.saturating_sub(bid.remaining.0.into());
         }
         best = PriceRange::better(
             best,
@@ -313,8 +313,8 @@ impl PriceRange {
             std::cmp::Ordering::Greater => self.high,
             std::cmp::Ordering::Less => self.low,
             std::cmp::Ordering::Equal => {
-                let middle = self.low.0 + (self.high.0 - self.low.0) / 2;
-                Price((middle - middle % tick.0).max(self.low.0))
+                let middle = Price(self.low.0.midpoint(self.high.0));
+                middle.floor(tick).max(self.low)
             }
         };
         Clearing {
@@ -333,12 +333,12 @@ fn share_out(orders: &[Order], clearing: Clearing, trades: impl Fn(&Order) -> bo
     for level in trading.chunk_by(|one, other| one.price == other.price) {
         let wanted: u64 = level.iter().map(|order| u64::from(order.remaining.0)).sum();
         let given = wanted.min(left);
-        left -= given;
+        left = left.saturating_sub(given);
         share_level(level, given, wanted, &mut shares);
     }
     let shared: u64 = shares.iter().map(|share| u64::from(share.allotted)).sum();
     assert_eq!(
-        shared + left,
+        shared.saturating_add(left),
         clearing.quantity,
         "each unit falls to one order"
     );
@@ -354,9 +354,10 @@ fn share_level(level: &[&Order], given: u64, wanted: u64, shares: &mut Vec<Share
     );
     for order in level {
         let open = order.remaining.0;
-        let part = u128::from(open) * u128::from(given) / u128::from(wanted);
-        let allotted = u32::try_from(part).expect("a part is no more than the order");
-        rest -= u64::from(allotted);
+        let part = divided(product(open.into(), given), wanted, Rounding::Down);
+        let allotted = part.and_then(|part| u32::try_from(part.0).ok());
+        let allotted = allotted.expect("a part is no more than the order");
+        rest = rest.saturating_sub(allotted.into());
         shares.push(Share {
             order: **order,
             allotted,
@@ -365,8 +366,8 @@ fn share_level(level: &[&Order], given: u64, wanted: u64, shares: &mut Vec<Share
     }
     for share in &mut shares[first..] {
         if rest > 0 && share.allotted < share.open {
-            share.allotted += 1;
-            rest -= 1;
+            share.allotted.count_up();
+            rest.count_down();
         }
     }
     assert_eq!(rest, 0, "rounding leaves less than one unit an order");

@@ -5,7 +5,7 @@ use crate::books::{Order, OrderKind};
 use crate::event::{Event, OrderEnd};
 use crate::ids::{JobId, LeaseId, OrderId};
 use crate::order::{NEVER, Side};
-use crate::units::{Credits, Units};
+use crate::units::{Count, Credits, Units};
 
 use super::{Exchange, Timer};
 
@@ -76,14 +76,16 @@ impl Exchange {
                 }
                 let account = self.ledger.get_mut(slot);
                 account.offer(device, capacity, order.remaining);
-                account.free_asks += u32::from(deposit.0 == 0);
+                if deposit.0 == 0 {
+                    account.free_asks.count_up();
+                }
             }
             OrderKind::Ask { .. } => {}
         }
         if let Some(key) = self.spot_ask_key(order) {
             assert!(self.spot_asks.insert(key), "an ask is listed once");
         }
-        self.ledger.get_mut(slot).open_orders += 1;
+        self.ledger.get_mut(slot).open_orders.count_up();
         self.weigh(order);
         if order.detail.expires != NEVER {
             let expiry = (order.detail.expires, Timer::OrderExpires(order.id));
@@ -127,11 +129,11 @@ impl Exchange {
         }
         let account = self.ledger.get_mut(order.slot());
         assert!(account.open_orders > 0, "an order that leaves was counted");
-        account.open_orders -= 1;
+        account.open_orders.count_down();
         let opened = account.opened;
         if order.side() == Side::Ask && order.resale().is_none() && order.deposit().0 == 0 {
             assert!(account.free_asks > 0, "a free ask was counted");
-            account.free_asks -= 1;
+            account.free_asks.count_down();
         }
         if let Some(key) = self.spot_ask_key(order) {
             assert!(self.spot_asks.remove(&key), "an ask in the book is listed");

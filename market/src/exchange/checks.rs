@@ -74,7 +74,7 @@ impl Exchange {
         self.check_tif(bid.tif, bid.limit, bid.quantity)?;
         check_auction(rules, bid.tif, bid.all_or_none)?;
         let affordable = Price::affordable(bid.budget, bid.quantity, bid.duration);
-        let affordable = Price(affordable.0 - affordable.0 % rules.tick.0);
+        let affordable = affordable.floor(rules.tick);
         if affordable.0 == 0 {
             let needed = rules.tick.escrow(bid.quantity, bid.duration);
             let needed = needed.unwrap_or(Credits(u64::MAX));

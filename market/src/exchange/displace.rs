@@ -87,7 +87,7 @@ impl Exchange {
         let tick = self.books.book(bid.order.detail.book).rules.tick;
         let terms = self.books.ask_terms.get(lease.parties.terms);
         let asked = terms.least_for(&bid.terms);
-        Price(lease.price.0 + tick.0).max(asked)
+        Price(lease.price.0.saturating_add(tick.0)).max(asked)
     }
 
     fn displaceable_by(&self, lease: &Lease, bid: &LiveBid) -> bool {
@@ -110,7 +110,8 @@ impl Exchange {
         let before = trades.len();
         let one = |displaced| self.displace_one(bid, displaced, events);
         trades.extend(displaced.iter().map(one));
-        assert_eq!(trades.len() - before, displaced.len(), "one trade a lease");
+        let made = trades.len().saturating_sub(before);
+        assert_eq!(made, displaced.len(), "one trade a lease");
     }
 
     fn displace_one(

@@ -15,7 +15,7 @@ use crate::predicate::{Accepts, Lack};
 use crate::refusal::Refusal;
 use crate::terms::{AskTerms, BidTerms, Terms};
 use crate::text::Name;
-use crate::units::{Credits, Millis, Permille, Price, Units};
+use crate::units::{Count, Credits, Millis, Permille, Price, Units};
 
 use super::Exchange;
 use super::bid::LiveBid;
@@ -61,6 +61,12 @@ pub struct Listing {
     /// The lease of which this is the rest, where a buyer resells it.
     pub resale: Option<LeaseId>,
 }
+
+/// The asks that are looked at to explain a bid.
+const EXPLAINED_MAX: usize = 20_000;
+
+/// The least that is told of the asks of a class: the best.
+const ASKS_EACH_LEAST: usize = 8;
 
 impl Listing {
     /// The ask as a buyer sees it that takes spot leases of at least this notice: at the price it
@@ -114,6 +120,24 @@ impl Exchange {
         self.books.by_class().flat_map(|book| self.listings(book))
     }
 
+    /// The asks in every book, by class, best first; some `most` of them, so that the best of each
+    /// class are among them however many another has.
+    pub fn best_asks(&self, most: usize) -> impl Iterator<Item = Listing> {
+        let each = self.each_of(most, |_| true);
+        let books = self.books.by_class();
+        books.flat_map(move |book| self.listings(book).take(each))
+    }
+
+    /// How many asks of each class there are to be where there are to be some `most` in all.
+    fn each_of(&self, most: usize, counts: impl Fn(&Class) -> bool) -> usize {
+        let books = self.books.by_class();
+        let offering =
+            |book: &&ClassBook| book.book.side(Side::Ask).orders() > 0 && counts(&book.class);
+        let classes = books.filter(offering).count();
+        let each = most.checked_div(classes).unwrap_or(most);
+        each.max(ASKS_EACH_LEAST)
+    }
+
     fn listings<'a>(&'a self, book: &'a ClassBook) -> impl Iterator<Item = Listing> + 'a {
         let asks = self.books.side(book, Side::Ask);
         asks.map(|ask| self.listing(book.class, &ask))
@@ -157,7 +181,8 @@ impl Exchange {
         left.map_or(duration_max, |left| left.min(duration_max))
     }
 
-    /// What `buyer` would find if it placed `bid` now, reason by reason.
+    /// What `buyer` would find if it placed `bid` now, reason by reason, among the best asks of
+    /// each class.
     ///
     /// # Errors
     /// When the bid would be refused before any ask is looked at.
@@ -170,15 +195,15 @@ impl Exchange {
         let live = imagined(slot, price, bid);
         let mut found = Explanation::default();
         let mut ruled: BTreeMap<Lack, Exclusion> = BTreeMap::new();
-        for book in self.books.by_class() {
+        let is_alike =
+            |class: &Class| class.kind == bid.class.kind && class.emulated == bid.class.emulated;
+        let each = self.each_of(EXPLAINED_MAX, is_alike);
+        for book in self.books.by_class().filter(|book| is_alike(&book.class)) {
             let class = book.class;
-            if class.kind != bid.class.kind || class.emulated != bid.class.emulated {
-                continue;
-            }
-            for ask in self.books.side(book, Side::Ask) {
-                found.seen += 1;
+            for ask in self.books.side(book, Side::Ask).take(each) {
+                found.seen.count_up();
                 match self.any_lack(&class, &ask, &live, bid) {
-                    None => found.eligible += 1,
+                    None => found.eligible.count_up(),
                     Some(lack) => tally(&mut ruled, lack, self.figures(lack, &ask, &live)),
                 }
             }
@@ -283,7 +308,7 @@ fn tally(ruled: &mut BTreeMap<Lack, Exclusion>, lack: Lack, figures: Option<(u64
         nearest: offered,
     };
     let entry = ruled.entry(lack).or_insert(fresh);
-    entry.count += 1;
+    entry.count.count_up();
     entry.nearest = match lack {
         Lack::Price | Lack::LinkLatency => entry.nearest.min(offered),
         _ => entry.nearest.max(offered),

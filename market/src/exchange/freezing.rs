@@ -110,7 +110,7 @@ impl Exchange {
             false => Err(Refusal::CapReached {
                 cap,
                 moved,
-                next: Millis((self.now.0 / DAY.0 + 1).saturating_mul(DAY.0)),
+                next: self.now.floor(DAY).after(DAY),
             }),
         }
     }
@@ -121,7 +121,7 @@ impl Exchange {
         self.ledger.get_mut(slot).moved = moved;
     }
 
-    /// Counted when it is asked for; what comes to nothing on the same day is not.
+    /// Count when it is asked for; what comes to nothing on the same day is not.
     pub(super) fn count_withdrawal(&mut self, slot: Slot, amount: Credits) {
         let mut moved = self.moved_today(slot);
         let sum = moved.withdrawals.0.saturating_add(amount.0);

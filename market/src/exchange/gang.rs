@@ -16,7 +16,7 @@ use crate::event::{Event, OrderEnd};
 use crate::ids::{BookId, Slot};
 use crate::order::{Bid, Side};
 use crate::refusal::Refusal;
-use crate::units::{Credits, Price};
+use crate::units::{Count, Credits, Price};
 
 use super::bid::LiveBid;
 use super::displace::Displacement;
@@ -29,6 +29,10 @@ use super::{Context, Exchange};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost(i128, i128);
 
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "sums of a few costs below 2^80, and places in short lists"
+)]
 impl Cost {
     const ZERO: Self = Self(0, 0);
     const MAX: Self = Self(i128::MAX, 0);
@@ -97,7 +101,7 @@ impl Exchange {
             Ok(takes)
         });
         let done = takes.map(|takes| {
-            self.orders_made += u64::from(count);
+            legs.iter().for_each(|_| self.orders_made.count_up());
             self.trade_gang(context, &live, &takes)
         });
         live.iter().for_each(|bid| self.books.release(&bid.order));
@@ -124,7 +128,7 @@ impl Exchange {
         places: &[(BookId, Price)],
     ) -> Vec<LiveBid> {
         assert_eq!(legs.len(), places.len(), "a book for each leg");
-        let first = self.orders_made + 1;
+        let first = self.next_order().0;
         let bid = |(id, (bid, (book, price))): (u64, (&Bid, &(BookId, Price)))| {
             let order = self.new_bid(id, context.slot, *book, *price, bid);
             self.live_bid(order, bid.job)
@@ -184,7 +188,7 @@ impl Exchange {
         if found.len() >= count {
             return;
         }
-        let most = found.len() + count;
+        let most = found.len().saturating_add(count);
         for lease in self.displaceable(bid) {
             let provider = lease.parties.provider;
             let taken = found.iter().any(|(known, _)| *known == provider);
@@ -241,6 +245,10 @@ impl Exchange {
 
 /// The cheapest choice of one candidate a leg, no provider twice; of equals the one whose legs,
 /// from the first on, take the candidates they would rather have.
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "sums of a few costs below 2^80, and places in short lists"
+)]
 fn assign(
     candidates: &[Candidates],
     legs: &[LiveBid],
@@ -278,6 +286,10 @@ fn assign(
 
 /// The column of each row in a cheapest assignment, by successive shortest paths with
 /// potentials (Jonker and Volgenant); `rows <= columns`.
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "sums of a few costs below 2^80, and places in short lists"
+)]
 fn cheapest_assignment(
     rows: usize,
     columns: usize,
@@ -313,6 +325,10 @@ struct Assignment {
     owner: Vec<usize>,
 }
 
+#[allow(
+    clippy::arithmetic_side_effects,
+    reason = "sums of a few costs below 2^80, and places in short lists"
+)]
 impl Assignment {
     /// Gives `row` a column, moving others along a shortest path.
     fn add(&mut self, row: usize, cost: &impl Fn(usize, usize) -> Cost) {

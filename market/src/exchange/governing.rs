@@ -6,7 +6,7 @@ use crate::event::{Event, MoveReason};
 use crate::ids::AccountKey;
 use crate::refusal::Refusal;
 use crate::text::Name;
-use crate::units::Credits;
+use crate::units::{Count, Credits};
 
 use super::{Context, Exchange, Timer};
 
@@ -110,7 +110,7 @@ impl Exchange {
             let limit = APPROVALS_MAX as u32;
             return Err(Refusal::ApprovalsMany { limit });
         }
-        self.approvals_made += 1;
+        self.approvals_made.count_up();
         let (id, until) = (self.approvals_made, self.now.after(APPROVAL_LIFE));
         let approval = Approval {
             id,

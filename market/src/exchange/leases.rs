@@ -6,7 +6,7 @@ use crate::ids::{DeviceId, LeaseId, OrderId, Slot, TermsId, TradeId};
 use crate::lease::{CloseReason, Lease, LeaseState, Parties};
 use crate::order::{Side, Term, Trade};
 use crate::refusal::Refusal;
-use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Units};
+use crate::units::{Count, Credits, DeviceMicros, Millis, Permille, Price, Units};
 
 use super::bid::LiveBid;
 use super::{Context, Exchange, Timer, spot_key};
@@ -34,7 +34,7 @@ impl Exchange {
         opening: &LeaseOpening<'_>,
         events: &mut Vec<Event>,
     ) -> Trade {
-        self.trades_made += 1;
+        self.trades_made.count_up();
         let lease = self.new_lease(opening);
         let trade = Trade {
             id: TradeId(lease.id.0),
@@ -55,8 +55,10 @@ impl Exchange {
         assert!(lease.deadline > lease.start, "a lease has a length");
         assert_ne!(lease.buyer, lease.provider, "nobody trades with itself");
         self.ledger.hold(lease.parties.buyer, lease.escrow);
-        self.ledger.get_mut(lease.parties.provider).open_leases += 1;
-        self.ledger.get_mut(lease.parties.buyer).leases_bought += 1;
+        let provider = self.ledger.get_mut(lease.parties.provider);
+        provider.open_leases.count_up();
+        let buyer = self.ledger.get_mut(lease.parties.buyer);
+        buyer.leases_bought.count_up();
         let terms = self.books.ask_terms.share(lease.parties.terms);
         self.books.on_lease_opened(self.now, &lease, terms);
         events.push(Event::Traded(trade));

@@ -141,7 +141,8 @@ impl Exchange {
             );
             trades.push(self.trade(bid, fill, events));
         }
-        assert_eq!(trades.len() - before, fills.len(), "one trade a fill");
+        let made = trades.len().saturating_sub(before);
+        assert_eq!(made, fills.len(), "one trade a fill");
     }
 
     fn trade(&mut self, bid: &LiveBid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
@@ -303,7 +304,8 @@ impl Exchange {
         trades: &mut Vec<Trade>,
         events: &mut Vec<Event>,
     ) {
-        let quantity = Units(fills.iter().map(|fill| fill.quantity.0).sum());
+        let quantities = fills.iter().map(|fill| fill.quantity);
+        let quantity = quantities.fold(Units(0), Units::plus);
         if quantity.0 == 0 {
             return;
         }

@@ -7,7 +7,7 @@ use crate::event::{Event, OrderEnd};
 use crate::ids::{BookId, JobId, LeaseId, OrderId, Slot};
 use crate::order::{Ask, Bid, TimeInForce};
 use crate::refusal::Refusal;
-use crate::units::{Credits, Millis, Price, Units};
+use crate::units::{Count, Credits, Millis, Price, Units};
 
 use super::bid::LiveBid;
 use super::displace::Displacement;
@@ -24,9 +24,9 @@ struct Plan {
 
 impl Plan {
     fn quantity(&self) -> Units {
-        let filled = self.fills.iter().map(|fill| fill.quantity.0);
-        let displaced = self.displaced.iter().map(|one| one.quantity.0);
-        Units(filled.chain(displaced).sum::<u32>() + self.rest.0)
+        let filled = self.fills.iter().map(|fill| fill.quantity);
+        let displaced = self.displaced.iter().map(|one| one.quantity);
+        filled.chain(displaced).fold(self.rest, Units::plus)
     }
 }
 
@@ -49,7 +49,7 @@ impl Exchange {
         };
         let slot = context.slot;
         let order = Order {
-            id: OrderId(self.orders_made + 1),
+            id: self.next_order(),
             price,
             remaining: ask.quantity,
             detail: OrderDetail {
@@ -88,7 +88,7 @@ impl Exchange {
         context: &mut Context<'_>,
     ) -> Acceptance {
         let id = order.id;
-        self.orders_made += 1;
+        self.orders_made.count_up();
         assert_eq!(id.0, self.orders_made, "orders are numbered as they come");
         self.put_in(&order, JobId::default());
         let trades = match auction {
@@ -117,7 +117,7 @@ impl Exchange {
         let rules = self.class_rules(bid.class);
         let price = self.check_bid(bid, &rules)?;
         let book = self.known_book(bid.class)?;
-        let order = self.new_bid(self.orders_made + 1, context.slot, book, price, bid);
+        let order = self.new_bid(self.next_order().0, context.slot, book, price, bid);
         let live = self.live_bid(order, bid.job);
         let plan = match self.plan_bid(&live, bid, rules.auction, context.steps) {
             Ok(plan) => plan,
@@ -126,12 +126,12 @@ impl Exchange {
                 return Err(refusal);
             }
         };
-        self.orders_made += 1;
+        self.orders_made.count_up();
         assert_eq!(
             order.id.0, self.orders_made,
             "orders are numbered as they come"
         );
-        let mut trades = Vec::with_capacity(plan.fills.len() + plan.displaced.len());
+        let mut trades = Vec::with_capacity(plan.fills.len().saturating_add(plan.displaced.len()));
         self.carry_out_fills(&live, &plan.fills, &mut trades, context.events);
         self.displace(&live, &plan.displaced, &mut trades, context.events);
         context.steps.spend_trades(trades.len());
@@ -150,6 +150,13 @@ impl Exchange {
             trades,
             resting,
         })
+    }
+
+    /// The number of the order that comes next.
+    pub(super) fn next_order(&self) -> OrderId {
+        let mut number = self.orders_made;
+        number.count_up();
+        OrderId(number)
     }
 
     pub(super) fn new_bid(

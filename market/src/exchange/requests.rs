@@ -13,7 +13,7 @@ use crate::ids::{AccountKey, RequestId};
 use crate::refusal::{Quantity, Refusal};
 use crate::request::{Direction, MoneyRequest, PayoutLock};
 use crate::text::Name;
-use crate::units::Credits;
+use crate::units::{Count, Credits};
 
 use super::{Context, Exchange};
 
@@ -45,7 +45,7 @@ impl Exchange {
             self.ledger.hold(context.slot, amount);
             self.count_withdrawal(context.slot, amount);
         }
-        self.requests_made += 1;
+        self.requests_made.count_up();
         let request = MoneyRequest {
             id: RequestId(self.requests_made),
             account: context.key,
@@ -55,7 +55,8 @@ impl Exchange {
             made: self.now,
             lock: None,
         };
-        self.ledger.get_mut(context.slot).open_requests += 1;
+        let account = self.ledger.get_mut(context.slot);
+        account.open_requests.count_up();
         let id = request.id;
         context.events.push(Event::Requested(request.clone()));
         if is_light(&request, self.rules.ask_deposit) {
@@ -222,7 +223,7 @@ impl Exchange {
         let slot = self.ledger.known(request.account);
         let account = self.ledger.get_mut(slot);
         assert!(account.open_requests > 0, "an open request is counted");
-        account.open_requests -= 1;
+        account.open_requests.count_down();
         self.light_requests.remove(&request.id);
         let gone = self.requests.remove(&request.id);
         assert!(gone.is_some(), "a request is decided once");

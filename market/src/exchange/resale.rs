@@ -7,11 +7,11 @@
 use crate::books::{Order, OrderDetail, OrderKind};
 use crate::command::Acceptance;
 use crate::event::Event;
-use crate::ids::{LeaseId, OrderId};
+use crate::ids::LeaseId;
 use crate::lease::{CloseReason, Lease, LeaseState, Resale};
 use crate::order::{Term, TimeInForce};
 use crate::refusal::{Quantity, Refusal};
-use crate::units::{Credits, DeviceMicros, Millis, Price, Rounding};
+use crate::units::{Count, Credits, DeviceMicros, Millis, Price, Rounding};
 
 use super::checks::check_price;
 use super::leases::must_be_buyer;
@@ -39,7 +39,7 @@ impl Exchange {
             });
         }
         let order = Order {
-            id: OrderId(self.orders_made + 1),
+            id: self.next_order(),
             price,
             remaining: lease.quantity,
             detail: OrderDetail {
@@ -84,7 +84,7 @@ impl Exchange {
             "only a loss is made up for"
         );
         let (seller, seller_slot) = (old.buyer, old.parties.buyer);
-        self.ledger.get_mut(seller_slot).leases_bought += 1;
+        self.ledger.get_mut(seller_slot).leases_bought.count_up();
         self.lease_mut(to).resale = Some(Resale {
             seller,
             provider_price: old_price,

@@ -5,14 +5,14 @@
 //! these that of the youngest account: whoever brings many keys brings them late, and loses them
 //! before anyone who was there.
 //!
-//! So it is with accounts, classes and requests: what holds a deposit's worth stays, and of the rest
-//! the oldest gives way where there is no room. An account that holds less gives way to a new one
-//! once no batch that it signed can be brought again: batches expire within the rule's time, and
-//! the account remembers the last of its own.
+//! So it is with accounts, classes and requests: what holds a deposit's worth stays, and of the
+//! rest the oldest gives way where there is no room. An account that holds less gives way to a new
+//! one once no batch that it signed can be brought again: batches expire within the rule's time,
+//! and the account remembers the last of its own.
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::accounts::Claim;
+use crate::accounts::IdleRank;
 use crate::books::{Order, OrderKind};
 use crate::class::Class;
 use crate::event::{Event, MoveReason, OrderEnd};
@@ -234,18 +234,18 @@ impl Exchange {
 
     /// Whether an account gives way, and what it has that is missed: nothing of it is a deposit's
     /// worth, and no withdrawal of it is being paid out.
-    fn makes_room(&self, slot: Slot) -> Option<Claim> {
+    fn makes_room(&self, slot: Slot) -> Option<IdleRank> {
         let account = self.ledger.get(slot);
-        let claim = account.claim(self.now, self.rules.account_deposit)?;
-        if claim == Claim::None {
-            return Some(claim);
+        let rank = account.idle_rank(self.now, self.rules.account_deposit)?;
+        if rank == IdleRank::Nothing {
+            return Some(rank);
         }
         let light = self.light_orders_of(slot).len();
         let requests = self.requests_held(slot);
         let mut requests = requests.iter().filter_map(|id| self.requests.get(id));
         let is_light = light == usize::try_from(account.open_orders).unwrap_or(usize::MAX);
         let is_paid = requests.any(|request| request.lock.is_some());
-        (is_light && !is_paid).then_some(claim)
+        (is_light && !is_paid).then_some(rank)
     }
 
     /// The account that gives way next, if one has nothing, or little.
@@ -254,7 +254,7 @@ impl Exchange {
             .idle
             .front()
             .and_then(|(slot, _)| self.makes_room(*slot));
-        if first != Some(Claim::None) && self.now >= self.idle_sought_at {
+        if first != Some(IdleRank::Nothing) && self.now >= self.idle_sought_at {
             self.idle_sought_at = self.now.after(IDLE_SOUGHT);
             self.idle = self.idle_accounts();
         }
@@ -266,14 +266,14 @@ impl Exchange {
         None
     }
 
-    /// Accounts that have nothing, then those that have little, the longest unused of each first, so
-    /// many at most.
+    /// Accounts that have nothing, then those that have little, the longest unused of each first,
+    /// so many at most.
     fn idle_accounts(&self) -> VecDeque<(Slot, AccountKey)> {
         let accounts = (0..).map(Slot).zip(self.ledger.accounts());
         let deposit = self.rules.account_deposit;
         let idle = accounts.filter_map(|(slot, account)| {
-            let claim = account.claim(self.now, deposit)?;
-            Some((claim, account.used, account.opened, slot, account.key))
+            let rank = account.idle_rank(self.now, deposit)?;
+            Some((rank, account.used, account.opened, slot, account.key))
         });
         let mut idle: Vec<_> = idle.collect();
         if idle.len() > IDLE_FOUND_MAX {

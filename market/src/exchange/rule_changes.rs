@@ -7,7 +7,7 @@ use crate::command::Acceptance;
 use crate::event::Event;
 use crate::refusal::Refusal;
 use crate::rules::{CHANGES_MAX, Rules, RulesChange, SETTINGS_MAX, Setting, Upgrade};
-use crate::units::Millis;
+use crate::units::{Count, Millis};
 
 use super::steps::Steps;
 use super::{Context, Exchange, Timer};
@@ -30,7 +30,7 @@ impl Exchange {
         }
         self.check_notice(at)?;
         check_settings(settings, &self.rules)?;
-        self.changes_made += 1;
+        self.changes_made.count_up();
         let id = self.changes_made;
         let settings = settings.to_vec();
         let change = RulesChange { id, at, settings };

@@ -7,7 +7,7 @@ use crate::lease::{CloseReason, Lease, LeaseState, Parties};
 use crate::receipt::{Receipt, ReceiptBody};
 use crate::refusal::Refusal;
 use crate::reputation::Speed;
-use crate::units::{Credits, DeviceMicros, Millis};
+use crate::units::{Count, Credits, DeviceMicros, Millis};
 
 use super::{Context, Exchange, Timer};
 
@@ -105,7 +105,7 @@ impl Exchange {
         for party in [Some(parties.buyer), seller].into_iter().flatten() {
             let account = self.ledger.get_mut(party);
             assert!(account.leases_bought > 0, "a lease is closed once");
-            account.leases_bought -= 1;
+            account.leases_bought.count_down();
         }
         self.books.ask_terms.release(parties.terms);
         self.books.on_lease_closed(parties.book);
@@ -161,7 +161,7 @@ impl Exchange {
         let account = self.ledger.get_mut(provider);
         assert!(account.open_leases > 0, "a lease is closed once");
         assert!(now >= account.last_closed, "leases are closed in order");
-        account.open_leases -= 1;
+        account.open_leases.count_down();
         account.last_closed = now;
         account.earned = account.earned.plus_at_most(paid);
         account.sold = DeviceMicros(account.sold.0.saturating_add(usage.0));

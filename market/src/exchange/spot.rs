@@ -114,7 +114,7 @@ impl Exchange {
     /// Whether the spot prices of an ask are what they must be.
     pub(super) fn check_spot(ask: &Ask, tick: Price) -> Result<(), Refusal> {
         let bad = |place: usize| Refusal::SpotPriceBad {
-            place: u32::try_from(place + 1).unwrap_or(u32::MAX),
+            place: u32::try_from(place).map_or(u32::MAX, |place| place.saturating_add(1)),
         };
         let Limit::Price(limit) = ask.limit else {
             return match ask.spot.is_empty() {

@@ -13,7 +13,7 @@ use crate::ids::Slot;
 use crate::lease::{Lease, LeaseState};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
-use crate::units::{Credits, Rounding, divided};
+use crate::units::{Credits, Rounding, divided, product};
 
 use super::{Context, Exchange};
 
@@ -95,8 +95,8 @@ impl Exchange {
         let cost = lease.map_or(Credits::ZERO, cost_to_buyer);
         let harmed = self.ledger.slot(buyer).filter(|harmed| *harmed != guilty);
         let stake = self.ledger.get(guilty).stake;
-        let product = u128::from(stake.0) * u128::from(self.rules.slash.0);
-        let slashed = divided(product, 1_000, Rounding::Up);
+        let part = product(stake.0, self.rules.slash.0.into());
+        let slashed = divided(part, 1_000, Rounding::Up);
         let slashed = slashed.expect("a part is no more than the whole");
         let compensated = match harmed {
             Some(_) => slashed.min(cost),

@@ -1,6 +1,6 @@
 //! Steps: how much one batch may have the exchange look at.
 //!
-//! A step is a node of a search tree or an order passed by; some 40 ns on one core. Whatever looks
+//! A step is a node of a search tree or an order passed by; some 10 ns on one core. Whatever looks
 //! at orders, leases or timers counts what it looked at, and every replica counts alike. What a
 //! batch's commands take together is bounded, and a command is begun only where what it may take at
 //! most is left: so none stops in the middle, and one that is not begun is refused by name.
@@ -8,15 +8,16 @@
 //! An ordinary batch takes some thousands of steps. The bounds are for books that somebody filled
 //! with orders that never suit.
 
+use crate::batch::COMMANDS_MAX;
 use crate::book::{VISITS_MAX, Visits};
 use crate::command::Command;
 use crate::refusal::Refusal;
 
 use super::Exchange;
 
-/// The most steps of a batch: 25 ms or so, a small part of the time after which followers look for
-/// another leader.
-pub const BATCH_STEPS: u32 = 524_288;
+/// The most steps of a batch: 30 ms or so, a small part of the time after which followers look for
+/// another leader. As many orders as a batch holds may each search for as long as one may.
+pub const BATCH_STEPS: u32 = COMMANDS_MAX as u32 * 40_960;
 
 /// The most steps of an order: its own search, the searches of the all-or-none bids that it may
 /// complete, and a trade for each order that it met.
@@ -32,7 +33,7 @@ const TRADE_STEPS: u32 = 32;
 pub(super) const SPOT_STEPS: u32 = 256 * Visits::CHECK;
 
 /// The most steps of the timers that fall due before a batch, and of an auction.
-pub(super) const TIMER_STEPS: u32 = BATCH_STEPS;
+pub(super) const TIMER_STEPS: u32 = 524_288;
 
 /// What falls due takes at least as much: an order that expires, a lease that ends.
 pub(super) const TIMER_STEP: u32 = 64;
@@ -105,7 +106,7 @@ fn steps_at_most(command: &Command) -> u32 {
             let leg = VISITS_MAX.saturating_add(2 * SPOT_STEPS + TRADE_STEPS);
             let legs = legs(gang.len());
             legs.saturating_mul(leg)
-                .saturating_add(2 * assignment_steps(legs, MATCHED_MAX))
+                .saturating_add(assignment_steps(legs, MATCHED_MAX).saturating_mul(2))
         }
         _ => 0,
     };

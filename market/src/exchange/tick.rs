@@ -8,10 +8,10 @@ use super::steps::{Steps, TIMER_STEP, TIMER_STEPS};
 use super::{Exchange, Timer};
 
 impl Exchange {
-    /// Does all that is due up to `now`, each thing at its own time, then sets the clock. Where that
-    /// is more than one batch has steps for, the clock stands at what was done last and the rest
-    /// waits for the next batch or tick: nothing is ever done before what fell due earlier. Tells
-    /// the steps it took.
+    /// Does all that is due up to `now`, each thing at its own time, then sets the clock. Where
+    /// that is more than one batch has steps for, the clock stands at what was done last and the
+    /// rest waits for the next batch or tick: nothing is ever done before what fell due earlier.
+    /// Tells the steps it took.
     pub(super) fn advance(&mut self, now: Millis, events: &mut Vec<Event>) -> u32 {
         let now = now.max(self.now);
         let before = self.now;

@@ -219,7 +219,7 @@ fn crowded_auction_takes_bounded_steps_and_the_next_one_goes_on() {
         "the best of each side take part"
     );
     assert!(
-        town.exchange.steps() <= 2 * BATCH_STEPS,
+        town.exchange.steps() <= BATCH_STEPS / 2,
         "{}",
         town.exchange.steps()
     );
@@ -256,7 +256,8 @@ fn give(to: u8, amount: u64) -> Command {
 #[test]
 fn accounts_are_not_filled_without_credits() {
     let mut town = Town::with(|genesis| genesis.rules.accounts_max = 15);
-    // One with a free ask, one that asks for credits, one with a little, one with a deposit's worth.
+    // One with a free ask, one that asks for credits, one with a little, one with a deposit's
+    // worth.
     for number in 40..44 {
         town.run(number, register()).unwrap();
     }

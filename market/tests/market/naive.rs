@@ -231,7 +231,7 @@ impl Naive {
         let before = self.now;
         self.advance(now);
         let events = std::mem::take(&mut self.events);
-        if self.now > before {
+        if self.now > before || !events.is_empty() {
             self.chain(postcard::to_stdvec(&(Millis(self.now), &events)).unwrap());
         }
         events

@@ -3,8 +3,8 @@
 use libp2p::swarm::StreamProtocol;
 use souk_roles::market::words;
 pub use souk_roles::market::words::{
-    Age, Answer, BACKUP_FRAME_BYTES, Governance, Member, Members, NAMED_MAX, OrderRefusal,
-    REQUEST_BYTES_MAX, Request, Standing, Status, TimedAnswer,
+    Age, Answer, BACKUP_FRAME_BYTES, Governance, MONEY_REQUESTS_MAX, Member, Members, NAMED_MAX,
+    OrderRefusal, REQUEST_BYTES_MAX, Request, Standing, Status, TimedAnswer,
 };
 
 /// The protocol's name.

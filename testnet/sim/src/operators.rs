@@ -110,6 +110,10 @@ impl Operators {
         let request = self.requests.pop();
         let request = request.unwrap_or(RequestId(random.below(100)));
         let reason = Name::default();
+        if random.chance(300) {
+            self.requests.push(request);
+            return Command::Lock { request };
+        }
         match random.chance(700) {
             true => Command::Confirm { request },
             false => Command::Refuse { request, reason },

@@ -1,25 +1,40 @@
 //! `souk operator decide`: requests for credits are decided by a program, or by a faucet.
+//!
+//! A deposit is asked about until it is decided: nothing is lost by asking again. A withdrawal is
+//! locked first, so that its account can't take it back; then the program of the operator whose
+//! word locked it is asked to pay, once, and what it answered is given to the market. Where nobody
+//! knows whether it paid, a person answers.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::market::{Acceptance, Command, Direction, MoneyRequest, Refusal};
+use souk_node::market::{
+    Acceptance, AccountKey, Command, Direction, MoneyRequest, Refusal, RequestId,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::process;
 
 use super::operator;
+use super::payouts::{Payout, Payouts, payment};
 use crate::args::{DecideArgs, Output};
 use crate::commands::account::{from_trade, short_text};
-use crate::failure::{Failure, Outcome};
+use crate::commands::validator::operator_key_file;
+use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::unreachable_market;
+use crate::paste;
 use crate::{show, stop};
 
 /// How often the market is asked for requests that wait.
 const PERIOD: Duration = Duration::from_secs(1);
+
+/// After so many looks a word that waits for those of other operators is given again: what waits is
+/// forgotten after a day.
+const GIVEN_AGAIN: u64 = 600;
 
 /// How long a program may take to decide one.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,107 +54,326 @@ enum Decision {
     Wait,
 }
 
+/// What a program is given.
+#[derive(Serialize)]
+struct HookRequest<'a> {
+    #[serde(flatten)]
+    request: &'a MoneyRequest,
+    /// By what it is paid once, whoever asks how often.
+    payment: String,
+}
+
 /// Decides what waits, and what comes, until told to stop.
 pub(super) async fn run(folder: &Path, output: Output, args: &DecideArgs) -> Outcome {
     let operator = operator(folder, &args.key).await?;
+    let key_file = operator_key_file(folder, args.key.operator_key.as_deref());
+    let payouts = Payouts::open(&key_file).map_err(|error| unwritten(&key_file, &error))?;
+    let mut decider = Decider {
+        operator,
+        output,
+        args,
+        key_file,
+        payouts,
+        looks: 0,
+        locking: BTreeMap::new(),
+        answered: BTreeMap::new(),
+        troubles: BTreeSet::new(),
+    };
     let mut stop = stop::Requests::new();
     loop {
-        let requests = operator.broker().money_requests(None).await;
-        match requests.map_err(unreachable_market) {
-            Ok(requests) => {
-                for request in requests {
-                    decide(&operator, output, args, &request).await?;
-                }
-            }
+        match decider.decide_all().await {
             Err(failure) if args.once => return Err(failure),
             Err(failure) => show::tell(&format!("not yet: {}", failure.cause)),
+            Ok(()) => {}
         }
         if args.once {
-            return Ok(());
+            return decider.end();
         }
         tokio::select! {
-            () = stop.next() => return Ok(()),
+            () = stop.next() => return decider.end(),
             () = tokio::time::sleep(PERIOD) => {}
         }
     }
 }
 
-async fn decide(
-    operator: &Trader,
+/// One operator, what it decides by, and what it could not decide.
+struct Decider<'a> {
+    operator: Trader,
     output: Output,
-    args: &DecideArgs,
-    request: &MoneyRequest,
-) -> Outcome {
-    let decision = match (&args.hook, args.faucet) {
-        (Some(hook), _) => asked(hook, request).await.unwrap_or_else(|cause| {
-            show::tell(&format!(
-                "request {}: {cause}; it is asked again",
-                request.id
-            ));
-            Decision::Wait
-        }),
-        (None, Some(most)) => given(request, most),
-        (None, None) => Decision::Wait,
-    };
-    let id = request.id;
-    let (command, text) = match decision {
-        Decision::Wait => return Ok(()),
-        Decision::Confirm => {
-            let command = Command::Confirm { request: id };
-            (command, format!("request {id} is confirmed"))
-        }
-        Decision::Refuse { reason } => {
-            let text = format!("request {id} is refused: {reason}");
-            let reason = short_text("the reason", &reason)?;
-            (
-                Command::Refuse {
-                    request: id,
-                    reason,
-                },
-                text,
-            )
-        }
-    };
-    let confirmed = matches!(command, Command::Confirm { .. });
-    match operator.submit_one(command).await {
-        // Another operator must give it too: until then it is given again.
-        Ok(Acceptance::Awaited { .. }) => return Ok(()),
-        Ok(_) => {}
-        // Its account took it back meanwhile, or another of the operator's processes was faster.
-        Err(TradeError::Refused(Refusal::RequestUnknown { .. })) => return Ok(()),
-        Err(error) => return not_now(args, from_trade(error)),
-    }
-    show::line(
-        output,
-        &json!({ "request": id, "confirmed": confirmed }),
-        &text,
-    );
-    Ok(())
+    args: &'a DecideArgs,
+    key_file: PathBuf,
+    payouts: Payouts,
+    looks: u64,
+    /// Withdrawals for which the words of other operators are missing: those that are to be locked,
+    /// and requests that were answered; each with the look at which this one's word was given.
+    locking: BTreeMap<RequestId, u64>,
+    answered: BTreeMap<RequestId, u64>,
+    /// Requests that a person must look at.
+    troubles: BTreeSet<RequestId>,
 }
 
-/// What was not done now is done when the market is asked again.
-fn not_now(args: &DecideArgs, failure: Failure) -> Outcome {
-    if args.once {
-        return Err(failure);
+impl Decider<'_> {
+    async fn decide_all(&mut self) -> Outcome {
+        let requests = self.operator.broker().money_requests(None).await;
+        let requests = requests.map_err(unreachable_market)?;
+        self.looks += 1;
+        let looks = self.looks;
+        for given in [&mut self.locking, &mut self.answered] {
+            given.retain(|_, given| *given + GIVEN_AGAIN > looks);
+        }
+        for request in &requests {
+            let done = match (&self.args.hook, request.direction) {
+                (None, Direction::Withdrawal) => Ok(()),
+                (Some(hook), Direction::Withdrawal) => self.pay(&hook.clone(), request).await,
+                (_, Direction::Deposit) => self.decide_deposit(request).await,
+            };
+            match done {
+                Err(failure) if self.args.once => return Err(failure),
+                Err(failure) => show::tell(&format!("not yet: {}", failure.cause)),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
     }
-    show::tell(&format!("not yet: {}", failure.cause));
-    Ok(())
+
+    /// Fails where a person must look at something.
+    fn end(self) -> Outcome {
+        if self.troubles.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<String> = self.troubles.iter().map(RequestId::to_string).collect();
+        let cause = format!("a person must look at requests {}", ids.join(", "));
+        let hint = format!("why is said above; {}", by_hand());
+        let facts = [("requests", json!(self.troubles))];
+        Err(Failure::new(Kind::State, cause, hint).with(facts))
+    }
+
+    /// Says, once, why a person must look at a request.
+    fn trouble(&mut self, request: RequestId, why: &str) {
+        if self.troubles.insert(request) {
+            show::tell(&format!("request {request}: {why}\n  {}", by_hand()));
+        }
+    }
+
+    async fn decide_deposit(&mut self, request: &MoneyRequest) -> Outcome {
+        let decision = match (&self.args.hook, self.args.faucet) {
+            (Some(hook), _) => {
+                let payment = payment(self.operator.market(), request.id);
+                asked(hook, &HookRequest { request, payment })
+                    .await
+                    .unwrap_or_else(|cause| {
+                        show::tell(&format!(
+                            "request {}: {cause}; it is asked again",
+                            request.id
+                        ));
+                        Decision::Wait
+                    })
+            }
+            (None, Some(most)) => given(request, most),
+            (None, None) => Decision::Wait,
+        };
+        match decision {
+            Decision::Wait => Ok(()),
+            Decision::Confirm => self.answer(request.id, None).await,
+            Decision::Refuse { reason } => self.answer(request.id, Some(&reason)).await,
+        }
+    }
+
+    /// A withdrawal, as far as it goes now.
+    async fn pay(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
+        let id = request.id;
+        let Some(lock) = request.lock else {
+            return self.lock(hook, request).await;
+        };
+        if lock.payer != self.operator.account() {
+            return self.follow(id, lock.payer).await;
+        }
+        match self
+            .payouts
+            .of(&payment(self.operator.market(), id))
+            .cloned()
+        {
+            Some(Payout::Waits) => self.ask_to_pay(hook, request).await,
+            Some(Payout::Paid) => self.answer(id, None).await,
+            Some(Payout::Refused { reason }) => self.answer(id, Some(&reason)).await,
+            Some(Payout::Asked) => {
+                let why = "the program was asked to pay it and its answer is not known: it may \
+                           have been paid. It is not asked again";
+                self.trouble(id, why);
+                Ok(())
+            }
+            None => {
+                let why = "it is locked with this key, by hand or by another process, and not by \
+                           this one: it may have been paid. The program is not asked";
+                self.trouble(id, why);
+                Ok(())
+            }
+        }
+    }
+
+    async fn lock(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
+        let id = request.id;
+        if self.locking.contains_key(&id) {
+            return Ok(());
+        }
+        match self
+            .operator
+            .submit_one(Command::Lock { request: id })
+            .await
+        {
+            Ok(Acceptance::Locked(lock)) => {
+                let locked = MoneyRequest {
+                    lock: Some(lock),
+                    ..request.clone()
+                };
+                self.ask_to_pay(hook, &locked).await
+            }
+            Ok(_) => {
+                self.locking.insert(id, self.looks);
+                Ok(())
+            }
+            // Its account took it back before it was paid, or another operator was faster.
+            Err(TradeError::Refused(
+                Refusal::RequestUnknown { .. } | Refusal::RequestLocked { .. },
+            )) => Ok(()),
+            Err(error) => Err(from_trade(error)),
+        }
+    }
+
+    /// Asks the program, and puts down before and after that it was.
+    async fn ask_to_pay(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
+        let id = request.id;
+        let payment = payment(self.operator.market(), id);
+        self.put(&payment, Payout::Asked)?;
+        let asked = HookRequest {
+            request,
+            payment: payment.clone(),
+        };
+        match asked(hook, &asked).await {
+            Ok(Decision::Wait) => self.put(&payment, Payout::Waits),
+            Ok(Decision::Confirm) => {
+                self.put(&payment, Payout::Paid)?;
+                self.answer(id, None).await
+            }
+            Ok(Decision::Refuse { reason }) => {
+                let refused = Payout::Refused {
+                    reason: reason.clone(),
+                };
+                self.put(&payment, refused)?;
+                self.answer(id, Some(&reason)).await
+            }
+            Err(cause) => {
+                let why = format!("{cause}: it may have been paid. The program is not asked again");
+                self.trouble(id, &why);
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&mut self, payment: &str, payout: Payout) -> Outcome {
+        let put = self.payouts.put(payment, payout);
+        put.map_err(|error| unwritten(&self.key_file, &error))
+    }
+
+    /// Gives what the operator that pays has answered.
+    async fn follow(&mut self, id: RequestId, payer: AccountKey) -> Outcome {
+        let found = self.operator.broker().governance().await;
+        let found = found.map_err(unreachable_market)?;
+        let own = self.operator.account();
+        let answers = found.approvals.into_iter().find(|approval| {
+            let is_answer = match &approval.command {
+                Command::Confirm { request } | Command::Refuse { request, .. } => *request == id,
+                _ => false,
+            };
+            is_answer && approval.given.first() == Some(&payer) && !approval.given.contains(&own)
+        });
+        match answers.map(|approval| approval.command) {
+            Some(Command::Refuse { reason, .. }) => self.answer(id, Some(reason.as_str())).await,
+            Some(_) => self.answer(id, None).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Confirms a request, or refuses it for a reason.
+    async fn answer(&mut self, id: RequestId, refused: Option<&str>) -> Outcome {
+        if self.answered.contains_key(&id) {
+            return Ok(());
+        }
+        let (command, text) = match refused {
+            None => {
+                let command = Command::Confirm { request: id };
+                (command, format!("request {id} is confirmed"))
+            }
+            Some(reason) => {
+                let text = format!("request {id} is refused: {reason}");
+                let reason = short_text("the reason", reason)?;
+                (
+                    Command::Refuse {
+                        request: id,
+                        reason,
+                    },
+                    text,
+                )
+            }
+        };
+        match self.operator.submit_one(command).await {
+            Ok(Acceptance::Awaited { .. }) => {
+                self.answered.insert(id, self.looks);
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(TradeError::Refused(refusal)) => {
+                let what = match refused {
+                    None => "it was to be confirmed",
+                    Some(_) => "it was to be refused",
+                };
+                self.trouble(
+                    id,
+                    &format!("{what}, and the market does not do so: {refusal}"),
+                );
+                return Ok(());
+            }
+            Err(error) => return Err(from_trade(error)),
+        }
+        self.troubles.remove(&id);
+        let facts = json!({ "request": id, "confirmed": refused.is_none() });
+        show::line(self.output, &facts, &text);
+        Ok(())
+    }
+}
+
+/// What a person does about a request.
+fn by_hand() -> String {
+    let confirm = paste::command("operator confirm ID");
+    let refuse = paste::command("operator refuse ID REASON");
+    format!("look whether it was paid, then say so: {confirm}\n  or that it was not: {refuse}")
+}
+
+fn unwritten(key_file: &Path, error: &std::io::Error) -> Failure {
+    let folder = key_file.parent().unwrap_or(key_file);
+    let cause = format!(
+        "what is paid can't be noted in {}: {error}",
+        folder.display()
+    );
+    Failure::new(
+        Kind::State,
+        cause,
+        "nothing is paid that is not noted: mend the folder",
+    )
 }
 
 /// A faucet gives what is asked for up to so much, and pays nothing out.
 fn given(request: &MoneyRequest, most: u64) -> Decision {
-    match request.direction {
-        Direction::Withdrawal => Decision::Wait,
-        Direction::Deposit if request.amount.0 <= most => Decision::Confirm,
-        Direction::Deposit => Decision::Refuse {
+    match request.amount.0 <= most {
+        true => Decision::Confirm,
+        false => Decision::Refuse {
             reason: format!("the faucet gives {} at most", show::credits(most)),
         },
     }
 }
 
-/// Gives a program the request as JSON, and takes its answer. It may be asked about the same
-/// request more than once: its id says so.
-async fn asked(hook: &PathBuf, request: &MoneyRequest) -> Result<Decision, String> {
+/// Gives a program the request as JSON, and takes its answer.
+async fn asked(hook: &Path, request: &HookRequest<'_>) -> Result<Decision, String> {
     let named = |cause: std::io::Error| format!("{}: {cause}", hook.display());
     let mut program = process::Command::new(hook)
         .stdin(Stdio::piped())

@@ -145,6 +145,7 @@ fn moves_credits(event: &Event) -> bool {
         | Event::Slashed { .. }
         | Event::LeaseClosed { .. } => true,
         Event::Registered { .. }
+        | Event::Locked(_)
         | Event::Forgotten { .. }
         | Event::Approved { .. }
         | Event::Frozen { .. }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use souk_market::{
     Acceptance, Account, AccountKey, Approval, Bid, Class, ClassSummary, Explanation, Genesis,
     JobId, Lease, LeaseId, Listing, MarketId, Millis, MoneyRequest, OpenOrder, Quotes, Refusal,
-    Rules, RulesChange, SignedBatch, Totals, Upgrade,
+    RequestId, Rules, RulesChange, SignedBatch, Totals, Upgrade,
 };
 
 use super::demands::{Choice, Demands};
@@ -21,6 +21,9 @@ pub const REQUEST_BYTES_MAX: usize = 2 << 20;
 
 /// Accounts or jobs that one request may name: several times what a book's answer has.
 pub const NAMED_MAX: usize = 1_024;
+
+/// The most requests for credits in one answer: who wants more asks on after the last.
+pub const MONEY_REQUESTS_MAX: usize = 4_096;
 
 /// What a peer asks of a validator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,8 +72,8 @@ pub enum Request {
     /// How the market began.
     Genesis,
     /// Requests for credits in or out that wait for the operator: those of an account, or of all,
-    /// the oldest first.
-    MoneyRequests(Option<AccountKey>),
+    /// that came after this one; the oldest first, [`MONEY_REQUESTS_MAX`] at most.
+    MoneyRequests(Option<AccountKey>, RequestId),
     /// Every class that was ever traded in or quoted, at a glance.
     Classes,
     /// The orders of an account that rest in the books.
@@ -92,7 +95,7 @@ impl Request {
             Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
             Request::Statement(..) => 8,
             Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
-            Request::MoneyRequests(_) | Request::Governance => 8,
+            Request::MoneyRequests(..) | Request::Governance => 8,
             // A signature is checked, and a quorum's disks written.
             Request::Submit(_) => 4,
             _ => 1,
@@ -108,7 +111,7 @@ impl Request {
                 | Request::Totals
                 | Request::Quotes(_)
                 | Request::Classes
-                | Request::MoneyRequests(None)
+                | Request::MoneyRequests(None, _)
         )
     }
 

@@ -12,7 +12,7 @@ use souk_memory::ContentId;
 use crate::market::roster::{Roster, RosterRefusal, SignedOrder};
 
 /// What a state's bytes begin with: name and layout version.
-const MAGIC: &[u8; 8] = b"soukMKT4";
+const MAGIC: &[u8; 8] = b"soukMKT5";
 
 /// What a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,17 +3,18 @@
 use std::collections::BTreeSet;
 
 use souk_consensus::StateMachine;
-use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, Totals};
+use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
 
 use super::exchange::{ExchangeMachine, Watch};
 use crate::market::roster::Roster;
-use crate::market::words::{Answer, Governance, Request};
+use crate::market::words::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
 
-/// The asks of one answer: more would not fit a frame.
+/// The asks of one answer, or looked at for it: more would not fit a frame, and would hold up the
+/// task that applies the log.
 const BOOK_MAX: usize = 20_000;
 
-/// The requests of one answer: the next come once these are decided.
-const REQUESTS_MAX: usize = 4_096;
+/// The leases looked at for one answer, the newest first: all that are usually known.
+const LEASES_MAX: usize = 200_000;
 
 /// Price levels of a side in one answer.
 const QUOTES_DEPTH: usize = 32;
@@ -75,7 +76,7 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
 #[must_use]
 pub fn answer(exchange: &Exchange, request: Request) -> Answer {
     match request {
-        Request::Book => Answer::Book(exchange.asks().take(BOOK_MAX).collect()),
+        Request::Book => Answer::Book(exchange.best_asks(BOOK_MAX).collect()),
         Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
         Request::Lease(id) => Answer::Lease(exchange.lease(id).cloned().map(Box::new)),
         Request::Leases(key) => {
@@ -84,20 +85,24 @@ pub fn answer(exchange: &Exchange, request: Request) -> Answer {
         Request::JobLeases(key, jobs) => {
             let jobs: BTreeSet<JobId> = jobs.into_iter().collect();
             let mine = |lease: &&Lease| lease.buyer == key && jobs.contains(&lease.job);
-            Answer::Leases(exchange.leases().filter(mine).cloned().collect())
+            let newest = exchange.leases().rev().take(LEASES_MAX);
+            let mut found: Vec<Lease> = newest.filter(mine).cloned().collect();
+            found.reverse();
+            Answer::Leases(found)
         }
-        Request::Choose(demands) => Answer::Chosen(Box::new(demands.choose(exchange.asks()))),
+        Request::Choose(demands) => {
+            Answer::Chosen(Box::new(demands.choose(exchange.best_asks(BOOK_MAX))))
+        }
         Request::Totals => Answer::Totals(exchange.totals()),
         Request::Quotes(class) => {
             Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
         }
         Request::Orders(key) => Answer::Orders(exchange.orders_of(key)),
         Request::Classes => Answer::Classes(exchange.class_summaries().collect()),
-        Request::MoneyRequests(Some(key)) => {
-            Answer::MoneyRequests(exchange.requests_of(key).cloned().collect())
-        }
-        Request::MoneyRequests(None) => {
-            Answer::MoneyRequests(exchange.requests().take(REQUESTS_MAX).cloned().collect())
+        Request::MoneyRequests(of, after) => {
+            let wanted = |request: &&MoneyRequest| of.is_none_or(|key| request.account == key);
+            let later = exchange.requests_after(after).filter(wanted);
+            Answer::MoneyRequests(later.take(MONEY_REQUESTS_MAX).cloned().collect())
         }
         Request::Governance => Answer::Governance(Box::new(governance(exchange))),
         Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),

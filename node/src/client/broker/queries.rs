@@ -2,14 +2,16 @@
 
 use souk_market::{
     Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,
-    MoneyRequest, OpenOrder, Quotes, Refusal, Totals,
+    MoneyRequest, OpenOrder, Quotes, Refusal, RequestId, Totals,
 };
 use souk_roles::market::statement::{LogPlace, Statement};
 
 use super::{AttemptError, Broker, BrokerError};
 use crate::folder::contact::Contact;
 use crate::protocols::demands::{Choice, Demands};
-use crate::protocols::market::{Answer, Governance, Members, NAMED_MAX, Request, Status};
+use crate::protocols::market::{
+    Answer, Governance, MONEY_REQUESTS_MAX, Members, NAMED_MAX, Request, Status,
+};
 
 /// Sends a request and takes the one answer that belongs to it.
 macro_rules! asked {
@@ -59,7 +61,20 @@ impl Broker {
         &self,
         of: Option<AccountKey>,
     ) -> Result<Vec<MoneyRequest>, BrokerError> {
-        asked!(self, Request::MoneyRequests(of), Answer::MoneyRequests(requests) => requests)
+        let mut all: Vec<MoneyRequest> = Vec::new();
+        loop {
+            let after = all.last().map_or(RequestId(0), |last| last.id);
+            let request = Request::MoneyRequests(of, after);
+            let page: Vec<MoneyRequest> =
+                asked!(self, request, Answer::MoneyRequests(requests) => requests)?;
+            // A validator that goes round would be asked for ever.
+            let is_last = page.len() < MONEY_REQUESTS_MAX;
+            let goes_on = page.first().is_some_and(|first| first.id > after);
+            all.extend(page);
+            if is_last || !goes_on {
+                return Ok(all);
+            }
+        }
     }
 
     /// How the market is run: its operators, its rules, and what of them is to change.

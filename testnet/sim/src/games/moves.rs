@@ -62,6 +62,7 @@ moves! {
     Register, Command::Register { .. } => NOT_OF_A_LEASE;
     Deposit, Command::Deposit { .. } => OPERATORS;
     Request, Command::Request { .. } => NOT_OF_A_LEASE;
+    Lock, Command::Lock { .. } => OPERATORS;
     Confirm, Command::Confirm { .. } => OPERATORS;
     Refuse, Command::Refuse { .. } => NOT_OF_A_LEASE;
     Transfer, Command::Transfer { .. } => Player::Nobody("what a lease holds is in escrow");
@@ -124,6 +125,7 @@ pub fn instances(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
         | Kind::Register
         | Kind::Deposit
         | Kind::Request
+        | Kind::Lock
         | Kind::Confirm
         | Kind::Refuse
         | Kind::Transfer

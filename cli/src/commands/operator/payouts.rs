@@ -1,0 +1,140 @@
+//! What an operator's program was asked to pay, and what it said: a journal beside the operator's
+//! key, written before the program is started and after it has answered.
+//!
+//! A withdrawal must not be paid twice. So the program is asked about each once; whoever finds it
+//! asked and not answered, after a crash, leaves the answer to a person.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use souk_node::market::{MarketId, RequestId};
+
+/// The journal's name, in the folder of the operator's key.
+const FILE: &str = "payouts.jsonl";
+
+/// How far one payment has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub(super) enum Payout {
+    /// The program was started, and has not answered that anybody knows.
+    Asked,
+    /// It said that it has paid nothing yet.
+    Waits,
+    /// It said that it has paid.
+    Paid,
+    /// It said that it will not pay.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A line of the journal.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    payment: String,
+    #[serde(flatten)]
+    payout: Payout,
+}
+
+/// Every payment that was begun with one operator's key.
+pub(super) struct Payouts {
+    file: PathBuf,
+    known: BTreeMap<String, Payout>,
+}
+
+impl Payouts {
+    /// What the journal in the folder of a key says. A last line that was not written whole is
+    /// none: what it would say was not acted upon.
+    pub(super) fn open(key_file: &Path) -> io::Result<Payouts> {
+        let file = key_file.with_file_name(FILE);
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        if !text.is_empty() && !text.ends_with('\n') {
+            let length = if whole.is_empty() { 0 } else { whole.len() + 1 };
+            OpenOptions::new()
+                .write(true)
+                .open(&file)?
+                .set_len(length as u64)?;
+        }
+        let lines = whole.lines().map(serde_json::from_str::<Line>);
+        let lines: Result<Vec<Line>, _> = lines.collect();
+        let known = lines?.into_iter().map(|line| (line.payment, line.payout));
+        let known = known.collect();
+        Ok(Payouts { file, known })
+    }
+
+    /// How far a payment has come, if it was begun.
+    pub(super) fn of(&self, payment: &str) -> Option<&Payout> {
+        self.known.get(payment)
+    }
+
+    /// Puts down how far a payment has come, on the disk when this returns.
+    pub(super) fn put(&mut self, payment: &str, payout: Payout) -> io::Result<()> {
+        let line = Line {
+            payment: payment.to_owned(),
+            payout: payout.clone(),
+        };
+        let mut text = serde_json::to_string(&line)?;
+        text.push('\n');
+        let mut options = OpenOptions::new();
+        let mut file: File = options
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&self.file)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        self.known.insert(payment.to_owned(), payout);
+        Ok(())
+    }
+}
+
+/// What a payment is called, in every market and for ever: a program that is given the same one
+/// twice pays once.
+pub(super) fn payment(market: MarketId, request: RequestId) -> String {
+    format!("{market}-{request}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journal_says_after_a_crash_what_was_put_down() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("key");
+        let mut payouts = Payouts::open(&key).unwrap();
+        assert_eq!(payouts.of("a-1"), None);
+        payouts.put("a-1", Payout::Asked).unwrap();
+        payouts.put("a-2", Payout::Asked).unwrap();
+        payouts.put("a-2", Payout::Paid).unwrap();
+        let file = folder.path().join(FILE);
+        let mut text = fs::read_to_string(&file).unwrap();
+        text.push_str("{\"payment\":\"a-3\",\"is\":\"as");
+        fs::write(&file, text).unwrap();
+        let mut again = Payouts::open(&key).unwrap();
+        assert_eq!(again.of("a-1"), Some(&Payout::Asked));
+        assert_eq!(again.of("a-2"), Some(&Payout::Paid));
+        assert_eq!(again.of("a-3"), None);
+        let reason = "closed".to_owned();
+        again
+            .put(
+                "a-1",
+                Payout::Refused {
+                    reason: reason.clone(),
+                },
+            )
+            .unwrap();
+        let last = Payouts::open(&key).unwrap();
+        assert_eq!(last.of("a-1"), Some(&Payout::Refused { reason }));
+    }
+}
