@@ -245,11 +245,11 @@ impl Decider<'_> {
         let id = request.id;
         let payment = payment(self.operator.market(), id);
         self.put(&payment, Payout::Asked)?;
-        let asked = HookRequest {
+        let wanted = HookRequest {
             request,
             payment: payment.clone(),
         };
-        match asked(hook, &asked).await {
+        match asked(hook, &wanted).await {
             Ok(Decision::Wait) => self.put(&payment, Payout::Waits),
             Ok(Decision::Confirm) => {
                 self.put(&payment, Payout::Paid)?;
