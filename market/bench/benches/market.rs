@@ -338,13 +338,13 @@ fn hostile() {
             market.apply(at, &batch, &mut applied);
             longest = longest.max(on_core() - start);
             let outcomes = applied.outcomes.iter();
-            let is_spent = |one: &&Outcome| {
-                matches!(one, Outcome::Refused(refusal) if refusal.code() == "steps_spent")
-            };
+            let is_spent = |one: &&Outcome| matches!(one, Outcome::Refused(refusal) if refusal.code() == "steps_spent");
             refused += outcomes.filter(is_spent).count();
         }
         let took = longest.as_secs_f64() * 1e3;
-        println!("hostile, {case:?}: {took:.1} ms a batch of 64, {refused} of 192 beyond its steps");
+        println!(
+            "hostile, {case:?}: {took:.1} ms a batch of 64, {refused} of 192 beyond its steps"
+        );
     }
 }
 
