@@ -16,7 +16,7 @@ use super::facts::{End, Fact, attempt_id};
 use super::paying::answer_within;
 use super::reason::{Objection, Reason};
 use super::receipt::{Purchase, check_held};
-use super::state::{Attempt, Doubt, Pair, Purpose, Side, Stage, Timer, Wait};
+use super::state::{Attempt, Doubt, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Source, WINDOW_MAX};
 
