@@ -205,8 +205,8 @@ pub enum Lease {
         /// Its number.
         lease: u64,
     },
-    /// Refuse the work of a lease that it bought: it closes, and nothing is paid but what was
-    /// accepted before. Costs both sides reputation.
+    /// Refuse the work of a lease that it bought. It costs what the provider states of the work: of
+    /// that the provider gets the price of a device that is held, and the market the rest.
     Refuse {
         /// Its number.
         lease: u64,
@@ -232,7 +232,7 @@ pub enum Lease {
         price: u64,
     },
     /// Give up a lease that it sold: it closes unpaid but for what was accepted, at a cost in
-    /// reputation.
+    /// reputation by what it has settled with that buyer.
     GiveUp {
         /// Its number.
         lease: u64,

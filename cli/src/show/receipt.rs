@@ -19,6 +19,13 @@ pub fn print(receipt: &Receipt, names: &Names) {
         credits(body.amount.0),
         credits(body.price.0),
     ));
+    if body.idle.0 > 0 {
+        let (idle, percent) = (body.idle.0 as f64 / 1e6, f64::from(body.idle_part.0) / 10.0);
+        say(&format!(
+            "    {} held and not used, at {percent} % of that",
+            seconds(idle)
+        ));
+    }
     say(&format!(
         "    buyer {}  graph {}  inputs {}  outputs {}",
         short(&body.buyer),

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use souk_market::{
     Acceptance, AccountKey, CloseReason, Command, Credits, DeviceMicros, Event, Genesis, LeaseId,
-    Millis, OrderEnd, OrderId, Price, ReceiptBody, Refusal, Rule, Setting, Trade, Units,
+    Millis, OrderEnd, OrderId, Price, ReceiptBody, Refusal, Rule, Rules, Setting, Trade, Units,
 };
 
 /// How often people did what, as the log has it.
@@ -80,6 +80,14 @@ struct LeaseDebt {
     ends: Millis,
     units: Units,
     accepted: DeviceMicros,
+    /// What of it the buyer accepted by word.
+    agreed: DeviceMicros,
+    /// When it ended, where that was before it is closed.
+    ended: Option<Millis>,
+    /// Whether its provider claims the time for which the device was held.
+    claimed: bool,
+    /// What its provider states of work that the buyer refused.
+    refused: DeviceMicros,
     note: Option<(DeviceMicros, Millis)>,
     /// What the provider gets per device-second, where the lease was bought from another buyer, and
     /// what that one left to make up for it: whole micro-credits, so at most one too few.
@@ -89,12 +97,19 @@ struct LeaseDebt {
 }
 
 impl LeaseDebt {
-    /// A tenth of the price of the time the device was held.
-    fn reserve(&self, until: Millis) -> Option<(Credits, DeviceMicros)> {
+    /// What is paid without a receipt where the lease ended at `until` at the latest: device time and
+    /// its price, and what the buyer loses to the market for work that it refused.
+    fn unsigned(&self, until: Millis) -> Option<(Credits, DeviceMicros, Credits)> {
+        let until = self.ended.unwrap_or(until);
         let held = DeviceMicros::of(self.units, until.since(self.begins));
-        let usage = DeviceMicros(held.0.div_ceil(10));
-        let due = ReceiptBody::due(self.price, usage)?;
-        Some((due.min(self.escrow), usage))
+        let idle = match self.claimed {
+            true => held.0.saturating_sub(self.agreed.0).div_ceil(10),
+            false => 0,
+        };
+        let usage = self.accepted.max(DeviceMicros(self.agreed.0 + idle));
+        let due = |usage| Some(ReceiptBody::due(self.price, usage)?.min(self.escrow));
+        let (amount, lost) = (due(usage)?, due(usage.max(self.refused))?);
+        Some((amount, usage, Credits(lost.0 - amount.0)))
     }
 }
 
@@ -104,6 +119,8 @@ type ReceiptClaims = BTreeMap<LeaseId, (Credits, DeviceMicros)>;
 /// See the module.
 pub struct Payments {
     fee_basis_points: u64,
+    rules: Rules,
+    now: Millis,
     leases: BTreeMap<LeaseId, LeaseDebt>,
     /// Leases that their buyer began, and those whose provider is ready for it, with when the
     /// reserve is due: a batch may say so of what it buys itself.
@@ -124,6 +141,8 @@ impl Payments {
     pub fn new(genesis: &Genesis) -> Self {
         Self {
             fee_basis_points: u64::from(genesis.rules.fee_basis_points),
+            rules: genesis.rules.clone(),
+            now: Millis(0),
             accounts: genesis.accounts.iter().map(|(key, ..)| *key).collect(),
             leases: BTreeMap::new(),
             started: BTreeSet::new(),
@@ -142,12 +161,17 @@ impl Payments {
         done: &[(&Command, &Result<Acceptance, Refusal>)],
         events: &[Event],
     ) -> Option<String> {
+        self.now = now;
         self.accept_silently(now);
+        events.iter().for_each(|event| self.on_ended(event));
         let mut settled = BTreeMap::new();
         for (command, result) in done {
             let Ok(acceptance) = result else { continue };
-            if let Command::NoteUsage { lease, .. } = command
+            if let Command::NoteUsage { lease, usage } = command
                 && !self.started.contains(lease)
+                && self.leases.get(lease).is_none_or(|owed| {
+                    *usage > DeviceMicros::of(owed.units, self.rules.note_unstarted)
+                })
             {
                 return Some(format!("lease {lease} is noted, and nobody began it"));
             }
@@ -169,7 +193,46 @@ impl Payments {
         }
     }
 
+    /// A lease has ended: its grace says when.
+    fn on_ended(&mut self, event: &Event) {
+        if let Event::LeaseEnded { lease, until, .. } = event
+            && let Some(owed) = self.leases.get_mut(lease)
+        {
+            owed.ended = Some(until.since(self.rules.settle_grace));
+        }
+    }
+
+    /// What a provider claims of a lease by a command, beyond what its buyer accepts.
+    fn on_claimed(&mut self, command: &Command, acceptance: &Acceptance) {
+        let is_closed = matches!(acceptance, Acceptance::Closed { .. });
+        let leases = &mut self.leases;
+        match command {
+            Command::StateReady { lease } => {
+                if let Some(owed) = leases.get_mut(lease) {
+                    owed.claimed |= owed.ended.is_some();
+                }
+            }
+            Command::NoteUsage { lease, usage } => {
+                if let Some(owed) = leases.get_mut(lease) {
+                    owed.claimed |= owed.ended.is_some();
+                    if is_closed {
+                        owed.refused = *usage;
+                    }
+                }
+            }
+            Command::Dispute { lease } => {
+                if let Some(owed) = leases.get_mut(lease)
+                    && let Some((usage, _)) = owed.note.filter(|_| is_closed)
+                {
+                    (owed.claimed, owed.refused) = (true, usage);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn on_done(&mut self, command: &Command, acceptance: &Acceptance, settled: &mut ReceiptClaims) {
+        self.on_claimed(command, acceptance);
         let dealings = &mut self.dealings;
         match (command, acceptance) {
             (Command::StateReady { lease }, Acceptance::Ready { until }) => {
@@ -186,7 +249,7 @@ impl Payments {
             (Command::AcceptNote { lease, usage }, _) => {
                 dealings.notes_accepted += 1;
                 if let Some(owed) = self.leases.get_mut(lease) {
-                    (owed.accepted, owed.note) = (*usage, None);
+                    (owed.accepted, owed.agreed, owed.note) = (*usage, *usage, None);
                 }
             }
             (Command::Extend { lease, .. }, Acceptance::Extended { escrow, .. }) => {
@@ -206,7 +269,7 @@ impl Payments {
             }
             (Command::Settle(receipt), _) => {
                 let body = &receipt.body;
-                settled.insert(body.lease, (body.amount, body.usage));
+                settled.insert(body.lease, (body.amount, body.charged()));
             }
             (Command::ChangeRules { settings, .. }, Acceptance::Due { change, .. }) => {
                 let fees = settings.iter().filter_map(|setting| match setting {
@@ -265,6 +328,10 @@ impl Payments {
                     ends: trade.deadline,
                     units: trade.quantity,
                     accepted: DeviceMicros(0),
+                    agreed: DeviceMicros(0),
+                    ended: None,
+                    claimed: false,
+                    refused: DeviceMicros(0),
                     note: None,
                     resold_at,
                     fee_basis_points: self.fee_basis_points,
@@ -329,22 +396,27 @@ impl Payments {
         reason: CloseReason,
         settled: &ReceiptClaims,
     ) -> Option<(Credits, Credits, Credits)> {
-        let owed = self.leases.remove(&lease)?;
-        let (is_started, reserved) = (self.started.remove(&lease), self.reserves.remove(&lease));
-        let (amount, usage) = match reason {
-            CloseReason::Receipt => *settled.get(&lease)?,
-            CloseReason::Unused if is_started => return None,
-            CloseReason::Unused => owed.reserve(reserved?)?,
-            _ => {
-                let due = ReceiptBody::due(owed.price, owed.accepted)?;
-                (due.min(owed.escrow), owed.accepted)
+        let mut owed = self.leases.remove(&lease)?;
+        self.started.remove(&lease);
+        let reserved = self.reserves.remove(&lease);
+        let (amount, usage, forfeit) = match reason {
+            CloseReason::Receipt => {
+                let (amount, usage) = *settled.get(&lease)?;
+                (amount, usage, Credits(0))
             }
+            CloseReason::Unused => {
+                owed.claimed = true;
+                owed.unsigned(reserved?)?
+            }
+            _ => owed.unsigned(self.now)?,
         };
-        let refunded = Credits(owed.escrow.0.checked_sub(amount.0)?);
+        let cost = amount.0 + forfeit.0;
+        let refunded = Credits(owed.escrow.0.checked_sub(cost)?);
         let share = |credits: u64| credits * owed.fee_basis_points / 10_000;
         let Some((price, left)) = owed.resold_at else {
             let fee = share(amount.0);
-            return Some((Credits(amount.0 - fee), Credits(fee), refunded));
+            let paid = Credits(amount.0 - fee);
+            return Some((paid, Credits(fee + forfeit.0), refunded));
         };
         // The provider goes on being paid its own price. Whoever sold the rest of the lease gains
         // or loses the difference.
@@ -352,7 +424,7 @@ impl Payments {
         let by_buyer = by_price.min(amount.0);
         let by_seller = (by_price - by_buyer).min(left.0);
         let of_provider = share(by_buyer) + share(by_seller);
-        let fee = of_provider + share(amount.0 - by_buyer);
+        let fee = of_provider + share(amount.0 - by_buyer) + forfeit.0;
         let paid = by_buyer + by_seller - of_provider;
         Some((Credits(paid), Credits(fee), refunded))
     }

@@ -46,18 +46,15 @@ pub fn attacks(output: Output) {
     if let Output::Json = output {
         return show::json(&findings);
     }
-    let mut table = Table::new(&[">planned s", ">lost s", ">gained s", ">ways", "attack"]);
-    for finding in &findings {
-        table.row([
-            finding.planned_s.to_string(),
-            format!("{:.0}", finding.lost_s),
-            format!("{:.0}", finding.gained_s),
-            finding.ways.to_string(),
-            finding.attack.to_owned(),
-        ]);
+    let mut table = Table::new(&["attack", ">planned s", ">lost s", ">costs s", ">reputation"]);
+    for row in souk_sim::games::table(&findings) {
+        table.row(row);
     }
     table.print();
-    say("seconds of the device, at the price of the lease");
+    say(
+        "seconds of the device, at the price of the lease: what the honest side loses at most, and \
+         what that costs the other",
+    );
 }
 
 fn print(report: &Report) {

@@ -9,7 +9,7 @@ use souk_market::{Credits, LeaseState, Millis};
 
 use super::running::RUN_ALLOWANCE;
 use super::*;
-use world::{Style, World, limits};
+use world::{Style, World, assert_refused, limits};
 
 fn world(styles: &[Style], requests: u32) -> World {
     World::new(7, styles.to_vec(), requests, limits())
