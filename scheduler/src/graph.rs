@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use souk_memory::{ContentId, DType};
+use souk_onnx::liveness::{Liveness, StepValues};
 use souk_onnx::{
     DataType, FunctionProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto,
     ValueInfoProto,
@@ -170,6 +171,9 @@ pub struct Summary {
     pub bytes_written: u64,
     /// Most bytes of activations alive at once when nodes run in order.
     pub activation_bytes_peak: u64,
+    /// The most memory that a run takes: the weights, each once, and those activations. A plan
+    /// holds devices to it.
+    pub memory_bytes_peak: u64,
     /// Operators in use with their counts, by name.
     pub operators: Vec<(String, usize)>,
 }
@@ -251,6 +255,8 @@ impl Graph {
             let costs = self.nodes.iter().map(|node| field(&node.cost));
             costs.fold(0, u64::saturating_add)
         };
+        let weight_bytes = weights().map(|weight| weight.byte_length).sum();
+        let activation_bytes_peak = self.activation_bytes().into_iter().max().unwrap_or(0);
         Summary {
             name: self.name.clone(),
             opset: self.opset(),
@@ -261,39 +267,31 @@ impl Graph {
                 .filter(|value| value.fact.byte_length().is_none())
                 .count(),
             weights: weights().count(),
-            weight_bytes: weights().map(|weight| weight.byte_length).sum(),
+            weight_bytes,
             flops: total(|cost| cost.flops),
             bytes_read: total(|cost| cost.bytes_read),
             bytes_written: total(|cost| cost.bytes_written),
-            activation_bytes_peak: self.activation_bytes().into_iter().max().unwrap_or(0),
+            activation_bytes_peak,
+            memory_bytes_peak: activation_bytes_peak.saturating_add(weight_bytes),
             operators: operators.into_iter().collect(),
         }
     }
 
-    /// Bytes of activations alive while each node runs, in order: its inputs and outputs and what
-    /// later nodes still need. Values of unknown extent count nothing.
+    /// Bytes of activations that exist while each node runs, in order: its inputs and outputs, what
+    /// later nodes still need, and what the run was given, which its caller holds until it ends.
+    /// States are no part of that: they change in place. Values of unknown extent count nothing.
     #[must_use]
     pub fn activation_bytes(&self) -> Vec<u64> {
-        let mut change = vec![0i128; self.nodes.len() + 1];
-        for (index, value) in self.values.iter().enumerate() {
-            let first = match value.source {
-                Source::Input => 0,
-                Source::Constant(_) => continue,
-                Source::Node(node) => node.0,
-            };
-            let last = value.readers.last().map_or(first, |node| node.0);
-            let kept = self.outputs.contains(&ValueId(index));
-            let end = if kept { self.nodes.len() } else { last + 1 };
-            let bytes = i128::from(value.fact.byte_length().unwrap_or(0));
-            change[first] += bytes;
-            change[end.min(self.nodes.len())] -= bytes;
-        }
-        let mut alive = 0;
-        let levels = change.iter().take(self.nodes.len()).map(|delta| {
-            alive += delta;
-            u64::try_from(alive).unwrap_or(u64::MAX)
-        });
-        levels.collect()
+        let step = |node: &Node| StepValues {
+            reads: node.reads().collect(),
+            makes: node.outputs.iter().copied().flatten().collect(),
+        };
+        let states = self.states();
+        let inputs = || self.inputs.iter().copied();
+        let held = inputs().filter(|input| !states.contains(input));
+        let kept = held.chain(self.outputs.iter().copied());
+        let liveness = Liveness::new(inputs(), self.nodes.iter().map(step), kept);
+        liveness.bytes_by_step(|value| self.value(*value).fact.byte_length().unwrap_or(0))
     }
 }
 

@@ -22,6 +22,7 @@ pub mod custom;
 mod decode;
 pub mod expansion;
 pub mod graph;
+pub mod liveness;
 mod placement;
 mod proto;
 pub mod ranks;
