@@ -12,7 +12,7 @@ use super::{Scope, run_nodes};
 const ITERATIONS_MAX: i64 = 1 << 24;
 
 /// Runs a graph once over the values in scope and `inputs`, giving its outputs.
-fn run_graph(
+pub(super) fn run_graph(
     call: &Call<'_>,
     graph: &GraphProto,
     scope: &mut Scope,
@@ -94,7 +94,7 @@ fn element(source: &Tensor, along: usize, at: usize) -> Result<Tensor, KernelErr
     Ok(section(source, along, at, 1)?.reshaped(dims)?)
 }
 
-fn body<'a>(call: &Call<'a>, name: &'static str) -> Result<&'a GraphProto, KernelError> {
+pub(super) fn body<'a>(call: &Call<'a>, name: &'static str) -> Result<&'a GraphProto, KernelError> {
     let attribute = call.node.attribute(name);
     attribute
         .and_then(|it| it.g.as_ref())
@@ -147,7 +147,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
 }
 
 /// Tensors of one shape, stacked along a new axis.
-fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
+pub(super) fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
     let Some(first) = list.first() else {
         return from_bytes(souk_memory::DType::F32, &[0], Vec::new());
     };
