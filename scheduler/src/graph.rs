@@ -4,6 +4,7 @@
 //! its cuts typed; nothing is lost, since a job knows its inputs before it is planned.
 
 mod bind;
+mod captures;
 pub mod cost;
 pub mod cut;
 mod error;
@@ -17,17 +18,15 @@ mod order;
 pub mod shape;
 mod states;
 mod turns;
+mod upgrade;
 mod wish;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use souk_memory::{ContentId, DType};
+use souk_memory::{ContentId, DType, Shape, Tensor};
 use souk_onnx::liveness::{Liveness, StepValues};
-use souk_onnx::{
-    DataType, FunctionProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto,
-    ValueInfoProto,
-};
+use souk_onnx::{DataType, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
 
 pub use bind::{Bindings, InputType};
 use cost::Cost;
@@ -35,6 +34,7 @@ pub use error::ImportError;
 pub use extents::extents;
 pub(crate) use external::CONTENT_SCHEME;
 pub use external::FilePart;
+pub use inline::FunctionError;
 pub use order::topological;
 use shape::Fact;
 pub use souk_onnx::expansion::{Label, Meanings, PreparationError, Texts};
@@ -54,7 +54,6 @@ pub struct Graph {
     pub(crate) name: String,
     pub(crate) ir_version: i64,
     pub(crate) opsets: Vec<OperatorSetIdProto>,
-    pub(crate) functions: Vec<FunctionProto>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) values: Vec<Value>,
     pub(crate) inputs: Vec<ValueId>,
@@ -102,21 +101,12 @@ pub enum Source {
     /// Given with the job.
     Input,
     /// Part of the model.
-    Constant(Constant),
+    Constant(Box<Weight>),
     /// Made by a node.
     Node(NodeId),
 }
 
-/// A constant of the model.
-#[derive(Clone, Debug)]
-pub enum Constant {
-    /// A dense tensor.
-    Dense(Box<Weight>),
-    /// A sparse tensor, carried as it came.
-    Sparse(Box<SparseTensorProto>),
-}
-
-/// A dense constant: its declaration, and its bytes by content id.
+/// A constant: its declaration, and its bytes by content id.
 #[derive(Clone, Debug)]
 pub struct Weight {
     /// Name, extents and element type; the values too if the type is one that has no fixed width.
@@ -142,6 +132,15 @@ impl Weight {
         let from_file = || self.file.as_ref()?.read().ok();
         self.bytes.clone().or_else(from_file)
     }
+
+    /// The constant as a tensor; `None` where its values cannot be had.
+    #[must_use]
+    pub fn tensor(&self) -> Option<Tensor> {
+        let dtype = DType::from_onnx_code(self.proto.data_type()).ok()?;
+        let dims = self.proto.dims.iter().map(|&dim| usize::try_from(dim));
+        let dims: Vec<usize> = dims.collect::<Result<_, _>>().ok()?;
+        Tensor::new(dtype, Shape::new(dims).ok()?, self.read()?).ok()
+    }
 }
 
 /// What a person wants to know of a model before running it.
@@ -159,7 +158,7 @@ pub struct Summary {
     pub values: usize,
     /// Values whose extents could not be inferred.
     pub unknown_values: usize,
-    /// Dense constants in use.
+    /// Constants in use.
     pub weights: usize,
     /// Their bytes.
     pub weight_bytes: u64,
@@ -333,11 +332,11 @@ impl Value {
         }
     }
 
-    /// The dense constant it is, if it is one.
+    /// The constant it is, if it is one.
     #[must_use]
     pub fn weight(&self) -> Option<&Weight> {
         match &self.source {
-            Source::Constant(Constant::Dense(weight)) => Some(weight),
+            Source::Constant(weight) => Some(weight),
             _ => None,
         }
     }

@@ -17,6 +17,7 @@
 //! ```
 
 mod access;
+pub mod budget;
 mod constant;
 pub mod custom;
 mod decode;

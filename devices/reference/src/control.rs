@@ -15,8 +15,8 @@ use super::{Scope, run_freeing};
 const ITERATIONS_MAX: i64 = 1 << 24;
 
 /// A graph within a node, ready for any number of runs.
-struct Body<'a> {
-    graph: &'a GraphProto,
+pub(super) struct Body<'a> {
+    pub graph: &'a GraphProto,
     initializers: Vec<(&'a str, Tensor)>,
     /// For each of its nodes the values of a run that nothing needs any more.
     freed: Vec<Vec<String>>,
@@ -26,7 +26,7 @@ struct Body<'a> {
 
 impl<'a> Body<'a> {
     /// The graph that an attribute of a node has.
-    fn of(call: &Call<'a>, attribute: &'static str) -> Result<Self, KernelError> {
+    pub fn of(call: &Call<'a>, attribute: &'static str) -> Result<Self, KernelError> {
         let found = call.node.attribute(attribute);
         let graph = found.and_then(|it| it.g.as_ref());
         Self::new(graph.ok_or(KernelError::Attribute(attribute))?)
@@ -61,7 +61,7 @@ impl<'a> Body<'a> {
 
     /// Runs once over the values in scope and `inputs`, giving its outputs; what a run makes is
     /// gone from the scope when it ends.
-    fn run(
+    pub fn run(
         &self,
         call: &Call<'_>,
         scope: &mut Scope,
@@ -196,7 +196,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
 }
 
 /// Tensors of one shape, stacked along a new axis.
-fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
+pub(super) fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
     let Some(first) = list.first() else {
         return from_bytes(souk_memory::DType::F32, &[0], Vec::new());
     };

@@ -38,6 +38,7 @@ mod gather;
 mod generate;
 mod layout;
 mod linear;
+mod lists;
 mod loss;
 mod narrow;
 mod norm;
