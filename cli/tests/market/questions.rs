@@ -126,6 +126,7 @@ fn other_names_of_a_model_and_pages_of_other_origins_are_answered_where_they_wer
         let headers = [
             ("host", address),
             ("origin", origin),
+            ("sec-fetch-site", "cross-site"),
             ("authorization", &token),
         ];
         raw(address, method, "/v1/models", &headers, &[]).expect("it answers")
