@@ -8,7 +8,8 @@
 2. Prose has at most 100 columns, a row of a table 140; the target of a link does not count, and
    what stands in a fence or a comment may be as long as it likes.
 3. A table has at most five columns, a page at most 300 lines.
-4. No page, and no script beside it, names the host of a package registry: a package is linked to
+4. No file has the marks of a merge that was not finished.
+5. No page, and no script beside it, names the host of a package registry: a package is linked to
    where its source is.
 """
 import pathlib
@@ -29,6 +30,8 @@ ROW_COLUMNS_MAX = 140
 TABLE_COLUMNS_MAX = 5
 PAGE_LINES_MAX = 300
 
+# Put together here, so that this file has none.
+MERGE_MARKS = tuple(mark * 7 + " " for mark in "<>")
 # Put together here, so that this file names none.
 HOSTS = [".".join(parts) for parts in (("crates", "io"), ("pypi", "org"), ("npmjs", "com"))]
 PAGES_AND_SCRIPTS = {".md", ".py", ".sh"}
@@ -86,6 +89,17 @@ def registries(path):
             yield f"{path}: names {host}; link a package to its source, say the registry in words"
 
 
+def unmerged(path):
+    """Each line of a file that git leaves where a merge was not finished."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        return
+    for number, line in enumerate(lines, 1):
+        if line.startswith(MERGE_MARKS):
+            yield f"{path}:{number}: the mark of a merge that was not finished"
+
+
 def is_script(path):
     """Whether a file without an ending of its own begins as a script does."""
     with path.open("rb") as file:
@@ -99,6 +113,7 @@ def main():
     pages = [path for path in paths if path.suffix == ".md"]
     faults = [fault for page in pages for check in (broken, unreadable) for fault in check(page)]
     for path in paths:
+        faults += unmerged(path)
         if path.suffix in PAGES_AND_SCRIPTS or is_script(path):
             faults += registries(path)
     print(*faults, sep="\n", end="\n" if faults else "")

@@ -34,6 +34,13 @@ class Documents(unittest.TestCase):
             [": gone.md: no such file", ": other.md#what-it-gives: no such heading"],
         )
 
+    def test_a_merge_that_was_not_finished_is_told(self):
+        marks = ["<" * 7, ">" * 7]
+        text = f"a\n{marks[0]} one\nb\n{'=' * 7}\nc\n{marks[1]} other\n"
+        fault = "the mark of a merge that was not finished"
+        self.assertEqual(self.told(links.unmerged, text), [f":2: {fault}", f":6: {fault}"])
+        self.assertEqual(self.told(links.unmerged, f"{'=' * 7}\n<<<\n"), [])
+
     def test_prose_has_a_hundred_columns_and_rows_a_hundred_and_forty(self):
         self.assertEqual(self.told(links.unreadable, f"{'a' * 100}\n| {'b' * 136} |\n"), [])
         self.assertEqual(

@@ -188,9 +188,9 @@ pub fn holds(
         }
     };
     let of = |name: &String| found.get(name).map(Tensor::id);
-    let is_whole = found.len() == ids.len();
+    // There may be more than providers made: inputs and constants that are outputs.
     let is_it = ids.iter().all(|(name, id)| of(name) == Some(*id));
-    (is_whole && is_it).then_some((files, found))
+    is_it.then_some((files, found))
 }
 
 /// Makes a folder and sees that files can be written in it.
@@ -258,14 +258,25 @@ fn npy_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{}.npy", file_name(name)))
 }
 
-/// An output's name as a file name: what could lead out of the folder becomes `_`.
+/// An output's name as a file name, as the API has it in an address: what a file name cannot hold
+/// is `%` and its hexadecimal value, and so is `%` itself. So no two names become one.
 fn file_name(name: &str) -> String {
-    let safe = name.replace(['/', '\\', '\0'], "_");
-    if matches!(safe.as_str(), "" | "." | "..") {
-        "_".to_owned()
-    } else {
-        safe
+    if matches!(name, "" | "." | "..") {
+        return if name.is_empty() {
+            "%".to_owned()
+        } else {
+            name.replace('.', "%2E")
+        };
     }
+    let mut safe = String::with_capacity(name.len());
+    for character in name.chars() {
+        match character {
+            '/' | '\\' | '%' => safe.push_str(&format!("%{:02X}", u32::from(character))),
+            _ if character.is_control() => safe.push_str(&format!("%{:02X}", u32::from(character))),
+            _ => safe.push(character),
+        }
+    }
+    safe
 }
 
 fn unwritable(path: &Path, error: &impl std::fmt::Display) -> Failure {
@@ -339,9 +350,28 @@ mod tests {
 
     #[test]
     fn an_output_name_cannot_lead_out_of_the_folder() {
-        assert_eq!(file_name("../../etc/passwd"), ".._.._etc_passwd");
-        assert_eq!(file_name(".."), "_");
+        assert_eq!(file_name("../../etc/passwd"), "..%2F..%2Fetc%2Fpasswd");
+        assert_eq!(file_name(".."), "%2E%2E");
+        assert_eq!(file_name(""), "%");
         assert_eq!(file_name("sentence_embedding"), "sentence_embedding");
+    }
+
+    #[test]
+    fn outputs_of_names_that_are_alike_are_in_files_of_their_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = ["a/b", "a_b", "a\\b", "a%2Fb", "a:0", ".", "..", "", "%"];
+        let tensor = |place: usize| Tensor::scalar(i64::try_from(place).unwrap());
+        let outputs = names.iter().enumerate();
+        let outputs: BTreeMap<String, Tensor> = outputs
+            .map(|(place, name)| ((*name).to_owned(), tensor(place)))
+            .collect();
+        let files = write_outputs(folder.path(), &outputs, Format::Npy).unwrap();
+        for (path, tensor) in files.iter().zip(outputs.values()) {
+            assert_eq!(path.parent(), Some(folder.path()));
+            assert_eq!(&npy::read(&read(path).unwrap()).unwrap(), tensor);
+        }
+        let ids = outputs.iter().map(|(name, it)| (name.clone(), it.id()));
+        assert!(holds(folder.path(), &ids.collect(), Format::Npy).is_some());
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod journal;
 pub mod legend;
 mod link_estimates;
 pub mod names;
+mod own_outputs;
 mod past_times;
 pub mod plan_json;
 mod planner;

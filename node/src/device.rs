@@ -10,6 +10,7 @@ pub mod linked;
 pub mod measurement;
 pub mod operators;
 pub mod probe;
+pub(crate) mod refused_node;
 pub mod stated;
 
 use std::collections::BTreeMap;

@@ -27,6 +27,7 @@ use crate::device::costs::DeviceCosts;
 use crate::device::group::{Between, crew};
 use crate::device::linked::{self, Unusable};
 use crate::device::measurement::{self, DeviceMeasurement};
+use crate::device::refused_node;
 use crate::folder::config::{DeviceChoice, Isolation, ProviderFile};
 use crate::protocols::lease::Failure;
 use crate::sandbox::{
@@ -329,8 +330,17 @@ impl Executor {
 pub(crate) struct NotPrepared {
     /// For the buyer.
     pub(crate) failure: Failure,
-    /// The node that the device refuses, if it is one.
-    pub(crate) node: Option<String>,
+    /// The digest of the node that the device refuses, if it is one.
+    pub(crate) node: Option<u64>,
+}
+
+/// Why a device in this process refuses a model.
+fn not_prepared(error: &TaskError, store: &Store, model: ContentId) -> NotPrepared {
+    let digest = |node: &str| refused_node::digest(store.get(&model).ok()??, node);
+    NotPrepared {
+        failure: Failure::Compile(error.to_string()),
+        node: error.refused_node().and_then(digest),
+    }
 }
 
 impl From<Failure> for NotPrepared {
@@ -397,23 +407,21 @@ impl LeaseExecutor {
     ) -> Result<(), NotPrepared> {
         match &self.place {
             LeaseProcess::Here(runner, _) => {
-                let (runner, given) = (runner.clone(), weights.to_vec());
+                let (runner, given, store) = (runner.clone(), weights.to_vec(), store.clone());
                 // The store has other buyers' weights too.
                 let preparing = move || {
-                    let named = runner.weights_of(model)?.into_iter();
+                    let named = runner.weights_of(model);
+                    let named = named.map_err(|error| not_prepared(&error, &store, model))?;
+                    let named = named.into_iter();
                     let mut others = named.filter(|(_, id)| !given.contains(id));
-                    match others.next() {
+                    let prepared = match others.next() {
                         Some((name, id)) => Err(TaskError::WeightMissing { name, id }),
                         None => runner.prepare(model),
-                    }
+                    };
+                    prepared.map_err(|error| not_prepared(&error, &store, model))
                 };
                 let prepared = tokio::task::spawn_blocking(preparing).await;
-                let prepared =
-                    prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
-                prepared.map_err(|error| NotPrepared {
-                    failure: Failure::Compile(error.to_string()),
-                    node: error.refused_node().map(str::to_owned),
-                })
+                prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?
             }
             LeaseProcess::Sandboxed(sandbox, pool) => {
                 let prepared = sandbox.prepare(store, pool.shared(), model, weights).await;

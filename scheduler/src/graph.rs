@@ -4,6 +4,7 @@
 //! its cuts typed; nothing is lost, since a job knows its inputs before it is planned.
 
 mod bind;
+mod captures;
 pub mod cost;
 pub mod cut;
 mod error;
@@ -17,16 +18,15 @@ mod order;
 pub mod shape;
 mod states;
 mod turns;
+mod upgrade;
 mod wish;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use souk_memory::{ContentId, DType};
-use souk_onnx::{
-    DataType, FunctionProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto,
-    ValueInfoProto,
-};
+use souk_memory::{ContentId, DType, Shape, Tensor};
+use souk_onnx::liveness::{Liveness, StepValues};
+use souk_onnx::{DataType, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto};
 
 pub use bind::{Bindings, InputType};
 use cost::Cost;
@@ -34,6 +34,7 @@ pub use error::ImportError;
 pub use extents::extents;
 pub(crate) use external::CONTENT_SCHEME;
 pub use external::FilePart;
+pub use inline::FunctionError;
 pub use order::topological;
 use shape::Fact;
 pub use souk_onnx::expansion::{Label, Meanings, PreparationError, Texts};
@@ -53,7 +54,6 @@ pub struct Graph {
     pub(crate) name: String,
     pub(crate) ir_version: i64,
     pub(crate) opsets: Vec<OperatorSetIdProto>,
-    pub(crate) functions: Vec<FunctionProto>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) values: Vec<Value>,
     pub(crate) inputs: Vec<ValueId>,
@@ -101,21 +101,12 @@ pub enum Source {
     /// Given with the job.
     Input,
     /// Part of the model.
-    Constant(Constant),
+    Constant(Box<Weight>),
     /// Made by a node.
     Node(NodeId),
 }
 
-/// A constant of the model.
-#[derive(Clone, Debug)]
-pub enum Constant {
-    /// A dense tensor.
-    Dense(Box<Weight>),
-    /// A sparse tensor, carried as it came.
-    Sparse(Box<SparseTensorProto>),
-}
-
-/// A dense constant: its declaration, and its bytes by content id.
+/// A constant: its declaration, and its bytes by content id.
 #[derive(Clone, Debug)]
 pub struct Weight {
     /// Name, extents and element type; the values too if the type is one that has no fixed width.
@@ -141,6 +132,15 @@ impl Weight {
         let from_file = || self.file.as_ref()?.read().ok();
         self.bytes.clone().or_else(from_file)
     }
+
+    /// The constant as a tensor; `None` where its values cannot be had.
+    #[must_use]
+    pub fn tensor(&self) -> Option<Tensor> {
+        let dtype = DType::from_onnx_code(self.proto.data_type()).ok()?;
+        let dims = self.proto.dims.iter().map(|&dim| usize::try_from(dim));
+        let dims: Vec<usize> = dims.collect::<Result<_, _>>().ok()?;
+        Tensor::new(dtype, Shape::new(dims).ok()?, self.read()?).ok()
+    }
 }
 
 /// What a person wants to know of a model before running it.
@@ -158,7 +158,7 @@ pub struct Summary {
     pub values: usize,
     /// Values whose extents could not be inferred.
     pub unknown_values: usize,
-    /// Dense constants in use.
+    /// Constants in use.
     pub weights: usize,
     /// Their bytes.
     pub weight_bytes: u64,
@@ -170,6 +170,9 @@ pub struct Summary {
     pub bytes_written: u64,
     /// Most bytes of activations alive at once when nodes run in order.
     pub activation_bytes_peak: u64,
+    /// The most memory that a run takes: the weights, each once, and those activations. A plan
+    /// holds devices to it.
+    pub memory_bytes_peak: u64,
     /// Operators in use with their counts, by name.
     pub operators: Vec<(String, usize)>,
 }
@@ -251,6 +254,8 @@ impl Graph {
             let costs = self.nodes.iter().map(|node| field(&node.cost));
             costs.fold(0, u64::saturating_add)
         };
+        let weight_bytes = weights().map(|weight| weight.byte_length).sum();
+        let activation_bytes_peak = self.activation_bytes().into_iter().max().unwrap_or(0);
         Summary {
             name: self.name.clone(),
             opset: self.opset(),
@@ -261,39 +266,31 @@ impl Graph {
                 .filter(|value| value.fact.byte_length().is_none())
                 .count(),
             weights: weights().count(),
-            weight_bytes: weights().map(|weight| weight.byte_length).sum(),
+            weight_bytes,
             flops: total(|cost| cost.flops),
             bytes_read: total(|cost| cost.bytes_read),
             bytes_written: total(|cost| cost.bytes_written),
-            activation_bytes_peak: self.activation_bytes().into_iter().max().unwrap_or(0),
+            activation_bytes_peak,
+            memory_bytes_peak: activation_bytes_peak.saturating_add(weight_bytes),
             operators: operators.into_iter().collect(),
         }
     }
 
-    /// Bytes of activations alive while each node runs, in order: its inputs and outputs and what
-    /// later nodes still need. Values of unknown extent count nothing.
+    /// Bytes of activations that exist while each node runs, in order: its inputs and outputs, what
+    /// later nodes still need, and what the run was given, which its caller holds until it ends.
+    /// States are no part of that: they change in place. Values of unknown extent count nothing.
     #[must_use]
     pub fn activation_bytes(&self) -> Vec<u64> {
-        let mut change = vec![0i128; self.nodes.len() + 1];
-        for (index, value) in self.values.iter().enumerate() {
-            let first = match value.source {
-                Source::Input => 0,
-                Source::Constant(_) => continue,
-                Source::Node(node) => node.0,
-            };
-            let last = value.readers.last().map_or(first, |node| node.0);
-            let kept = self.outputs.contains(&ValueId(index));
-            let end = if kept { self.nodes.len() } else { last + 1 };
-            let bytes = i128::from(value.fact.byte_length().unwrap_or(0));
-            change[first] += bytes;
-            change[end.min(self.nodes.len())] -= bytes;
-        }
-        let mut alive = 0;
-        let levels = change.iter().take(self.nodes.len()).map(|delta| {
-            alive += delta;
-            u64::try_from(alive).unwrap_or(u64::MAX)
-        });
-        levels.collect()
+        let step = |node: &Node| StepValues {
+            reads: node.reads().collect(),
+            makes: node.outputs.iter().copied().flatten().collect(),
+        };
+        let states = self.states();
+        let inputs = || self.inputs.iter().copied();
+        let held = inputs().filter(|input| !states.contains(input));
+        let kept = held.chain(self.outputs.iter().copied());
+        let liveness = Liveness::new(inputs(), self.nodes.iter().map(step), kept);
+        liveness.bytes_by_step(|value| self.value(*value).fact.byte_length().unwrap_or(0))
     }
 }
 
@@ -335,11 +332,11 @@ impl Value {
         }
     }
 
-    /// The dense constant it is, if it is one.
+    /// The constant it is, if it is one.
     #[must_use]
     pub fn weight(&self) -> Option<&Weight> {
         match &self.source {
-            Source::Constant(Constant::Dense(weight)) => Some(weight),
+            Source::Constant(weight) => Some(weight),
             _ => None,
         }
     }

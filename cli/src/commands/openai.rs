@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{DefaultBodyLimit, Path as Named, Request, State};
-use axum::http::header::ORIGIN;
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -173,8 +172,7 @@ async fn guard(State(server): ServerState, asked: Request, next: Next) -> Respon
         if parts.method == Method::OPTIONS {
             return cors::preflight(origin, &parts.headers);
         }
-        // It was looked at.
-        parts.headers.remove(ORIGIN);
+        cors::forget(&mut parts.headers);
     }
     let answered = match from_here(&parts) {
         Err(problem) => Refusal::from(problem).into_response(),

@@ -22,6 +22,7 @@ pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
         bytes_read,
         bytes_written,
         activation_bytes_peak,
+        memory_bytes_peak,
         operators,
     } = graph.summary();
     let ports = |ids: &[ValueId]| ids.iter().map(|id| port(graph, *id)).collect::<Vec<_>>();
@@ -30,6 +31,7 @@ pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
         "values": values, "unknown_values": unknown_values, "weights": weights,
         "weight_bytes": weight_bytes, "flops": flops, "bytes_read": bytes_read,
         "bytes_written": bytes_written, "activation_bytes_peak": activation_bytes_peak,
+        "memory_bytes_peak": memory_bytes_peak,
         "operators": operators, "declared": declared, "inputs": ports(graph.inputs()),
         "outputs": ports(graph.outputs()),
     })
@@ -53,10 +55,14 @@ pub fn print(graph: &Graph, declared: &BTreeMap<String, String>) {
         bytes(summary.weight_bytes)
     ));
     say(&format!(
-        "  {}, {} read, {} written, activations at most {}",
+        "  {}, {} read, {} written",
         scaled(summary.flops as f64, "FLOP"),
         bytes(summary.bytes_read),
         bytes(summary.bytes_written),
+    ));
+    say(&format!(
+        "  memory of a run: at most {}, {} of it activations",
+        bytes(summary.memory_bytes_peak),
         bytes(summary.activation_bytes_peak),
     ));
     for (what, ids) in [("input", graph.inputs()), ("output", graph.outputs())] {

@@ -95,13 +95,13 @@ fn the_model_that_comes_with_souk_says_what_words_mean() {
 }
 
 /// A server, which is told to stop when this is dropped.
-struct Server {
+pub struct Server {
     process: Child,
-    client: Client,
+    pub client: Client,
 }
 
 impl Server {
-    fn start(market: &Market, model: &str, more: &[&str]) -> Server {
+    pub fn start(market: &Market, model: &str, more: &[&str]) -> Server {
         let arguments = [&["openai", model, "--listen", "127.0.0.1:0"], more].concat();
         let mut process = command(market, &arguments).spawn().expect("it runs");
         let mut line = String::new();
@@ -131,7 +131,7 @@ impl Server {
         body
     }
 
-    fn ask(&self, more: &Value) -> crate::http::Answer {
+    pub fn ask(&self, more: &Value) -> crate::http::Answer {
         self.client
             .post("/v1/chat/completions", &[], &self.question(more))
     }

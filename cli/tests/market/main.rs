@@ -29,6 +29,8 @@ mod orders;
 mod parties;
 mod priorities;
 mod providers;
+#[cfg(feature = "generate")]
+mod questions;
 mod recovery;
 mod refusals;
 mod sandboxes;

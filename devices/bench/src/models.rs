@@ -37,6 +37,8 @@ pub struct ModelTime {
     pub best_seconds: f64,
     /// Seconds of the middle one.
     pub median_seconds: f64,
+    /// Memory the process had before it opened the file; `None` where the system does not tell.
+    pub memory_before_bytes: Option<u64>,
     /// Most memory the process had from opening the file on; `None` where the system does not tell.
     pub memory_peak_bytes: Option<u64>,
     /// The first elements of each output.
@@ -146,6 +148,7 @@ pub fn time(
     runs: usize,
 ) -> Result<ModelTime, ModelError> {
     system::memory_peak_restart();
+    let memory_before_bytes = system::memory_peak_bytes();
     let subgraph = open(path)?;
     let start = Instant::now();
     let program = device.compile_owned(subgraph);
@@ -170,6 +173,7 @@ pub fn time(
     Ok(ModelTime {
         operators: last.operators,
         compile_seconds,
+        memory_before_bytes,
         ..ModelTime::of(path, seconds, &last.outputs)
     })
 }
@@ -194,6 +198,7 @@ impl ModelTime {
             runs: seconds.len(),
             best_seconds: seconds[0],
             median_seconds: seconds[seconds.len() / 2],
+            memory_before_bytes: None,
             memory_peak_bytes: system::memory_peak_bytes(),
             outputs: outputs.iter().map(shown).collect(),
         }

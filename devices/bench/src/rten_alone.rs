@@ -35,6 +35,7 @@ pub fn time_alone(
         },
     };
     system::memory_peak_restart();
+    let memory_before_bytes = system::memory_peak_bytes();
     let start = Instant::now();
     let model = Model::load_file(path).map_err(|error| failed(error.to_string()))?;
     let compile_seconds = start.elapsed().as_secs_f64();
@@ -75,6 +76,7 @@ pub fn time_alone(
     let outputs = named.collect::<Result<BTreeMap<_, _>, ModelError>>()?;
     Ok(ModelTime {
         compile_seconds,
+        memory_before_bytes,
         ..ModelTime::of(path, seconds, &outputs)
     })
 }

@@ -24,6 +24,7 @@ use souk_onnx::graph::Graph;
 use souk_reference::Scope;
 
 use crate::tiled::aligned::AlignedFloats;
+use crate::tiled::packs::PackedWeights;
 use crate::tiled::plan::Step;
 use crate::tiled::spares::SpareBuffers;
 use crate::tiled::worker_pool;
@@ -43,6 +44,8 @@ pub(super) struct ImageModel {
     threads: Arc<ThreadPool>,
     /// How the last run was laid out: the next is mostly of the same size.
     last: Mutex<Option<Arc<ImageExecutionPlan>>>,
+    /// Shared by all parts of a program, which run one after another.
+    spares: Arc<SpareBuffers>,
 }
 
 /// A plan laid out for inputs of one size.
@@ -52,7 +55,6 @@ struct ImageExecutionPlan {
     layout: Layout,
     stages: Vec<(Stage, Split)>,
     zeros: Vec<f32>,
-    spares: SpareBuffers,
 }
 
 /// Which nodes of a graph run here, and whether each is worth bringing images in for.
@@ -83,7 +85,11 @@ pub(super) enum Worth {
 impl ImageModel {
     /// Plans a graph; `None` if some node has no operator here after all. [`Self::pack`] comes
     /// before the first run.
-    pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
+    pub fn new(
+        graph: &Graph,
+        threads: &Arc<ThreadPool>,
+        spares: &Arc<SpareBuffers>,
+    ) -> Option<Self> {
         let plan = ImagePlan::new(graph)?;
         let fit = |step: &Step<ImageAction>| match &step.action {
             ImageAction::Convolve(convolution) => convolution.is_packable(),
@@ -95,6 +101,7 @@ impl ImageModel {
             plan,
             threads: threads.clone(),
             last: Mutex::new(None),
+            spares: spares.clone(),
         })
     }
 
@@ -107,11 +114,12 @@ impl ImageModel {
         names.collect()
     }
 
-    /// Packs the weights in the model, letting go of each as soon as it is packed.
-    pub fn pack(&mut self) {
+    /// Packs the weights in the model that are not among `packs`, and frees each as soon as it is
+    /// packed.
+    pub fn pack(&mut self, packs: &mut PackedWeights) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
             if let ImageAction::Convolve(convolution) = &mut step.action {
-                *held = packed(self.isa, convolution);
+                *held = packed(self.isa, convolution, packs);
             }
         }
     }
@@ -141,7 +149,7 @@ impl ImageModel {
         let values = tensors.iter().map(|tensor| tensor.elements::<f32>().ok());
         let values: Vec<_> = values.collect::<Option<_>>()?;
         let given: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
-        let mut buffers = execution.spares.take(&execution.layout.buffers);
+        let mut buffers = self.spares.take(&execution.layout.buffers);
         self.clear_frames(&execution, &mut buffers);
         let mut results = self.results(&execution);
         let run = ImageRun {
@@ -161,7 +169,7 @@ impl ImageModel {
             .map(|(_, split)| split.tasks)
             .collect();
         worker_pool::run(&self.threads, &tasks, |stage, task| run.task(stage, task));
-        execution.spares.keep(buffers);
+        drop(buffers);
         let named = self.plan.outputs.iter().zip(results);
         named
             .map(|((name, value), floats)| {
@@ -210,7 +218,6 @@ impl ImageModel {
             inputs,
             filters,
             layout,
-            spares: SpareBuffers::default(),
         });
         *last = Some(execution.clone());
         Some(execution)
@@ -281,7 +288,7 @@ impl Convolution {
 }
 
 /// Packs the weights of a convolution if the model has them; the convolution then only names them.
-fn packed(isa: Isa, convolution: &mut Convolution) -> HeldFilters {
+fn packed(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) -> HeldFilters {
     let FilterWeights::Held {
         name,
         tensor,
@@ -293,7 +300,8 @@ fn packed(isa: Isa, convolution: &mut Convolution) -> HeldFilters {
     };
     let dims = filter_dims(tensor, convolution.groups)?;
     let values = tensor.elements::<f32>().ok()?;
-    let packed = PackedFilters::new(isa, dims, &values, |at| factor[at], |at| shift[at]);
+    let (factor, shift) = (|at: usize| factor[at], |at: usize| shift[at]);
+    let packed = PackedFilters::new(isa, dims, &values, factor, shift, packs.of(name));
     drop(values);
     let name = name.clone();
     convolution.weights = FilterWeights::Packed { name };
@@ -325,10 +333,10 @@ fn given(
         return None;
     }
     let values = tensor.elements::<f32>().ok()?;
-    Some((
-        dims,
-        PackedFilters::new(isa, dims, &values, |_| 1.0, |at| bias[at]),
-    ))
+    let mut packs = PackedWeights::default();
+    let packs = packs.of(weights);
+    let packed = PackedFilters::new(isa, dims, &values, |_| 1.0, |at| bias[at], packs);
+    Some((dims, packed))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! What can be said of a graph before it runs: nodes that compute with constants alone are run
-//! once, when it is compiled.
+//! once, when it is compiled, and weights of equal content are one weight.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,12 @@ use souk_reference::Scope;
 /// Elements that a constant may have: half a gibibyte of 32-bit floats, more than the largest
 /// weight of the models of the ONNX project.
 const ELEMENTS_MAX: u128 = 1 << 27;
+
+/// Bytes of a weight from which on its equals are looked for: engines copy smaller ones anyway.
+const MERGED_BYTES_MIN: usize = 1024;
+
+/// Bytes of a weight, evenly spread, by which its possible equals are found.
+const SAMPLED_BYTES: usize = 64;
 
 /// Operators whose result follows from their inputs and is not larger than those say.
 const FOLDED: &[&str] = &[
@@ -67,6 +73,37 @@ pub(super) fn folded(graph: &Graph) -> Graph {
     }
     folded.model.graph.get_or_insert_default().node = nodes;
     folded
+}
+
+/// The graph with one weight for each content: its nodes read the first of equal ones. Names that a
+/// graph within a node reads stay as they are.
+pub(super) fn merged(mut graph: Graph) -> Graph {
+    let mut firsts: BTreeMap<(i32, &[usize], Vec<u8>), Vec<&String>> = BTreeMap::new();
+    let mut renamed: BTreeMap<String, String> = BTreeMap::new();
+    for (name, weight) in &graph.weights {
+        let bytes = weight.bytes();
+        if bytes.len() < MERGED_BYTES_MIN {
+            continue;
+        }
+        let sampled = bytes.iter().step_by(bytes.len() / SAMPLED_BYTES);
+        let key = (
+            weight.dtype().onnx_code(),
+            weight.dims(),
+            sampled.copied().collect(),
+        );
+        let alike = firsts.entry(key).or_default();
+        match alike.iter().find(|first| graph.weights[**first] == *weight) {
+            Some(first) => drop(renamed.insert(name.clone(), (*first).clone())),
+            None => alike.push(name),
+        }
+    }
+    let nodes = &mut graph.model.graph.get_or_insert_default().node;
+    for input in nodes.iter_mut().flat_map(|node| &mut node.input) {
+        if let Some(first) = renamed.get(input) {
+            input.clone_from(first);
+        }
+    }
+    graph
 }
 
 /// What a node gives, if that is known beforehand.

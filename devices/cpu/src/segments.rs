@@ -6,25 +6,26 @@
 //! then the same nodes run on the reference kernels, so an input decides only how fast a subgraph
 //! runs, not whether.
 
+mod run;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use rten::ThreadPool;
-use souk_memory::Tensor;
 use souk_onnx::graph::{Graph, values_read};
 use souk_onnx::ranks::Ranks;
 use souk_onnx::subgraph::{CompileError, Port, Unsupported};
 use souk_onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use souk_reference as reference;
 use souk_reference::Scope;
-use souk_vocabulary::processor::RunError;
 
 use super::images::{self, ImageModel, Worth};
-use super::rten_engine::caught;
 use super::rten_fit::Fit;
 use super::rten_part::RtenPart;
 use super::sequences::{self, SequenceModel};
+use super::tiled::packs::PackedWeights;
+use super::tiled::spares::SpareBuffers;
 use super::trees::TreeNodes;
 use super::wasm_nodes::WasmNodes;
 use super::{passes, sizes};
@@ -32,6 +33,8 @@ use super::{passes, sizes};
 /// A graph ready to run.
 pub(super) struct Segments {
     segments: Vec<Segment>,
+    /// For each segment the values that nothing needs once it has run.
+    freed: Vec<Vec<String>>,
     /// Weights the reference kernels read.
     weights: Scope,
     opset: i64,
@@ -44,6 +47,8 @@ struct Segment {
     fast: Fast,
     /// Whether the reference kernels have all its nodes.
     has_reference: bool,
+    /// For each node the values that nothing needs once it has run, for the reference kernels.
+    freed: Vec<Vec<String>>,
 }
 
 /// The engine that runs a segment, unless it turns out not to be able to.
@@ -75,8 +80,8 @@ struct Engines {
 }
 
 impl Segments {
-    /// Cuts and compiles a graph. Weights that an engine holds in a form of its own are let go of,
-    /// so that those nobody else has are in memory once.
+    /// Cuts and compiles a graph. Weights that an engine holds in a form of its own are freed, so
+    /// that those nobody else has are in memory once.
     pub fn compile(
         graph: Graph,
         threads: &Arc<ThreadPool>,
@@ -87,21 +92,25 @@ impl Segments {
         let mut segments = Vec::new();
         let mut start = 0;
         let ranks = Ranks::infer(&graph);
+        let mut reads = WeightReads::of(&graph);
+        let (mut packs, spares) = (PackedWeights::default(), Arc::default());
         for range in own_runs(&graph, keep) {
             let mut part = part(&graph, range.clone(), keep);
             declare_ranks(&mut part, &ranks);
-            let own = Own::new(&part, threads);
+            let own = Own::new(&part, threads, &spares);
             drop(part);
             if let Some(own) = own {
                 let before = start..range.start;
                 segments.extend(between(&graph, threads, keep, before, &engines)?);
-                for name in read_as_weights_alone(&graph, own.packable(), &range) {
+                let nodes = &graph.nodes()[range.clone()];
+                for name in reads.unread_once_packed(&own.packable(), nodes) {
                     graph.weights.remove(&name);
                 }
                 segments.push(Segment {
                     nodes: graph.nodes()[range.clone()].to_vec(),
-                    fast: own.packed(),
+                    fast: own.into_packed(&mut packs),
                     has_reference: engines[range.clone()].iter().all(|it| it.reference),
+                    freed: Vec::new(),
                 });
                 start = range.end;
             }
@@ -109,111 +118,18 @@ impl Segments {
         let rest = start..engines.len();
         segments.extend(between(&graph, threads, keep, rest, &engines)?);
         let outputs = graph.outputs.iter().map(|port| port.name.clone()).collect();
-        Ok(Self {
+        let mut made = Self {
+            freed: vec![Vec::new(); segments.len()],
             segments,
             weights: graph.weights,
             opset: graph.opset,
             outputs,
-        })
-    }
-
-    /// Runs once; `inputs` were checked against the ports.
-    pub fn run(
-        &self,
-        inputs: &BTreeMap<String, Tensor>,
-    ) -> Result<BTreeMap<String, Tensor>, RunError> {
-        let mut scope = self.run_all(inputs)?;
-        let output = |name: &String| {
-            let held = scope
-                .remove(name)
-                .or_else(|| self.weights.get(name).cloned());
-            held.map(|tensor| (name.clone(), tensor))
-                .ok_or_else(|| RunError::Engine {
-                    engine: "reference",
-                    reason: format!("output {name:?} was not made"),
-                })
         };
-        self.outputs.iter().map(output).collect()
-    }
-
-    /// Runs once and gives every value that was made, and the inputs.
-    pub fn run_all(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Scope, RunError> {
-        let mut scope: Scope = inputs.clone();
-        for segment in &self.segments {
-            segment.run(&mut scope, &self.weights, self.opset)?;
+        if keep == Keep::Outputs {
+            made.free_values(&graph.inputs);
         }
-        Ok(scope)
+        Ok(made)
     }
-}
-
-impl Segment {
-    fn run(&self, scope: &mut Scope, weights: &Scope, opset: i64) -> Result<(), RunError> {
-        match &self.fast {
-            Fast::Images(images) => {
-                if own(scope, "images", |scope| images.run(scope))? {
-                    return Ok(());
-                }
-            }
-            Fast::Sequences(sequences) => {
-                if own(scope, "sequences", |scope| sequences.run(scope))? {
-                    return Ok(());
-                }
-            }
-            Fast::Rten(rten) => match rten.run(&self.nodes, scope, weights) {
-                Ok(made) if !self.has_reference || !made.is_doubtful => {
-                    scope.extend(made.outputs);
-                    return Ok(());
-                }
-                Err(error) if !self.has_reference || is_final(&error) => return Err(error),
-                Ok(_) | Err(_) => {}
-            },
-            Fast::Trees(trees) => {
-                if own(scope, "trees", |scope| trees.run(scope, weights))? {
-                    return Ok(());
-                }
-            }
-            Fast::Wasm(kernels) => return kernels.run(scope, weights),
-            Fast::None => {}
-        }
-        let read = self.nodes.iter().flat_map(values_read);
-        let weight = |name: &str| match &self.fast {
-            Fast::Images(images) => weights.get(name).cloned().or_else(|| images.unpacked(name)),
-            Fast::Sequences(sequences) => {
-                let held = weights.get(name).cloned();
-                held.or_else(|| sequences.unpacked(name))
-            }
-            _ => weights.get(name).cloned(),
-        };
-        let held = read.filter_map(|name| Some((name, weight(name)?)));
-        let held: Vec<(&str, Tensor)> = held.collect();
-        for (name, weight) in held {
-            scope.insert(name.to_owned(), weight);
-        }
-        caught(|| reference::run_nodes(&self.nodes, scope, opset)).unwrap_or_else(|reason| {
-            Err(RunError::Crashed {
-                engine: "reference",
-                reason,
-            })
-        })
-    }
-}
-
-/// Whether no other engine would come to anything else: an operator makes too much.
-fn is_final(error: &RunError) -> bool {
-    matches!(error, RunError::Operator { .. })
-}
-
-/// Runs kernels of our own; whether they took these sizes.
-fn own(
-    scope: &mut Scope,
-    engine: &'static str,
-    run: impl FnOnce(&Scope) -> Option<Scope>,
-) -> Result<bool, RunError> {
-    let crashed = |reason| RunError::Crashed { engine, reason };
-    let outputs = caught(|| run(scope)).map_err(crashed)?;
-    let took = outputs.is_some();
-    scope.extend(outputs.into_iter().flatten());
-    Ok(took)
 }
 
 /// A part of a graph planned for kernels of our own, its weights not packed yet.
@@ -223,9 +139,9 @@ enum Own {
 }
 
 impl Own {
-    fn new(part: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
-        let images = ImageModel::new(part, threads).map(Self::Images);
-        images.or_else(|| SequenceModel::new(part, threads).map(Self::Sequences))
+    fn new(part: &Graph, threads: &Arc<ThreadPool>, spares: &Arc<SpareBuffers>) -> Option<Self> {
+        let images = ImageModel::new(part, threads, spares).map(Self::Images);
+        images.or_else(|| SequenceModel::new(part, threads, spares).map(Self::Sequences))
     }
 
     fn packable(&self) -> BTreeSet<String> {
@@ -235,27 +151,27 @@ impl Own {
         }
     }
 
-    fn packed(self) -> Fast {
+    fn into_packed(self, packs: &mut PackedWeights) -> Fast {
         match self {
             Self::Images(mut images) => {
-                images.pack();
+                images.pack(packs);
                 Fast::Images(Box::new(images))
             }
             Self::Sequences(mut sequences) => {
-                sequences.pack();
+                sequences.pack(packs);
                 Fast::Sequences(Box::new(sequences))
             }
         }
     }
 }
 
-/// The graph with what is constant computed, unless every value is wanted; without weights that
-/// nothing reads.
+/// The graph with what is constant computed, unless every value is wanted; with one weight for
+/// each content, and without weights that nothing reads.
 fn prepared(graph: Graph, keep: Keep) -> Graph {
     if keep == Keep::Everything {
         return graph;
     }
-    let mut graph = sizes::stated(passes::folded(&graph));
+    let mut graph = passes::merged(sizes::stated(passes::folded(&graph)));
     let mut read: BTreeSet<String> = graph.outputs.iter().map(|it| it.name.clone()).collect();
     let names = graph.nodes().iter().flat_map(values_read);
     read.extend(names.map(str::to_owned));
@@ -263,25 +179,41 @@ fn prepared(graph: Graph, keep: Keep) -> Graph {
     graph
 }
 
-/// Those of the weights that are read only as weights of the convolutions and products of a range.
-fn read_as_weights_alone(
-    graph: &Graph,
-    mut names: BTreeSet<String>,
-    range: &Range<usize>,
-) -> BTreeSet<String> {
-    for (index, node) in graph.nodes().iter().enumerate() {
-        let weighs = matches!(node.op_type(), "Conv" | "MatMul" | "Gemm");
-        let weights = node
-            .input_name(1)
-            .filter(|_| weighs && range.contains(&index));
-        let read = values_read(node);
-        let times = |name: &str| read.iter().filter(|it| **it == name).count();
-        names.retain(|name| times(name) == usize::from(weights == Some(name.as_str())));
+/// How often a graph reads each weight, but for the reads that a packed weight serves.
+struct WeightReads(BTreeMap<String, usize>);
+
+impl WeightReads {
+    fn of(graph: &Graph) -> Self {
+        let outputs = graph.outputs.iter().map(|port| port.name.as_str());
+        let mut reads = BTreeMap::new();
+        for name in graph.nodes().iter().flat_map(values_read).chain(outputs) {
+            if graph.weights.contains_key(name) {
+                *reads.entry(name.to_owned()).or_insert(0) += 1;
+            }
+        }
+        Self(reads)
     }
-    for port in &graph.outputs {
-        names.remove(&port.name);
+
+    /// The weights that nothing reads any more once some nodes have them packed, where they read
+    /// them as weights of convolutions and products.
+    fn unread_once_packed(
+        &mut self,
+        packable: &BTreeSet<String>,
+        nodes: &[NodeProto],
+    ) -> Vec<String> {
+        let is_product = |node: &&NodeProto| matches!(node.op_type(), "Conv" | "MatMul" | "Gemm");
+        let products = nodes.iter().filter(is_product);
+        let weights = products.filter_map(|node| node.input_name(1));
+        let mut unread = Vec::new();
+        for name in weights.filter(|name| packable.contains(*name)) {
+            let left = self.0.get_mut(name).expect("reads of weights were counted");
+            *left -= 1;
+            if *left == 0 {
+                unread.push(name.to_owned());
+            }
+        }
+        unread
     }
-    names
 }
 
 /// Which engines have each node; an error if none has one.
@@ -372,6 +304,7 @@ fn segment(
             nodes,
             fast: Fast::Wasm(kernels),
             has_reference,
+            freed: Vec::new(),
         });
     }
     if !engines.rten {
@@ -382,23 +315,22 @@ fn segment(
             nodes,
             fast: trees.flatten().map_or(Fast::None, Fast::Trees),
             has_reference,
+            freed: Vec::new(),
         });
     }
     let part = part(graph, range, keep);
     let loaded = RtenPart::load(part, threads.clone(), keep == Keep::Outputs);
-    match loaded {
-        Ok(rten) => Ok(Segment {
-            nodes,
-            fast: Fast::Rten(Box::new(rten)),
-            has_reference,
-        }),
-        Err(_) if has_reference => Ok(Segment {
-            nodes,
-            fast: Fast::None,
-            has_reference,
-        }),
-        Err(error) => Err(error),
-    }
+    let fast = match loaded {
+        Ok(rten) => Fast::Rten(Box::new(rten)),
+        Err(_) if has_reference => Fast::None,
+        Err(error) => return Err(error),
+    };
+    Ok(Segment {
+        nodes,
+        fast,
+        has_reference,
+        freed: Vec::new(),
+    })
 }
 
 /// A range of nodes as a graph of its own.
@@ -491,3 +423,6 @@ fn declared(graph: &Graph, port: &Port) -> ValueInfoProto {
     let bare = || ValueInfoProto::tensor(port.name.as_str(), port.dtype.onnx_code(), None);
     found.cloned().unwrap_or_else(bare)
 }
+
+#[cfg(test)]
+mod tests;

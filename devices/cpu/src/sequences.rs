@@ -22,6 +22,7 @@ use souk_memory::Tensor;
 use souk_onnx::graph::Graph;
 use souk_reference::Scope;
 
+use crate::tiled::packs::PackedWeights;
 use crate::tiled::spares::SpareBuffers;
 use crate::tiled::worker_pool::{self, Memory};
 use execution_plan::SequenceExecutionPlan;
@@ -38,7 +39,8 @@ pub(super) struct SequenceModel {
     threads: Arc<ThreadPool>,
     /// How the last run was laid out: the next is mostly of the same size.
     last: Mutex<Option<Arc<SequenceExecutionPlan>>>,
-    spares: SpareBuffers,
+    /// Shared by all parts of a program, which run one after another.
+    spares: Arc<SpareBuffers>,
 }
 
 /// Runs of nodes that are all part of a pattern, with a product among them to make it worth it;
@@ -83,7 +85,11 @@ pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
 impl SequenceModel {
     /// Plans a graph; `None` if some node is part of no pattern after all. [`Self::pack`] comes
     /// before the first run.
-    pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
+    pub fn new(
+        graph: &Graph,
+        threads: &Arc<ThreadPool>,
+        spares: &Arc<SpareBuffers>,
+    ) -> Option<Self> {
         let plan = SequencePlan::new(graph)?;
         let fits = |product: &Product| match &product.weights {
             ProductWeights::Held { tensor, .. } => tensor.elements::<f32>().is_ok(),
@@ -96,7 +102,7 @@ impl SequenceModel {
             plan,
             threads: threads.clone(),
             last: Mutex::new(None),
-            spares: SpareBuffers::default(),
+            spares: spares.clone(),
         })
     }
 
@@ -109,11 +115,11 @@ impl SequenceModel {
         names.collect()
     }
 
-    /// Packs the weights, letting go of each as soon as it is packed.
-    pub fn pack(&mut self) {
+    /// Packs the weights that are not among `packs`, and frees each as soon as it is packed.
+    pub fn pack(&mut self, packs: &mut PackedWeights) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
             if let SequenceAction::Product(product) = &mut step.action {
-                *held = packed(self.isa, product).map(Arc::new);
+                *held = packed(self.isa, product, packs).map(Arc::new);
             }
         }
     }
@@ -163,7 +169,7 @@ impl SequenceModel {
         worker_pool::run(&self.threads, &execution.tasks(), |stage, task| {
             run.task(stage, task)
         });
-        self.spares.keep(buffers);
+        drop(buffers);
         let named = self.plan.outputs.iter().zip(results);
         named
             .map(|((name, value), floats)| {
@@ -190,22 +196,12 @@ impl SequenceModel {
 }
 
 /// Packs the weights of a product that has them; the product then only names them.
-fn packed(isa: Isa, product: &mut Product) -> Option<PackedProduct> {
-    let ProductWeights::Held { name, tensor } = &product.weights else {
-        return None;
-    };
-    let &[rows, columns] = tensor.dims() else {
-        return None;
-    };
-    let sizes = match product.transposed {
-        true => [columns, rows],
-        false => [rows, columns],
-    };
-    let values = tensor.elements::<f32>().ok()?;
-    let packed = PackedProduct::new(isa, sizes, &values, product.transposed, &product.bias);
-    drop(values);
-    let name = name.clone();
-    product.weights = ProductWeights::Packed { name };
+fn packed(isa: Isa, product: &mut Product, packs: &mut PackedWeights) -> Option<PackedProduct> {
+    let packed = PackedProduct::new(isa, product, packs)?;
+    if let ProductWeights::Held { name, .. } = &product.weights {
+        let name = name.clone();
+        product.weights = ProductWeights::Packed { name };
+    }
     Some(packed)
 }
 

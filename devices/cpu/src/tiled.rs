@@ -3,6 +3,7 @@
 
 pub(super) mod aligned;
 pub(super) mod exponentials;
+pub(super) mod packs;
 pub(super) mod panels;
 pub(super) mod plan;
 pub(super) mod span;

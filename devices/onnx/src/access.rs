@@ -286,6 +286,20 @@ impl ValueInfoProto {
 }
 
 impl Dimension {
+    /// Names that exporters write for an extent that is open, and not for one that is the same
+    /// wherever the name stands. Paddle writes `?`.
+    const OPEN: &[&str] = &["-1", "None", "unk", "unknown", "Unknown"];
+
+    /// The symbol of an extent that is known by name only; none where it may be any.
+    #[must_use]
+    pub fn named(&self) -> Option<&str> {
+        let Some(DimensionValue::DimParam(name)) = &self.value else {
+            return None;
+        };
+        let is_name = name.chars().any(char::is_alphanumeric) || name.contains('_');
+        (is_name && !Self::OPEN.contains(&name.as_str())).then_some(name)
+    }
+
     /// A known extent.
     #[must_use]
     pub fn fixed(extent: i64) -> Self {
@@ -302,5 +316,21 @@ impl Dimension {
             value: Some(DimensionValue::DimParam(name.into())),
             denotation: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_of_an_extent_are_no_symbols() {
+        for open in ["?", "", "*", "-1", "None", "unknown"] {
+            assert_eq!(Dimension::symbol(open).named(), None, "{open:?}");
+        }
+        for name in ["batch", "N", "unk__12", "2*height", "_"] {
+            assert_eq!(Dimension::symbol(name).named(), Some(name));
+        }
+        assert_eq!(Dimension::fixed(3).named(), None);
     }
 }

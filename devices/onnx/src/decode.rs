@@ -4,6 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use thiserror::Error;
 
+use super::budget::{Beyond, NotCounted, count_model};
 use super::{AttributeProto, ModelProto};
 
 /// Why bytes are not an ONNX model.
@@ -30,6 +31,9 @@ pub enum DecodeError {
         /// Bytes left in the file.
         present: u64,
     },
+    /// It asks for more than a reader gives.
+    #[error(transparent)]
+    Beyond(#[from] Beyond),
     /// A model without a graph.
     #[error("the ONNX model has no graph")]
     NoGraph,
@@ -48,6 +52,13 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, DecodeError> {
     }
     walk(&bytes)?;
     let length = bytes.len();
+    count_model(&bytes).map_err(|refused| match refused {
+        NotCounted::Beyond(beyond) => DecodeError::Beyond(beyond),
+        NotCounted::Malformed => DecodeError::NotOnnx {
+            length,
+            reason: "a message does not follow the layout".to_owned(),
+        },
+    })?;
     let model = ModelProto::decode(bytes).map_err(|error| DecodeError::NotOnnx {
         length,
         reason: error.to_string(),

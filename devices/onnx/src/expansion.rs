@@ -15,16 +15,19 @@ mod classical;
 mod ensemble;
 mod facts;
 mod fused;
+mod lists;
 mod optionals;
 mod preparation;
 mod quantised;
 mod scores;
+mod sparse;
 mod words;
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use crate::budget::{Beyond, Usage};
 use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use body::Body;
 use facts::Facts;
@@ -50,6 +53,18 @@ pub enum ExpansionError {
         /// Its operator.
         operator: String,
     },
+    /// A list whose length is not known before the model runs.
+    #[error(
+        "output {output:?} is a list of as many tensors as a run makes: join them by \
+         ConcatFromSequence, or give each as an output"
+    )]
+    List {
+        /// The output.
+        output: String,
+    },
+    /// What nodes stand for is too much.
+    #[error(transparent)]
+    Beyond(#[from] Beyond),
 }
 
 /// Names of the columns of an output that stood for maps: one a class.
@@ -78,7 +93,7 @@ pub struct Meanings {
 /// Writes out what is short for standard operators.
 ///
 /// # Errors
-/// [`ExpansionError`]: a node that computes with texts.
+/// [`ExpansionError`]: a node that computes with texts, an output that is no tensor.
 pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     let mut meanings = Meanings::default();
     if model.opset("").is_none() {
@@ -89,21 +104,23 @@ pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     }
     let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
     if let Some(graph) = &mut model.graph {
+        sparse::resolve(graph);
         optionals::resolve(graph);
         words::number(graph, &mut meanings.texts);
         meanings.preparation = preparation::take(graph, &mut meanings.texts);
-        written_out(graph, &Facts::new(opset), &mut meanings)?;
+        let facts = written_out(graph, &Facts::new(opset), &mut meanings)?;
+        lists::give_outputs(graph, &facts, &meanings.columns)?;
         declare_columns(graph, &meanings.columns);
     }
     Ok(meanings)
 }
 
-/// Writes out the nodes of a graph, within what is known around it.
+/// Writes out the nodes of a graph, within what is known around it; gives what is known in it.
 fn written_out(
     graph: &mut GraphProto,
     around: &Facts,
     meanings: &mut Meanings,
-) -> Result<(), ExpansionError> {
+) -> Result<Facts, ExpansionError> {
     let mut facts = around.within(graph);
     let mut written = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
@@ -113,17 +130,28 @@ fn written_out(
             }
         }
         let mut body = Body::new(&node, &facts, meanings);
-        let nodes = match expanded(&mut body) {
-            Some(()) => body.written(),
-            None => vec![node],
+        let nodes = if let Some(list) = lists::made(&mut body) {
+            let mut nodes = body.written();
+            facts.note_list(&node, list);
+            nodes.push(node);
+            nodes
+        } else if expanded(&mut body).is_some() {
+            body.written()
+        } else {
+            vec![node]
         };
         for node in &nodes {
             facts.follow(node, &mut meanings.texts)?;
         }
         written.extend(nodes);
+        let usage = Usage {
+            nodes: written.len() as u64,
+            memory: 0,
+        };
+        usage.checked()?;
     }
     graph.node = written;
-    Ok(())
+    Ok(facts)
 }
 
 /// Writes the node of `body` out; `None` if it stays as it is.
@@ -148,7 +176,7 @@ fn standard(body: &mut Body<'_>) -> Option<()> {
             body.give(0, &value);
             Some(())
         }
-        _ => None,
+        _ => lists::expand(body),
     }
 }
 

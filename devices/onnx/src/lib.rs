@@ -17,11 +17,13 @@
 //! ```
 
 mod access;
+pub mod budget;
 mod constant;
 pub mod custom;
 mod decode;
 pub mod expansion;
 pub mod graph;
+pub mod liveness;
 mod placement;
 mod proto;
 pub mod ranks;

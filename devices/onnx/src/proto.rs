@@ -152,8 +152,8 @@ pub struct AttributeProto {
     #[prost(message, optional, tag = "6")]
     pub g: Option<GraphProto>,
     /// A sparse tensor.
-    #[prost(message, optional, tag = "22")]
-    pub sparse_tensor: Option<SparseTensorProto>,
+    #[prost(message, optional, boxed, tag = "22")]
+    pub sparse_tensor: Option<Box<SparseTensorProto>>,
     /// A type.
     #[prost(message, optional, tag = "14")]
     pub tp: Option<TypeProto>,

@@ -28,6 +28,18 @@ impl Ranks {
         ranks
     }
 
+    /// What is known of values by these names.
+    pub(crate) fn of_names(&self, names: &[&str]) -> Self {
+        let only = |map: &BTreeMap<String, usize>| {
+            let found = names.iter().filter_map(|name| map.get_key_value(*name));
+            found.map(|(name, &it)| (name.clone(), it)).collect()
+        };
+        Self {
+            ranks: only(&self.ranks),
+            lengths: only(&self.lengths),
+        }
+    }
+
     /// Notes a constant of these sizes.
     pub(crate) fn hold(&mut self, name: &str, dims: &[usize]) {
         self.note(name, dims.len());

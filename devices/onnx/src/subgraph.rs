@@ -187,7 +187,8 @@ fn attributes_closed(attributes: &[AttributeProto]) -> Result<(), CompileError> 
         none_outside(attribute.t.iter().chain(&attribute.tensors))?;
         let sparse = attribute
             .sparse_tensor
-            .iter()
+            .as_deref()
+            .into_iter()
             .chain(&attribute.sparse_tensors);
         none_outside(sparse.flat_map(both))?;
         let mut graphs = attribute.g.iter().chain(&attribute.graphs);

@@ -43,7 +43,7 @@ fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileEr
         let refused = |error: CustomError| UnsupportedReason::Engine(error.to_string());
         return stated.map_err(|error| Unsupported::new(node, refused(error)).into());
     }
-    if matches!(node.op_type(), "If" | "Loop" | "Scan") {
+    if matches!(node.op_type(), "If" | "Loop" | "Scan" | "SequenceMap") {
         return control_flow(node, types);
     }
     let unknown = || Unsupported::new(node, UnsupportedReason::UnknownDType);

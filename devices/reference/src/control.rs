@@ -1,48 +1,103 @@
 //! Operators that run graphs: conditions, loops, scans.
 
+use std::collections::BTreeSet;
+
 use souk_memory::Tensor;
-use souk_onnx::{GraphProto, tensor_from_proto};
+use souk_onnx::liveness::{Liveness, StepValues};
+use souk_onnx::{GraphProto, TensorProto, ValueInfoProto, tensor_from_proto};
 
 use super::call::{Call, KernelError, Results, axis};
 use super::layout::{joined, section};
 use super::value::{from_bytes, from_truths, truths};
-use super::{Scope, run_nodes};
+use super::{Scope, run_freeing};
 
 /// Runs of a loop at most: one that does not end by then never will, as far as a buyer cares.
 const ITERATIONS_MAX: i64 = 1 << 24;
 
-/// Runs a graph once over the values in scope and `inputs`, giving its outputs.
-fn run_graph(
-    call: &Call<'_>,
-    graph: &GraphProto,
-    scope: &mut Scope,
-    inputs: Vec<Tensor>,
-) -> Result<Vec<Tensor>, KernelError> {
-    fill(call, graph, scope, inputs)?;
-    let output = |value: &souk_onnx::ValueInfoProto| {
-        scope
-            .get(value.name())
-            .cloned()
-            .ok_or(KernelError::Attribute("body"))
-    };
-    graph.output.iter().map(output).collect()
+/// A graph within a node, ready for any number of runs.
+pub(super) struct Body<'a> {
+    pub graph: &'a GraphProto,
+    initializers: Vec<(&'a str, Tensor)>,
+    /// For each of its nodes the values of a run that nothing needs any more.
+    freed: Vec<Vec<String>>,
+    /// Its outputs that a run makes, or is given.
+    made: Vec<&'a str>,
 }
 
-/// Runs a graph once, leaving all its values in scope.
-fn fill(
-    call: &Call<'_>,
-    graph: &GraphProto,
-    scope: &mut Scope,
-    inputs: Vec<Tensor>,
-) -> Result<(), KernelError> {
-    for (value, tensor) in graph.input.iter().zip(inputs) {
-        scope.insert(value.name().to_owned(), tensor);
+impl<'a> Body<'a> {
+    /// The graph that an attribute of a node has.
+    pub fn of(call: &Call<'a>, attribute: &'static str) -> Result<Self, KernelError> {
+        let found = call.node.attribute(attribute);
+        let graph = found.and_then(|it| it.g.as_ref());
+        Self::new(graph.ok_or(KernelError::Attribute(attribute))?)
     }
-    for initializer in &graph.initializer {
-        let tensor = tensor_from_proto(initializer).map_err(|_| KernelError::Attribute("body"))?;
-        scope.insert(initializer.name().to_owned(), tensor);
+
+    fn new(graph: &'a GraphProto) -> Result<Self, KernelError> {
+        let initializer = |it: &'a TensorProto| {
+            let tensor = tensor_from_proto(it).map_err(|_| KernelError::Attribute("body"))?;
+            Ok((it.name(), tensor))
+        };
+        let given = || graph.input.iter().map(ValueInfoProto::name);
+        let outputs = || graph.output.iter().map(ValueInfoProto::name);
+        let steps = graph.node.chunks(1).map(StepValues::of_nodes);
+        let freed = Liveness::new(given(), steps, outputs()).freed_after_steps();
+        let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
+        let named: BTreeSet<&str> = StepValues::of_nodes(&graph.node)
+            .makes
+            .into_iter()
+            .chain(given())
+            .collect();
+        Ok(Self {
+            graph,
+            initializers: graph
+                .initializer
+                .iter()
+                .map(initializer)
+                .collect::<Result<_, KernelError>>()?,
+            freed: freed.into_iter().map(owned).collect(),
+            made: outputs().filter(|name| named.contains(name)).collect(),
+        })
     }
-    run_nodes(&graph.node, scope, call.opset).map_err(|error| KernelError::Inner(Box::new(error)))
+
+    /// Runs once over the values in scope and `inputs`, giving its outputs; what a run makes is
+    /// gone from the scope when it ends.
+    pub fn run(
+        &self,
+        call: &Call<'_>,
+        scope: &mut Scope,
+        inputs: Vec<Tensor>,
+    ) -> Result<Vec<Tensor>, KernelError> {
+        self.fill(call, scope, inputs, &self.freed)?;
+        let output = |value: &ValueInfoProto| {
+            scope
+                .get(value.name())
+                .cloned()
+                .ok_or(KernelError::Attribute("body"))
+        };
+        let outputs = self.graph.output.iter().map(output).collect();
+        for name in &self.made {
+            scope.remove(*name);
+        }
+        outputs
+    }
+
+    /// Runs once, leaving its values in scope but for those `freed`.
+    fn fill(
+        &self,
+        call: &Call<'_>,
+        scope: &mut Scope,
+        inputs: Vec<Tensor>,
+        freed: &[Vec<String>],
+    ) -> Result<(), KernelError> {
+        for (value, tensor) in self.graph.input.iter().zip(inputs) {
+            scope.insert(value.name().to_owned(), tensor);
+        }
+        for (name, tensor) in &self.initializers {
+            scope.insert((*name).to_owned(), tensor.clone());
+        }
+        run_freeing(&self.graph.node, freed, scope, call.opset)
+            .map_err(|error| KernelError::Inner(Box::new(error)))
+    }
 }
 
 /// Each body of a node with all values its first round sees and makes; a branch that is not taken
@@ -60,7 +115,8 @@ pub fn first_rounds<'a>(call: &Call<'a>) -> Vec<(&'a GraphProto, Scope)> {
     };
     let round = |graph: &'a GraphProto| {
         let mut scope = call.scope.clone();
-        fill(call, graph, &mut scope, given().ok()?).ok()?;
+        let body = Body::new(graph).ok()?;
+        body.fill(call, &mut scope, given().ok()?, &[]).ok()?;
         Some((graph, scope))
     };
     call.node.subgraphs().filter_map(round).collect()
@@ -94,13 +150,6 @@ fn element(source: &Tensor, along: usize, at: usize) -> Result<Tensor, KernelErr
     Ok(section(source, along, at, 1)?.reshaped(dims)?)
 }
 
-fn body<'a>(call: &Call<'a>, name: &'static str) -> Result<&'a GraphProto, KernelError> {
-    let attribute = call.node.attribute(name);
-    attribute
-        .and_then(|it| it.g.as_ref())
-        .ok_or(KernelError::Attribute(name))
-}
-
 fn truth(tensor: &Tensor) -> Result<bool, KernelError> {
     truths(tensor)?
         .first()
@@ -114,17 +163,17 @@ pub(super) fn condition(call: &Call<'_>) -> Results {
     } else {
         "else_branch"
     };
-    run_graph(call, body(call, name)?, &mut call.scope.clone(), Vec::new())
+    Body::of(call, name)?.run(call, &mut call.scope.clone(), Vec::new())
 }
 
 pub(super) fn repeat(call: &Call<'_>) -> Results {
-    let graph = body(call, "body")?;
+    let body = Body::of(call, "body")?;
     let limit = call.scalar_int(0)?.unwrap_or(i64::MAX);
     let mut go_on = call.optional(1).map(truth).transpose()?.unwrap_or(true);
     let mut carried = (2..call.inputs.len()).map(|index| call.input(index).cloned());
     let mut carried: Vec<Tensor> = carried.by_ref().collect::<Result<_, _>>()?;
     let count = carried.len();
-    let mut scanned: Vec<Vec<Tensor>> = vec![Vec::new(); graph.output.len() - 1 - count];
+    let mut scanned: Vec<Vec<Tensor>> = vec![Vec::new(); body.graph.output.len() - 1 - count];
     let mut scope = call.scope.clone();
     let mut iteration = 0;
     while go_on && iteration < limit {
@@ -133,7 +182,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
         }
         let counter = [Tensor::scalar(iteration), from_truths(&[], vec![true])?];
         let inputs = counter.into_iter().chain(carried).collect();
-        let mut outputs = run_graph(call, graph, &mut scope, inputs)?.into_iter();
+        let mut outputs = body.run(call, &mut scope, inputs)?.into_iter();
         go_on = truth(&outputs.next().ok_or(KernelError::Attribute("body"))?)?;
         carried = outputs.by_ref().take(count).collect();
         scanned
@@ -147,7 +196,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
 }
 
 /// Tensors of one shape, stacked along a new axis.
-fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
+pub(super) fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
     let Some(first) = list.first() else {
         return from_bytes(souk_memory::DType::F32, &[0], Vec::new());
     };
@@ -190,7 +239,7 @@ fn scan_batched(call: &Call<'_>) -> Results {
 }
 
 fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
-    let graph = body(call, "body")?;
+    let body = Body::of(call, "body")?;
     let scanned_in = call.int("num_scan_inputs", 0).max(0) as usize;
     let states = inputs.len().checked_sub(scanned_in);
     let states = states.ok_or(KernelError::Attribute("num_scan_inputs"))?;
@@ -207,7 +256,7 @@ fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
     let length = sources
         .first()
         .map_or(0, |source| source.dims()[axes_in[0]]);
-    let mut results: Vec<Vec<Tensor>> = vec![Vec::new(); graph.output.len() - states];
+    let mut results: Vec<Vec<Tensor>> = vec![Vec::new(); body.graph.output.len() - states];
     let mut scope = call.scope.clone();
     for step in 0..length {
         let mut given = carried;
@@ -216,7 +265,7 @@ fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
             let at = if back { length - 1 - step } else { step };
             given.push(element(source, axes_in[index], at)?);
         }
-        let mut outputs = run_graph(call, graph, &mut scope, given)?.into_iter();
+        let mut outputs = body.run(call, &mut scope, given)?.into_iter();
         carried = outputs.by_ref().take(states).collect();
         results
             .iter_mut()

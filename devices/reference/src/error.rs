@@ -16,6 +16,9 @@ pub enum KernelError {
     /// An input has values that cannot be.
     #[error("its input {0} is out of range")]
     Range(usize),
+    /// An input is no list of tensors.
+    #[error("its input {0} is no list of tensors")]
+    NoList(usize),
     /// Shapes that do not go together.
     #[error("its shapes do not fit: {0:?} and {1:?}")]
     Shapes(Vec<usize>, Vec<usize>),

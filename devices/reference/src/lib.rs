@@ -38,6 +38,7 @@ mod gather;
 mod generate;
 mod layout;
 mod linear;
+mod lists;
 mod loss;
 mod narrow;
 mod norm;
@@ -113,13 +114,33 @@ pub fn check_deep(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(
 }
 
 /// Runs nodes in order, adding what they give to the scope.
+///
+/// # Errors
+/// [`RunError`] of the first node that fails.
 pub fn run_nodes(nodes: &[NodeProto], scope: &mut Scope, opset: i64) -> Result<(), RunError> {
-    for node in nodes {
+    run_freeing(nodes, &[], scope, opset)
+}
+
+/// Runs nodes in order, adding what they give to the scope and taking out of it, after each node,
+/// the values that `freed` names for it.
+///
+/// # Errors
+/// [`RunError`] of the first node that fails.
+pub fn run_freeing(
+    nodes: &[NodeProto],
+    freed: &[Vec<String>],
+    scope: &mut Scope,
+    opset: i64,
+) -> Result<(), RunError> {
+    for (index, node) in nodes.iter().enumerate() {
         let outputs = run_node(node, scope, opset)?;
         for (name, tensor) in node.output.iter().zip(outputs) {
             if !name.is_empty() {
                 scope.insert(name.clone(), tensor);
             }
+        }
+        for name in freed.get(index).into_iter().flatten() {
+            scope.remove(name);
         }
     }
     Ok(())

@@ -8,8 +8,8 @@ use super::call::{Call, Results};
 use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};
 use super::{
     attention, control, conv, deform, draws, elementwise, encoder, gather, generate, layout,
-    linear, loss, norm, pool, quantize, recurrent, reduce, resize, routed, signal, sort, svm,
-    trees, vision,
+    linear, lists, loss, norm, pool, quantize, recurrent, reduce, resize, routed, signal, sort,
+    svm, trees, vision,
 };
 
 /// Runs a node.
@@ -110,6 +110,7 @@ fn standard(operator: &str) -> Option<Entry> {
         .or_else(|| reductions(operator))
         .or_else(|| products(operator))
         .or_else(|| norms(operator))
+        .or_else(|| listed(operator))
         .or_else(|| others(operator))?;
     let check: Check = match operator {
         "Dropout" => dropout_check,
@@ -483,6 +484,23 @@ fn norms(operator: &str) -> Option<(Kernel, Classes)> {
         _ => return None,
     };
     Some((kernel, NUMBER))
+}
+
+/// Lists of tensors.
+fn listed(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "ConcatFromSequence" => lists::concat,
+        "SequenceAt" => lists::at,
+        "SequenceConstruct" => lists::construct,
+        "SequenceEmpty" => lists::empty,
+        "SequenceErase" => lists::erase,
+        "SequenceInsert" => lists::insert,
+        "SequenceLength" => lists::length,
+        "SequenceMap" => lists::map,
+        "SplitToSequence" => lists::split,
+        _ => return None,
+    };
+    Some((kernel, ANY))
 }
 
 /// Everything else.

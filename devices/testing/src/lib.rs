@@ -2,6 +2,7 @@
 //! that were worked out by hand.
 
 pub mod card;
+pub mod counting;
 pub mod host;
 pub mod literals;
 
@@ -111,6 +112,18 @@ pub fn with_int(mut node: NodeProto, name: &str, int: i64) -> NodeProto {
         name: Some(name.to_owned()),
         i: Some(int),
         r#type: Some(AttributeType::Int as i32),
+        ..AttributeProto::default()
+    });
+    node
+}
+
+/// A node with a graph as an attribute.
+#[must_use]
+pub fn with_graph(mut node: NodeProto, name: &str, graph: GraphProto) -> NodeProto {
+    node.attribute.push(AttributeProto {
+        name: Some(name.to_owned()),
+        g: Some(graph),
+        r#type: Some(AttributeType::Graph as i32),
         ..AttributeProto::default()
     });
     node

@@ -1,5 +1,5 @@
-//! An answer in channels: `analysis` is what the model thinks, `final` what it says, and a part that
-//! goes to a function is a call of it.
+//! An answer in channels: `analysis` is what the model thinks, `final` what it says, and a part
+//! that goes to a function is a call of it.
 
 use serde_json::Map;
 

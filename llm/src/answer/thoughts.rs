@@ -7,7 +7,7 @@ pub(super) const END: &str = "</think>";
 
 /// Where an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ThoughtStage {
     /// Before anything but space.
     Beginning,
     /// In a thought of which nothing but space was read.
@@ -21,7 +21,7 @@ enum Place {
 /// Reads thoughts.
 #[derive(Clone, Debug)]
 pub(super) struct ThoughtReader {
-    place: Place,
+    place: ThoughtStage,
     held: String,
 }
 
@@ -30,9 +30,9 @@ impl ThoughtReader {
     pub(super) fn new(prompt: &str) -> Self {
         let prompt = prompt.trim_end();
         let place = match (prompt.ends_with(BEGIN), prompt.ends_with(END)) {
-            (true, _) => Place::ThoughtBegun,
-            (false, true) => Place::AfterThought,
-            (false, false) => Place::Beginning,
+            (true, _) => ThoughtStage::ThoughtBegun,
+            (false, true) => ThoughtStage::AfterThought,
+            (false, false) => ThoughtStage::Beginning,
         };
         Self {
             place,
@@ -51,34 +51,34 @@ impl ThoughtReader {
     fn advance(&mut self, read: &mut AnswerPiece) -> bool {
         let begun = self.held.trim_start();
         match self.place {
-            Place::Beginning => {
+            ThoughtStage::Beginning => {
                 if let Some(rest) = begun.strip_prefix(BEGIN) {
                     self.held = rest.to_owned();
-                    self.place = Place::ThoughtBegun;
+                    self.place = ThoughtStage::ThoughtBegun;
                     return true;
                 }
                 let is_text = !BEGIN.starts_with(begun);
                 if is_text {
-                    self.place = Place::Text;
+                    self.place = ThoughtStage::Text;
                 }
                 is_text
             }
-            Place::ThoughtBegun | Place::AfterThought => {
+            ThoughtStage::ThoughtBegun | ThoughtStage::AfterThought => {
                 self.held = begun.to_owned();
                 let is_begun = !self.held.is_empty();
                 if is_begun {
                     self.place = match self.place {
-                        Place::ThoughtBegun => Place::Thought,
-                        _ => Place::Text,
+                        ThoughtStage::ThoughtBegun => ThoughtStage::Thought,
+                        _ => ThoughtStage::Text,
                     };
                 }
                 is_begun
             }
-            Place::Thought => match self.held.split_once(END) {
+            ThoughtStage::Thought => match self.held.split_once(END) {
                 Some((thought, rest)) => {
                     read.thought.push_str(thought.trim_end());
                     self.held = rest.to_owned();
-                    self.place = Place::AfterThought;
+                    self.place = ThoughtStage::AfterThought;
                     true
                 }
                 None => {
@@ -90,7 +90,7 @@ impl ThoughtReader {
                     false
                 }
             },
-            Place::Text => {
+            ThoughtStage::Text => {
                 read.text.push_str(&std::mem::take(&mut self.held));
                 false
             }
@@ -101,10 +101,12 @@ impl ThoughtReader {
     pub(super) fn finish(self) -> AnswerPiece {
         let mut read = AnswerPiece::default();
         match self.place {
-            Place::ThoughtBegun | Place::Thought => {
+            ThoughtStage::ThoughtBegun | ThoughtStage::Thought => {
                 self.held.trim_end().clone_into(&mut read.thought);
             }
-            Place::Beginning | Place::AfterThought | Place::Text => read.text = self.held,
+            ThoughtStage::Beginning | ThoughtStage::AfterThought | ThoughtStage::Text => {
+                read.text = self.held
+            }
         }
         read
     }

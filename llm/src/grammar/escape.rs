@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 /// How far a text is on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum MarkProgress {
     /// It may still be of the grammar, or begin with the mark, so many bytes of which it has.
     Both(usize),
     /// It has so many bytes of the mark, and is not of the grammar.
@@ -22,7 +22,7 @@ pub(super) struct Escape {
     /// The mark as one token, which may have no bytes.
     token: Option<u32>,
     spellings: Arc<[Vec<u8>]>,
-    way: Way,
+    way: MarkProgress,
 }
 
 impl Escape {
@@ -31,18 +31,18 @@ impl Escape {
             mark: mark.as_bytes().into(),
             token,
             spellings,
-            way: Way::Both(0),
+            way: MarkProgress::Both(0),
         }
     }
 
     /// Whether the text may be of the grammar.
     pub(super) fn holds_grammar(&self) -> bool {
-        matches!(self.way, Way::Both(_) | Way::Grammar)
+        matches!(self.way, MarkProgress::Both(_) | MarkProgress::Grammar)
     }
 
     /// Whether whatever comes is allowed.
     pub(super) fn is_free(&self) -> bool {
-        self.way == Way::Free
+        self.way == MarkProgress::Free
     }
 
     /// Whether a token may come that is not of the grammar.
@@ -53,8 +53,8 @@ impl Escape {
     /// The bytes of the mark that the text has with this token.
     fn reached(&self, token: u32) -> Option<usize> {
         let at = match self.way {
-            Way::Both(at) | Way::Mark(at) => at,
-            Way::Grammar | Way::Free => return None,
+            MarkProgress::Both(at) | MarkProgress::Mark(at) => at,
+            MarkProgress::Grammar | MarkProgress::Free => return None,
         };
         if at == 0 && self.token == Some(token) {
             return Some(self.mark.len());
@@ -69,10 +69,10 @@ impl Escape {
     pub(super) fn push(&mut self, token: u32, is_of_grammar: bool) -> bool {
         let reached = self.reached(token);
         self.way = match (reached, is_of_grammar) {
-            (Some(at), false) if at >= self.mark.len() => Way::Free,
-            (Some(at), false) => Way::Mark(at),
-            (Some(at), true) if at < self.mark.len() => Way::Both(at),
-            (_, true) => Way::Grammar,
+            (Some(at), false) if at >= self.mark.len() => MarkProgress::Free,
+            (Some(at), false) => MarkProgress::Mark(at),
+            (Some(at), true) if at < self.mark.len() => MarkProgress::Both(at),
+            (_, true) => MarkProgress::Grammar,
             (None, false) => self.way,
         };
         reached.is_some()

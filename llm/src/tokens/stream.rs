@@ -19,11 +19,11 @@ pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     /// Marks that are part of the text, though the tokeniser leaves them out.
     marks: Vec<u32>,
-    way: Way<'a>,
+    way: PieceDecoding<'a>,
 }
 
 /// How tokens become text.
-enum Way<'a> {
+enum PieceDecoding<'a> {
     /// Bytes of a character that is not whole.
     Bytes(Vec<u8>),
     /// Pieces, each by itself but for runs of bytes.
@@ -44,13 +44,13 @@ impl<'a> TextStream<'a> {
     pub(super) fn new(tokenizer: &'a Tokenizer, marks: Vec<u32>) -> Self {
         let spelling = tokenizer.0.get_decoder().map(Spelling::new);
         let way = match spelling {
-            Some(Ok(Spelling::Bytes)) => Way::Bytes(Vec::new()),
-            Some(Ok(spelling)) => Way::Pieces {
+            Some(Ok(Spelling::Bytes)) => PieceDecoding::Bytes(Vec::new()),
+            Some(Ok(spelling)) => PieceDecoding::Pieces {
                 spelling,
                 is_begun: false,
                 run: Vec::new(),
             },
-            None | Some(Err(_)) => Way::Window {
+            None | Some(Err(_)) => PieceDecoding::Window {
                 tokens: Vec::new(),
                 told: String::new(),
             },
@@ -71,11 +71,11 @@ impl<'a> TextStream<'a> {
             return Ok(String::new());
         };
         match &mut self.way {
-            Way::Bytes(held) => {
+            PieceDecoding::Bytes(held) => {
                 held.extend(Spelling::Bytes.bytes(token)?);
                 Ok(whole_characters(held))
             }
-            Way::Pieces {
+            PieceDecoding::Pieces {
                 spelling,
                 is_begun,
                 run,
@@ -93,7 +93,7 @@ impl<'a> TextStream<'a> {
                 text.push_str(&spelling.text(vec![token], is_begun)?);
                 Ok(text)
             }
-            Way::Window { tokens, told } => {
+            PieceDecoding::Window { tokens, told } => {
                 tokens.push(token.clone());
                 let text = decoded(self.tokenizer, tokens.clone())?;
                 if text.ends_with(char::REPLACEMENT_CHARACTER) {
@@ -113,13 +113,13 @@ impl<'a> TextStream<'a> {
     /// [`TokenError::Decode`].
     pub fn finish(self) -> Result<String, TokenError> {
         match self.way {
-            Way::Bytes(held) => Ok(String::from_utf8_lossy(&held).into_owned()),
-            Way::Pieces {
+            PieceDecoding::Bytes(held) => Ok(String::from_utf8_lossy(&held).into_owned()),
+            PieceDecoding::Pieces {
                 spelling,
                 mut is_begun,
                 run,
             } => spelling.text(run, &mut is_begun),
-            Way::Window { tokens, told } => {
+            PieceDecoding::Window { tokens, told } => {
                 let text = decoded(self.tokenizer, tokens)?;
                 Ok(added(&told, &text).to_owned())
             }

@@ -77,6 +77,11 @@ impl Planner {
         u32::try_from(brought.div_ceil(planned.max(1))).unwrap_or(u32::MAX)
     }
 
+    /// The whole of what the job runs.
+    pub(super) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
     /// Takes a quote that was just made; the plan of it.
     pub(super) fn take(&mut self, quote: Quote) -> Plan {
         let mut plan = plan_of(&quote);

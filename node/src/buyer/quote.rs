@@ -490,6 +490,9 @@ pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
         bindings = bindings.input(name, tensor.dtype(), tensor.dims());
     }
     let graph = open_to_requests(job, bound(job, &bindings)?)?;
+    if graph.nodes().is_empty() {
+        return Err(ImportError::NothingToCompute);
+    }
     // A provider of several devices has it on one of these, too.
     Ok(graph.asking_for(&job.limits.devices, job.limits.backend))
 }

@@ -26,6 +26,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::job::RequestInputs;
 use super::journal::{JournalWriter, Put};
+use super::own_outputs::OwnOutputs;
 use super::past_times::{EndedJob, PastJob};
 use super::planner::{PlanError, Planner};
 use super::quote::Quote;
@@ -94,6 +95,7 @@ pub(super) struct Shell {
     is_bought: bool,
     journal: Option<JournalWriter>,
     planner: Planner,
+    own_outputs: OwnOutputs,
     followed: FollowedLeases,
     /// What people are shown of the work of each leg, until it is signed for.
     shown: BTreeMap<Leg, LeaseReport>,
@@ -161,6 +163,7 @@ impl Shell {
             cancel: submission.cancel,
             is_bought: submission.is_bought,
             journal,
+            own_outputs: OwnOutputs::of(planner.graph()),
             planner,
             followed: FollowedLeases::default(),
             shown: BTreeMap::new(),
@@ -304,6 +307,7 @@ impl Shell {
         match inputs {
             Ok(inputs) => {
                 let number = self.asked;
+                self.own_outputs.note_request(number, &asked.tensors);
                 self.asked += 1;
                 self.under_way += 1;
                 let request = Request {

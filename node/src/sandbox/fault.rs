@@ -55,9 +55,9 @@ pub enum SandboxFault {
     /// The device refuses the work, or failed in it. The sandbox lives.
     #[error("{0}")]
     Refused(String),
-    /// The device refuses this node, with its words. The sandbox lives.
+    /// The device refuses the node of this digest, with its words. The sandbox lives.
     #[error("{1}")]
-    RefusedNode(String, String),
+    RefusedNode(u64, String),
     /// The inputs are none that any device can work with. The sandbox lives.
     #[error("{0}")]
     BadInput(String),

@@ -203,7 +203,8 @@ impl Inside {
                     }
                     SandboxOrder::Prepare(number, model) => self.say_what_came(|| {
                         let prepared = self.runner.prepare(model);
-                        let prepared = prepared.map_err(NotReady::from);
+                        let bytes = || self.store.get(&model).ok().flatten();
+                        let prepared = prepared.map_err(|error| NotReady::of(&error, bytes()));
                         (SandboxAnswer::Prepared(number, prepared), Vec::new())
                     }),
                     SandboxOrder::Run(number, order) => match order.run_mode {

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_memory::ContentId;
 use souk_scheduler::execution::TaskError;
@@ -14,6 +15,7 @@ use souk_scheduler::planning::Objective;
 
 use super::shared::SharedContent;
 use super::{RunMode, SandboxPolicy};
+use crate::device::refused_node;
 use crate::folder::config::{DeviceChoice, Fault};
 
 /// What an order that is answered is called in its answer: each has another one.
@@ -102,14 +104,16 @@ pub(super) enum RunFault {
 pub(super) struct NotReady {
     /// The device's words.
     pub(super) reason: String,
-    /// The node that it refuses, if it is one.
-    pub(super) node: Option<String>,
+    /// The digest of the node that it refuses, if it is one.
+    pub(super) node: Option<u64>,
 }
 
-impl From<TaskError> for NotReady {
-    fn from(error: TaskError) -> Self {
+impl NotReady {
+    /// Why the device refuses a model.
+    pub(super) fn of(error: &TaskError, model: Option<Bytes>) -> Self {
+        let digest = |node: &str| refused_node::digest(model?, node);
         Self {
-            node: error.refused_node().map(str::to_owned),
+            node: error.refused_node().and_then(digest),
             reason: error.to_string(),
         }
     }

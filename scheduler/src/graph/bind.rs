@@ -138,10 +138,11 @@ impl<'a> Binder<'a> {
                 {
                     return Err(wrong());
                 }
-                Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => {
-                    self.bind_symbol(symbol, extent, name)?;
+                _ => {
+                    if let Some(symbol) = dim.named() {
+                        self.bind_symbol(symbol, extent, name)?;
+                    }
                 }
-                _ => {}
             }
         }
         Ok(())
@@ -190,12 +191,12 @@ impl<'a> Binder<'a> {
     fn extent(&self, dim: &Dimension) -> Option<u64> {
         match &dim.value {
             Some(DimensionValue::DimValue(extent)) if *extent > 0 => u64::try_from(*extent).ok(),
-            Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => {
-                let bound = self.bound.get(symbol).map(|(extent, _)| *extent);
+            // Exporters write -1, 0 and names that are none for a size that is left open.
+            _ => {
+                let bound = dim.named().and_then(|symbol| self.bound.get(symbol));
+                let bound = bound.map(|(extent, _)| *extent);
                 bound.or(self.bindings.assumed_extent)
             }
-            // Exporters write -1, 0 and an empty name for a size that is left open.
-            _ => self.bindings.assumed_extent,
         }
     }
 }
@@ -215,8 +216,7 @@ pub(super) fn describe(declared: &ValueInfoProto) -> String {
 fn describe_dims(dims: &[Dimension]) -> String {
     let texts = dims.iter().map(|dim| match &dim.value {
         Some(DimensionValue::DimValue(extent)) if *extent > 0 => extent.to_string(),
-        Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => symbol.clone(),
-        _ => "?".to_owned(),
+        _ => dim.named().unwrap_or("?").to_owned(),
     });
     format!("[{}]", texts.collect::<Vec<_>>().join(", "))
 }
@@ -230,7 +230,8 @@ mod tests {
         let open = [
             Dimension::fixed(-1),
             Dimension::fixed(0),
-            Dimension::symbol(""),
+            Dimension::symbol("?"),
+            Dimension::symbol("?"),
             Dimension::fixed(3),
         ];
         let code = DType::F32.onnx_code();
@@ -242,11 +243,11 @@ mod tests {
                 .check(&declared)
                 .map(|()| binder.fact(&declared).dims)
         };
-        let dims = vec![Some(4), Some(5), Some(6), Some(3)];
-        assert_eq!(check(&[4, 5, 6, 3]), Ok(Some(dims)));
-        let error = check(&[4, 5, 6, 7]).unwrap_err();
-        assert!(error.to_string().contains("[?, ?, ?, 3]"), "{error}");
+        let dims = vec![Some(4), Some(5), Some(6), Some(7), Some(3)];
+        assert_eq!(check(&[4, 5, 6, 7, 3]), Ok(Some(dims)));
+        let error = check(&[4, 5, 6, 7, 8]).unwrap_err();
+        assert!(error.to_string().contains("[?, ?, ?, ?, 3]"), "{error}");
         let open = Binder::new(&Bindings::new()).stated(&declared).dims;
-        assert_eq!(open, Some(vec![None, None, None, Some(3)]));
+        assert_eq!(open, Some(vec![None, None, None, None, Some(3)]));
     }
 }

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use souk_memory::{ContentId, DType};
 use souk_onnx::{
-    DataLocation, Dimension, GraphProto, ModelProto, NodeProto, StringStringEntryProto,
-    TensorProto, ValueInfoProto, encode, location,
+    DataLocation, Dimension, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
+    ValueInfoProto, encode, location,
 };
 use thiserror::Error;
 
-use super::{CONTENT_SCHEME, Constant, Graph, NodeId, Source, Value, ValueId, Weight};
+use super::{CONTENT_SCHEME, Graph, NodeId, Source, Value, ValueId, Weight};
 
 /// One part of a cut graph.
 #[derive(Clone, Debug)]
@@ -357,11 +357,8 @@ impl<'a> Builder<'a> {
         };
         for &id in &self.read {
             match &graph.value(id).source {
-                Source::Constant(Constant::Dense(weight)) => {
+                Source::Constant(weight) => {
                     proto.initializer.push(initialiser(weight, &mut weights));
-                }
-                Source::Constant(Constant::Sparse(sparse)) => {
-                    proto.sparse_initializer.push((**sparse).clone());
                 }
                 Source::Input | Source::Node(_) => {}
             }
@@ -370,29 +367,10 @@ impl<'a> Builder<'a> {
             // External data and initialisers that are no inputs need version 4 at least.
             ir_version: Some(graph.ir_version.max(4)),
             opset_import: graph.opsets.clone(),
-            functions: self.functions(),
             graph: Some(proto),
             ..ModelProto::default()
         };
         (model, weights)
-    }
-
-    /// Functions the nodes call, and those they call in turn.
-    fn functions(&self) -> Vec<souk_onnx::FunctionProto> {
-        let all = &self.graph.functions;
-        let mut wanted = BTreeSet::new();
-        let nodes = self.nodes.iter().map(|&node| &self.graph.node(node).proto);
-        let mut open: Vec<&NodeProto> = nodes.collect();
-        while let Some(node) = open.pop() {
-            open.extend(node.subgraphs().flat_map(|body| &body.node));
-            let called = all.iter().position(|function| {
-                function.name() == node.op_type() && function.domain() == node.domain()
-            });
-            if let Some(index) = called.filter(|&index| wanted.insert(index)) {
-                open.extend(&all[index].node);
-            }
-        }
-        wanted.into_iter().map(|index| all[index].clone()).collect()
     }
 }
 

@@ -1,10 +1,12 @@
 //! Why a model cannot be imported: each cause with the facts a person needs to mend it.
 
 use souk_memory::DType;
+use souk_onnx::budget::Beyond;
 use souk_onnx::expansion::ExpansionError;
 use souk_onnx::{DecodeError, TensorDataError};
 use thiserror::Error;
 
+use super::inline::FunctionError;
 use super::shape::ShapeFault;
 
 /// Why a model cannot be imported.
@@ -13,6 +15,12 @@ pub enum ImportError {
     /// The bytes are no ONNX model.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// It asks for more than a reader gives.
+    #[error(transparent)]
+    Beyond(#[from] Beyond),
+    /// Its functions cannot be put in place of their calls.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
     /// A node computes with texts.
     #[error(transparent)]
     Expansion(#[from] ExpansionError),
@@ -50,6 +58,9 @@ pub enum ImportError {
         /// The value.
         value: String,
     },
+    /// No node is left.
+    #[error("the model computes nothing: each of its outputs is an input or a constant")]
+    NothingToCompute,
     /// An output of the model that nothing makes.
     #[error("output {value:?} is made by nothing")]
     UnknownOutput {

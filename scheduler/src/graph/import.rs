@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use souk_onnx::budget::Usage;
 use souk_onnx::expansion::{Meanings, expand};
-use souk_onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
+use souk_onnx::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, decode};
 
 use super::bind::{Binder, describe};
+use super::captures::captured_names;
 use super::cost::Cost;
 use super::external::{Files, weight};
 use super::order::topological;
-use super::shape::{Fact, InnerWork, Scope, bodies_work, constant_fact, infer};
-use super::{
-    Bindings, Constant, Graph, ImportError, Node, NodeId, Source, Value, ValueId, fold, inline,
-};
+use super::shape::{Fact, InnerWork, Scope, Steps, bodies_work, constant_fact, infer};
+use super::{Bindings, Graph, ImportError, Node, NodeId, Source, Value, ValueId, fold, inline};
 
 /// Oldest standard operator set whose rules are known here.
 const OPSET_MIN: i64 = 7;
@@ -57,7 +57,7 @@ impl Graph {
     /// [`ImportError`]: what is wrong with the model.
     pub fn meanings(model: Bytes) -> Result<Meanings, ImportError> {
         let mut model = decode(model)?;
-        inline::functions(&mut model);
+        inline::functions(&mut model)?;
         Ok(expand(&mut model)?)
     }
 
@@ -70,13 +70,15 @@ impl Graph {
             let oldest = OPSET_MIN;
             return Err(ImportError::Opset { found, oldest });
         }
-        inline::functions(&mut model);
+        inline::functions(&mut model)?;
         let preparation = expand(&mut model)?.preparation;
         if preparation.makes().any(|made| bindings.lacks(made)) {
             let inputs = preparation.reads().cloned().collect();
             return Err(ImportError::Unprepared { inputs });
         }
         let graph = model.graph.take().unwrap_or_default();
+        // Nodes that stand for one are many at times.
+        Usage::of_graph(&graph).checked()?;
         let mut draft = Draft::new(graph, bindings, files)?;
         draft.order()?;
         draft.bind(bindings)?;
@@ -84,7 +86,6 @@ impl Graph {
         let mut graph = draft.finish();
         graph.ir_version = model.ir_version();
         graph.opsets = model.opset_import;
-        graph.functions = model.functions;
         Ok(graph)
     }
 }
@@ -123,13 +124,7 @@ impl Draft {
         // Before IR version 4 every initialiser is also an input; later one that is both has a
         // default. Either way the job may give a value of its own.
         let given = |name: &str| bindings.has(name);
-        let has_default = |name: &str| graph.initializer.iter().any(|tensor| tensor.name() == name);
-        let defaults: BTreeSet<String> = graph
-            .input
-            .iter()
-            .map(|input| input.name().to_owned())
-            .filter(|name| has_default(name))
-            .collect();
+        let defaults: BTreeSet<&str> = graph.initializer.iter().map(TensorProto::name).collect();
         draft.add_inputs(&graph, |name| !defaults.contains(name) || given(name))?;
         draft.add_constants(&graph, files, given)?;
         draft.add_nodes(graph.node, files)?;
@@ -186,41 +181,14 @@ impl Draft {
         {
             self.add_dense(tensor.clone(), files)?;
         }
-        for sparse in &graph.sparse_initializer {
-            let name = sparse
-                .values
-                .as_ref()
-                .map_or("", |values| values.name())
-                .to_owned();
-            let elem = sparse
-                .values
-                .as_ref()
-                .map_or(0, |values| values.data_type());
-            let dims = sparse
-                .dims
-                .iter()
-                .map(|&dim| u64::try_from(dim).ok())
-                .collect();
-            let fact = Fact::tensor(crate::graph::shape::data_type(elem), dims);
-            let source = Source::Constant(Constant::Sparse(Box::new(sparse.clone())));
-            self.add(&name, source, fact)?;
-        }
         Ok(())
     }
 
-    fn add_dense(
-        &mut self,
-        tensor: souk_onnx::TensorProto,
-        files: &mut Files<'_>,
-    ) -> Result<(), ImportError> {
+    fn add_dense(&mut self, tensor: TensorProto, files: &mut Files<'_>) -> Result<(), ImportError> {
         let name = tensor.name().to_owned();
         let constant = weight(tensor, files)?;
         let fact = constant_fact(&constant);
-        self.add(
-            &name,
-            Source::Constant(Constant::Dense(Box::new(constant))),
-            fact,
-        )?;
+        self.add(&name, Source::Constant(Box::new(constant)), fact)?;
         Ok(())
     }
 
@@ -229,13 +197,13 @@ impl Draft {
         protos: Vec<NodeProto>,
         files: &mut Files<'_>,
     ) -> Result<(), ImportError> {
-        let mut names = BTreeSet::new();
+        let mut names = NodeNames::default();
         for mut proto in protos {
             if let Some(tensor) = fold::constant_node(&proto) {
                 self.add_dense(tensor, files)?;
                 continue;
             }
-            proto.name = Some(unique_name(&mut names, &proto));
+            proto.name = Some(names.unique(&proto));
             let id = NodeId(self.nodes.len());
             let made = proto.output.clone();
             self.nodes.push(Node {
@@ -256,12 +224,12 @@ impl Draft {
 
     fn resolve(&mut self, outputs: &[ValueInfoProto]) -> Result<(), ImportError> {
         for node in &mut self.nodes {
-            let find = |name: &String| {
+            let find = |name: &str| {
                 let found = self.by_name.get(name).copied();
                 found.ok_or_else(|| ImportError::UnknownValue {
                     node: node.proto.name().to_owned(),
                     operator: node.proto.op_type().to_owned(),
-                    value: name.clone(),
+                    value: name.to_owned(),
                 })
             };
             let optional = |name: &String| (!name.is_empty()).then(|| find(name)).transpose();
@@ -271,8 +239,8 @@ impl Draft {
                 .iter()
                 .map(optional)
                 .collect::<Result<_, _>>()?;
-            let captured = captured_names(&node.proto);
-            node.captures = captured.iter().map(find).collect::<Result<_, _>>()?;
+            let captured = captured_names(&node.proto).into_iter();
+            node.captures = captured.map(find).collect::<Result<_, _>>()?;
         }
         for output in outputs {
             let id = self.by_name.get(output.name()).copied();
@@ -355,6 +323,7 @@ impl Draft {
     /// Types and extents of everything nodes make. What the model states fills what stays unknown.
     fn infer(&mut self, opset: i64) -> Result<(), ImportError> {
         let outputs: BTreeSet<ValueId> = self.outputs.iter().copied().collect();
+        let steps = Steps::default();
         for index in 0..self.nodes.len() {
             let node = &self.nodes[index];
             let inputs: Vec<Option<&Fact>> = node
@@ -363,9 +332,8 @@ impl Draft {
                 .map(|id| id.map(|id| &self.values[id.0].fact))
                 .collect();
             let captured = node.captures.iter().map(|id| &self.values[id.0]);
-            let outer: Scope = captured
-                .map(|value| (value.name.clone(), value.fact.clone()))
-                .collect();
+            let outer = captured.map(|value| (value.name.clone(), value.fact.clone()));
+            let outer = Scope::new(outer.collect(), &steps);
             let facts =
                 infer(&node.proto, opset, &inputs, &outer).map_err(|fault| ImportError::Shape {
                     node: node.name().to_owned(),
@@ -374,6 +342,7 @@ impl Draft {
                 })?;
             self.bodies
                 .push(bodies_work(&node.proto, opset, &inputs, &outer));
+            steps.check()?;
             let made: Vec<_> = node.outputs.iter().copied().zip(facts).collect();
             for (id, fact) in made {
                 let Some(id) = id else { continue };
@@ -397,7 +366,7 @@ impl Draft {
             .map(|id| fold::known_constant(&self.values[id.0]))
             .collect();
         for (id, constant) in made.iter().zip(constants.into_iter().flatten()) {
-            self.values[id.0].source = Source::Constant(Constant::Dense(Box::new(constant)));
+            self.values[id.0].source = Source::Constant(Box::new(constant));
         }
     }
 
@@ -439,7 +408,6 @@ impl Draft {
             name: self.name,
             ir_version: 0,
             opsets: Vec::new(),
-            functions: Vec::new(),
             dropped_nodes: self.found_nodes.saturating_sub(nodes.len()),
             open: BTreeMap::new(),
             turns: 1.0,
@@ -468,53 +436,29 @@ impl Draft {
     }
 }
 
-/// The node's own name, or its operator with a number, made unique.
-fn unique_name(names: &mut BTreeSet<String>, proto: &NodeProto) -> String {
-    let wanted = match proto.name() {
-        "" => proto.op_type(),
-        name => name,
-    };
-    let numbered = (1..).map(|number| format!("{wanted}_{number}"));
-    let first = (!proto.name().is_empty()).then(|| wanted.to_owned());
-    let mut candidates = first.into_iter().chain(numbered);
-    let name = candidates.find(|name| !names.contains(name));
-    let name = name.expect("numbers do not run out");
-    names.insert(name.clone());
-    name
+/// Names of nodes that are taken.
+#[derive(Default)]
+struct NodeNames {
+    taken: BTreeSet<String>,
+    /// The next number to try behind a name.
+    next: BTreeMap<String, u64>,
 }
 
-/// Names the node's bodies read from outside, in order of first use.
-fn captured_names(proto: &NodeProto) -> Vec<String> {
-    let mut captured = Vec::new();
-    for body in proto.subgraphs() {
-        body_captures(body, &mut captured);
-    }
-    captured
-}
-
-fn body_captures(body: &GraphProto, captured: &mut Vec<String>) {
-    let mut own: BTreeSet<&str> = body.input.iter().map(ValueInfoProto::name).collect();
-    own.extend(body.initializer.iter().map(|tensor| tensor.name()));
-    let sparse = body
-        .sparse_initializer
-        .iter()
-        .filter_map(|sparse| sparse.values.as_ref());
-    own.extend(sparse.map(|values| values.name()));
-    own.extend(
-        body.node
-            .iter()
-            .flat_map(|node| node.output.iter().map(String::as_str)),
-    );
-    let mut wanted: Vec<String> = Vec::new();
-    for node in &body.node {
-        wanted.extend(node.input.iter().cloned());
-        wanted.extend(captured_names(node));
-    }
-    wanted.extend(body.output.iter().map(|output| output.name().to_owned()));
-    for name in wanted {
-        let outside = !name.is_empty() && !own.contains(name.as_str());
-        if outside && !captured.contains(&name) {
-            captured.push(name);
+impl NodeNames {
+    /// The node's own name, or its operator with a number, made unique.
+    fn unique(&mut self, proto: &NodeProto) -> String {
+        let own = proto.name();
+        if !own.is_empty() && self.taken.insert(own.to_owned()) {
+            return own.to_owned();
+        }
+        let wanted = if own.is_empty() { proto.op_type() } else { own };
+        let next = self.next.entry(wanted.to_owned()).or_insert(1);
+        loop {
+            let name = format!("{wanted}_{next}");
+            *next += 1;
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
         }
     }
 }

@@ -1,96 +1,289 @@
 //! Functions of the model put in place of the nodes that call them, so that their insides can be
 //! inferred, costed and cut like the rest.
 //!
-//! A function that speaks another version of an operator set than the model stays a call, since its
-//! nodes would change their meaning; its definition then travels with every subgraph that calls it.
+//! Calls are found in the graph, in its bodies and in other functions. What all of them come to is
+//! counted before any is replaced: functions that call each other twice double with each call. A
+//! function of an older operator set is written in the words of the model's, a model that is older
+//! than a function that it calls in the words of that function's.
 
 use std::collections::BTreeMap;
 
+use souk_onnx::budget::{Beyond, Usage};
 use souk_onnx::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use thiserror::Error;
 
-/// Calls within calls are followed this deep: beyond it a model is taken to call itself.
+use super::upgrade;
+
+/// Calls within calls, and bodies within bodies, are followed this deep. Exporters nest as deep as
+/// a model's modules.
 const DEPTH_MAX: usize = 32;
 
-/// Replaces calls of the model's functions by their bodies, as far as that changes no meaning.
-pub(super) fn functions(model: &mut ModelProto) {
-    let functions: Vec<FunctionProto> = model.functions.clone();
-    if functions.is_empty() {
-        return;
+/// Why functions cannot be put in place of their calls.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FunctionError {
+    /// They come to more than a model may have.
+    #[error(transparent)]
+    Beyond(#[from] Beyond),
+    /// A function that would never end.
+    #[error("function {function:?} calls itself, or is more than {DEPTH_MAX} calls deep")]
+    Recursion {
+        /// The function.
+        function: String,
+    },
+    /// Nodes of two versions of the standard operator set that cannot be written in one.
+    #[error(
+        "{operator} means another thing in operator set {from} than in {to}, and the model uses \
+         both: export its functions for one operator set"
+    )]
+    Version {
+        /// The operator.
+        operator: String,
+        /// The older version.
+        from: i64,
+        /// The newer one.
+        to: i64,
+    },
+}
+
+/// Replaces calls of the model's functions by their bodies.
+///
+/// # Errors
+/// [`FunctionError`]: they come to too much, call themselves, or are of versions that do not go
+/// together.
+pub(super) fn functions(model: &mut ModelProto) -> Result<(), FunctionError> {
+    let mut library = Library::of(std::mem::take(&mut model.functions));
+    let Some(mut graph) = model.graph.take() else {
+        return Ok(());
+    };
+    if !library.functions.is_empty() {
+        let within = library.count(&graph.node, Usage::of_graph(&graph), 0)?;
+        within.check("the graph")?;
+        library.align(model, &mut graph)?;
+        library.inline(&mut graph);
     }
-    for depth in 0..DEPTH_MAX {
-        let usable: Vec<bool> = functions.iter().map(|body| agrees(model, body)).collect();
-        let Some(graph) = model.graph.as_mut() else {
-            return;
-        };
-        let mut nodes = Vec::with_capacity(graph.node.len());
-        let mut called = Vec::new();
-        for (index, node) in std::mem::take(&mut graph.node).into_iter().enumerate() {
-            match find(&functions, &node).filter(|&found| usable[found]) {
-                Some(found) => {
-                    nodes.extend(expand(&functions[found], &node, (depth, index)));
-                    called.push(found);
-                }
-                None => nodes.push(node),
+    model.graph = Some(graph);
+    Ok(())
+}
+
+/// The functions of a model.
+struct Library {
+    functions: Vec<FunctionProto>,
+    places: BTreeMap<(String, String, String), usize>,
+    /// What each takes with all that it calls; none for those that nothing calls.
+    counted: Vec<CountState>,
+    /// Calls replaced so far: each gets names of its own.
+    replaced: usize,
+}
+
+/// Whether and how a function was counted.
+#[derive(Clone, Copy)]
+enum CountState {
+    Never,
+    Now,
+    Is(Extent),
+}
+
+/// What nodes come to with all functions that they call.
+#[derive(Clone, Copy)]
+struct Extent {
+    usage: Usage,
+    /// Calls within calls.
+    calls: usize,
+    /// Bodies within bodies.
+    bodies: usize,
+}
+
+impl Extent {
+    fn check(self, function: &str) -> Result<Self, FunctionError> {
+        self.usage.checked()?;
+        if self.calls.max(self.bodies) > DEPTH_MAX {
+            let function = function.to_owned();
+            return Err(FunctionError::Recursion { function });
+        }
+        Ok(self)
+    }
+}
+
+impl Library {
+    fn of(functions: Vec<FunctionProto>) -> Self {
+        let mut places = BTreeMap::new();
+        for (place, function) in functions.iter().enumerate() {
+            let [domain, name] = [function.domain(), function.name()].map(str::to_owned);
+            let overload = function.overload().to_owned();
+            places.entry((domain, name, overload)).or_insert(place);
+        }
+        Self {
+            counted: vec![CountState::Never; functions.len()],
+            functions,
+            places,
+            replaced: 0,
+        }
+    }
+
+    fn find(&self, node: &NodeProto) -> Option<usize> {
+        let [domain, name] = [node.domain(), node.op_type()].map(str::to_owned);
+        let key = (domain, name, node.overload().to_owned());
+        self.places.get(&key).copied()
+    }
+
+    /// Functions that nodes and their bodies call, as often as they do, each with the bodies that
+    /// are around the call; and the most bodies around any node.
+    fn calls(&self, nodes: &[NodeProto], around: usize) -> (Vec<(usize, usize)>, usize) {
+        let (mut called, mut bodies) = (Vec::new(), around);
+        for node in nodes {
+            called.extend(self.find(node).map(|function| (function, around)));
+            for body in node.subgraphs() {
+                let (within, deepest) = self.calls(&body.node, around + 1);
+                called.extend(within);
+                bodies = bodies.max(deepest);
             }
         }
-        graph.node = nodes;
-        for &found in &called {
-            adopt_opsets(model, &functions[found]);
+        (called, bodies)
+    }
+
+    /// What nodes that take `own` come to with what they call, `depth` calls within others.
+    fn count(
+        &mut self,
+        nodes: &[NodeProto],
+        own: Usage,
+        depth: usize,
+    ) -> Result<Extent, FunctionError> {
+        let (called, bodies) = self.calls(nodes, 0);
+        let mut extent = Extent {
+            usage: own,
+            calls: 0,
+            bodies,
+        };
+        for (function, around) in called {
+            let within = self.count_function(function, depth)?;
+            extent = Extent {
+                usage: extent.usage.with(within.usage).checked()?,
+                calls: extent.calls.max(within.calls + 1),
+                bodies: extent.bodies.max(around + within.bodies),
+            };
         }
-        if called.is_empty() {
+        Ok(extent)
+    }
+
+    fn count_function(&mut self, place: usize, depth: usize) -> Result<Extent, FunctionError> {
+        let name = self.functions[place].name().to_owned();
+        match self.counted[place] {
+            CountState::Is(extent) => return Ok(extent),
+            _ if depth > DEPTH_MAX => return Err(FunctionError::Recursion { function: name }),
+            CountState::Now => return Err(FunctionError::Recursion { function: name }),
+            CountState::Never => self.counted[place] = CountState::Now,
+        }
+        let own = Usage::of_function(&self.functions[place])?;
+        let nodes = std::mem::take(&mut self.functions[place].node);
+        let extent = self.count(&nodes, own, depth + 1);
+        self.functions[place].node = nodes;
+        let extent = extent?.check(&name)?;
+        self.counted[place] = CountState::Is(extent);
+        Ok(extent)
+    }
+
+    /// Functions that something calls.
+    fn used(&self) -> impl Iterator<Item = usize> + use<> {
+        let counted = self.counted.iter().enumerate();
+        let used = counted.filter(|(_, it)| matches!(it, CountState::Is(_)));
+        let used: Vec<usize> = used.map(|(place, _)| place).collect();
+        used.into_iter()
+    }
+
+    /// Writes the graph and all functions that are called in the newest of their operator sets.
+    fn align(
+        &mut self,
+        model: &mut ModelProto,
+        graph: &mut GraphProto,
+    ) -> Result<(), FunctionError> {
+        let versions = self.used().filter_map(|it| standard(&self.functions[it]));
+        let own = model.opset("");
+        let Some(to) = versions.chain(own).max() else {
+            return Ok(());
+        };
+        let refused = |from| move |operator| FunctionError::Version { operator, from, to };
+        if let Some(from) = own {
+            upgrade::nodes(&mut graph.node, from, to).map_err(refused(from))?;
+        }
+        for place in self.used() {
+            let function = &mut self.functions[place];
+            let from = standard(function).unwrap_or(to);
+            upgrade::nodes(&mut function.node, from, to).map_err(refused(from))?;
+            for set in &function.opset_import {
+                if model.opset(set.domain()).is_none() {
+                    model.opset_import.push(set.clone());
+                }
+            }
+        }
+        let is_standard = |domain: &str| matches!(domain, "" | "ai.onnx");
+        for set in &mut model.opset_import {
+            if is_standard(set.domain()) {
+                set.version = Some(to);
+            }
+        }
+        Ok(())
+    }
+
+    fn inline(&mut self, graph: &mut GraphProto) {
+        let nodes = std::mem::take(&mut graph.node);
+        let mut written = Vec::with_capacity(nodes.len());
+        for mut node in nodes {
+            for attribute in &mut node.attribute {
+                let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
+                bodies.for_each(|body| self.inline(body));
+            }
+            self.write(node, &mut written);
+        }
+        graph.node = written;
+    }
+
+    /// Writes a node, or what stands for it; its own bodies are done.
+    fn write(&mut self, node: NodeProto, written: &mut Vec<NodeProto>) {
+        let Some(place) = self.find(&node) else {
+            written.push(node);
             return;
-        }
+        };
+        let prefix = format!("{}.{}", node.op_type(), self.replaced);
+        self.replaced += 1;
+        let mut body = GraphProto {
+            node: expand(&self.functions[place], &node, prefix),
+            ..GraphProto::default()
+        };
+        self.inline(&mut body);
+        written.extend(body.node);
     }
 }
 
-fn find(functions: &[FunctionProto], node: &NodeProto) -> Option<usize> {
-    functions.iter().position(|function| {
-        function.name() == node.op_type()
-            && function.domain() == node.domain()
-            && function.overload() == node.overload()
-    })
+/// The version of the standard operator set that a function speaks.
+fn standard(function: &FunctionProto) -> Option<i64> {
+    let mut sets = function.opset_import.iter();
+    let set = sets.find(|set| matches!(set.domain(), "" | "ai.onnx"))?;
+    Some(set.version())
 }
 
-/// Whether the function speaks the model's versions of the operator sets they share.
-fn agrees(model: &ModelProto, function: &FunctionProto) -> bool {
-    let same = |domain: &str, version: i64| match model.opset(domain) {
-        Some(known) => known == version,
-        None => true,
-    };
-    function
-        .opset_import
-        .iter()
-        .all(|set| same(set.domain(), set.version()))
-}
-
-fn adopt_opsets(model: &mut ModelProto, function: &FunctionProto) {
-    for set in &function.opset_import {
-        if model.opset(set.domain()).is_none() {
-            model.opset_import.push(set.clone());
-        }
-    }
-}
-
-/// The nodes of `function` under names of their own, from the depth and place `at` of the call;
-/// its formal names are replaced by those of `call`.
-fn expand(function: &FunctionProto, call: &NodeProto, at: (usize, usize)) -> Vec<NodeProto> {
+/// The nodes of `function` under names that begin with `prefix`; its formal names are replaced by
+/// those of `call`.
+fn expand(function: &FunctionProto, call: &NodeProto, prefix: String) -> Vec<NodeProto> {
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for (place, formal) in function.input.iter().enumerate() {
         names.insert(formal, call.input.get(place).cloned().unwrap_or_default());
     }
+    // An output that is an input, or another output, is handed through.
+    let mut through = Vec::new();
     for (formal, actual) in function.output.iter().zip(&call.output) {
-        if !actual.is_empty() {
-            names.insert(formal, actual.clone());
+        match names.get(formal.as_str()) {
+            _ if actual.is_empty() => {}
+            Some(same) => through.push(NodeProto::of("Identity", &[same], actual)),
+            None => drop(names.insert(formal, actual.clone())),
         }
     }
-    let prefix = format!("{}.{}.{}", call.op_type(), at.0, at.1);
     let rename = Rename { names, prefix };
     let nodes = function.node.iter().map(|node| {
         let mut node = rename.node(node);
         node.attribute = attributes(&node.attribute, function, call);
         node
     });
-    nodes.collect()
+    nodes.chain(through).collect()
 }
 
 /// New names for the values of a function's body.
@@ -245,25 +438,142 @@ mod tests {
     #[test]
     fn calls_become_bodies_with_names_of_their_own() {
         let mut model = model(18);
-        functions(&mut model);
+        functions(&mut model).unwrap();
         let nodes = &model.graph.as_ref().unwrap().node;
         let ends: Vec<_> = nodes
             .iter()
             .map(|node| (&*node.input[0], &*node.output[0]))
             .collect();
         let expected = [
-            ("x", "Twice.0.0/b"),
-            ("Twice.0.0/b", "y"),
-            ("y", "Twice.0.1/b"),
-            ("Twice.0.1/b", "z"),
+            ("x", "Twice.0/b"),
+            ("Twice.0/b", "y"),
+            ("y", "Twice.1/b"),
+            ("Twice.1/b", "z"),
         ];
         assert_eq!(ends, expected);
     }
 
     #[test]
-    fn a_function_of_another_version_stays_a_call() {
-        let mut model = model(17);
-        functions(&mut model);
-        assert_eq!(model.graph.unwrap().node.len(), 2);
+    fn a_function_of_another_version_is_written_in_the_newer_of_both() {
+        for version in [17, 19] {
+            let mut model = model(version);
+            functions(&mut model).unwrap();
+            assert_eq!(model.opset(""), Some(version.max(18)));
+            assert_eq!(model.graph.unwrap().node.len(), 4);
+        }
+    }
+
+    #[test]
+    fn operators_that_changed_between_versions_are_named() {
+        let mut model = model(11);
+        model.functions[0].node[0].op_type = Some("Softmax".into());
+        let operator = "Softmax".to_owned();
+        let refusal = FunctionError::Version {
+            operator,
+            from: 11,
+            to: 18,
+        };
+        assert_eq!(functions(&mut model), Err(refusal));
+    }
+
+    #[test]
+    fn calls_in_bodies_and_in_functions_are_replaced_too() {
+        let mut model = model(18);
+        let mut outer = model.functions[0].clone();
+        outer.name = Some("Four".into());
+        outer.node = vec![
+            node("Twice", "mine", &["a"], &["b"]),
+            node("Twice", "mine", &["b"], &["c"]),
+        ];
+        model.functions.push(outer);
+        let body = GraphProto {
+            node: vec![node("Four", "mine", &["x"], &["inner"])],
+            ..GraphProto::default()
+        };
+        let mut choice = node("If", "", &["p"], &["y"]);
+        choice.attribute.push(AttributeProto {
+            name: Some("then_branch".into()),
+            g: Some(body),
+            ..AttributeProto::default()
+        });
+        model.graph.as_mut().unwrap().node = vec![choice];
+        functions(&mut model).unwrap();
+        let graph = model.graph.unwrap();
+        let body = graph.node[0].subgraphs().next().unwrap();
+        let operators: Vec<&str> = body.node.iter().map(NodeProto::op_type).collect();
+        assert_eq!(operators, ["Relu"; 4]);
+        assert_eq!(body.node[0].input, ["x"]);
+        assert_eq!(body.node[3].output, ["inner"]);
+    }
+
+    #[test]
+    fn an_output_that_is_an_input_is_handed_through() {
+        let mut model = model(18);
+        model.functions[0].output.insert(0, "a".into());
+        let call = node("Twice", "mine", &["x"], &["same", "y"]);
+        model.graph.as_mut().unwrap().node = vec![call];
+        functions(&mut model).unwrap();
+        let nodes = model.graph.unwrap().node;
+        assert_eq!(nodes[0].input, ["x"]);
+        assert_eq!(nodes[1].output, ["y"]);
+        assert_eq!((&*nodes[2].input[0], &*nodes[2].output[0]), ("x", "same"));
+    }
+
+    /// A model whose functions each call the next twice, `depth` deep.
+    fn doubling(depth: usize) -> ModelProto {
+        let mut whole = model(18);
+        let one = whole.functions.remove(0);
+        whole.functions = (0..depth)
+            .map(|level| {
+                let next = format!("f{}", level + 1);
+                let mut function = one.clone();
+                function.name = Some(format!("f{level}"));
+                if level + 1 < depth {
+                    function.node = vec![
+                        node(&next, "mine", &["a"], &["b"]),
+                        node(&next, "mine", &["b"], &["c"]),
+                    ];
+                }
+                function
+            })
+            .collect();
+        whole.graph.as_mut().unwrap().node = vec![node("f0", "mine", &["x"], &["y"])];
+        whole
+    }
+
+    #[test]
+    fn functions_that_double_are_counted_before_they_are_replaced() {
+        let mut small = doubling(10);
+        functions(&mut small).unwrap();
+        assert_eq!(small.graph.unwrap().node.len(), 1 << 10);
+        for depth in [18, 24, 32] {
+            let refused = functions(&mut doubling(depth));
+            assert!(
+                matches!(refused, Err(FunctionError::Beyond(_))),
+                "{refused:?}"
+            );
+        }
+        let mut own = doubling(3);
+        own.functions[2].node[0] = node("f0", "mine", &["a"], &["b"]);
+        let refused = functions(&mut own);
+        assert!(matches!(refused, Err(FunctionError::Recursion { .. })));
+    }
+
+    #[test]
+    fn lists_of_functions_count_at_each_call() {
+        let mut model = model(18);
+        let list = AttributeProto {
+            name: Some("value_ints".into()),
+            ints: vec![1; 1 << 16],
+            ..AttributeProto::default()
+        };
+        model.functions[0].node[0].attribute.push(list);
+        let call = node("Twice", "mine", &["x"], &["y"]);
+        model.graph.as_mut().unwrap().node = vec![call; 1000];
+        let refused = functions(&mut model);
+        assert!(matches!(
+            refused,
+            Err(FunctionError::Beyond(Beyond::Memory { .. }))
+        ));
     }
 }

@@ -32,7 +32,7 @@ use souk_onnx::{routing, sampling};
 use thiserror::Error;
 
 use super::Weight;
-pub(crate) use bodies::{InnerWork, Scope, work as bodies_work};
+pub(crate) use bodies::{InnerWork, Scope, Steps, work as bodies_work};
 pub(crate) use operation::Operation;
 pub(crate) use work::node_work;
 

@@ -130,7 +130,7 @@ pub async fn whole(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<Response,
 }
 
 /// A stream as it is told.
-struct Telling {
+struct AnswerStream {
     shape: Shape,
     choices: Vec<Choice>,
     usage: Usage,
@@ -139,7 +139,7 @@ struct Telling {
     left: usize,
 }
 
-impl Telling {
+impl AnswerStream {
     /// What each choice begins with.
     fn first(&mut self) -> Vec<String> {
         let shape = &self.shape;
@@ -203,7 +203,7 @@ pub async fn stream(
         Some(first) => first,
         None => return Err(Refusal::stopping()),
     };
-    let mut telling = Telling {
+    let mut telling = AnswerStream {
         shape,
         choices,
         usage: Usage::default(),

@@ -9,6 +9,8 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+/// What browsers say of the page that asks.
+const FETCH_SITE: &str = "sec-fetch-site";
 /// What stands for all origins.
 const ALL: &str = "*";
 /// Seconds that a browser need not ask again.
@@ -19,6 +21,12 @@ pub fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = headers.get(ORIGIN)?;
     let is_named = |origin: &String| origin == ALL || origin.as_bytes() == asks.as_bytes();
     origins.iter().any(is_named).then(|| asks.clone())
+}
+
+/// Takes away what says where a question is from, once that was looked at.
+pub fn forget(headers: &mut HeaderMap) {
+    headers.remove(ORIGIN);
+    headers.remove(FETCH_SITE);
 }
 
 /// The leave that a browser asks for. The question itself needs the key all the same.

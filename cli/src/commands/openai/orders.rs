@@ -183,3 +183,6 @@ fn check_bias(voice: &Voice, sampling: &Sampling) -> Result<(), Refusal> {
     let field = |failure| Refusal::from(failure).at("logit_bias");
     voice.check(&tokens).map_err(field)
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,8 +2,11 @@
 //!
 //! What weights are multiplied by is applied to the sums, so that they are only moved.
 
+use std::sync::Arc;
+
 use souk_host::isa::Isa;
 
+use crate::tiled::packs::{PackLayout, WeightPacks};
 use crate::tiled::panels::{self, PackedMatrix, Panel};
 
 /// Weights of a convolution: outputs, inputs to each group, height and width of the window.
@@ -31,8 +34,8 @@ impl FilterDims {
 pub(super) enum PackedFilters {
     /// Filters next to each other, in panels as wide as a tile.
     Panels {
-        /// A row for each channel of each tap.
-        matrix: PackedMatrix,
+        /// A row for each channel of each tap; shared by all convolutions with these weights.
+        matrix: Arc<PackedMatrix>,
         scale: Vec<f32>,
         bias: Vec<f32>,
         groups: usize,
@@ -48,13 +51,15 @@ pub(super) enum PackedFilters {
 }
 
 impl PackedFilters {
-    /// Packs `weights`, given filter by filter, with a factor and a summand for each filter's sums.
+    /// Packs `weights`, given filter by filter, with a factor and a summand for each filter's sums;
+    /// panels that `packs` has are shared.
     pub fn new(
         isa: Isa,
         dims: FilterDims,
         weights: &[f32],
         factor: impl Fn(usize) -> f64,
         shift: impl Fn(usize) -> f64,
+        packs: WeightPacks<'_>,
     ) -> Self {
         let each = dims.depth * dims.taps();
         let weight = |filter: usize, channel: usize, tap: usize| {
@@ -71,17 +76,21 @@ impl PackedFilters {
                 bias: (0..dims.filters).map(shift).collect(),
             };
         }
-        let panels = filter_panels(isa, dims);
         let fill = |panel: &Panel, row: usize, to: &mut [f32]| {
             let (tap, channel) = (row / dims.depth, row % dims.depth);
             for (column, to) in to.iter_mut().enumerate() {
                 *to = weight(panel.start + column, channel, tap);
             }
         };
+        let layout = PackLayout::Filters {
+            groups: dims.groups,
+        };
+        let pack = || PackedMatrix::new(isa, filter_panels(isa, dims), each, fill);
+        let matrix = packs.get_or_pack(layout, pack);
         Self::Panels {
-            scale: panels::by_column(isa, &panels, factor),
-            bias: panels::by_column(isa, &panels, shift),
-            matrix: PackedMatrix::new(isa, panels, each, fill),
+            scale: panels::by_column(isa, &matrix.panels, factor),
+            bias: panels::by_column(isa, &matrix.panels, shift),
+            matrix,
             groups: dims.groups,
             group_filters: dims.filters / dims.groups,
         }

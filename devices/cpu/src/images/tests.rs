@@ -23,9 +23,10 @@ fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
     let graph = super::super::passes::folded(&Graph::bind(subgraph).unwrap());
     let threads = Arc::new(ThreadPool::with_num_threads(2));
     let run = |isa| {
-        let mut model = ImageModel::new(&graph, &threads).expect("every node has an operator here");
+        let mut model = ImageModel::new(&graph, &threads, &Arc::default())
+            .expect("every node has an operator here");
         model.isa = isa;
-        model.pack();
+        model.pack(&mut PackedWeights::default());
         for (name, held) in &graph.weights {
             if let Some(unpacked) = model.unpacked(name) {
                 assert_eq!(
@@ -275,8 +276,8 @@ fn what_is_put_together_where_it_lies_is_no_task_and_dropped_nothing_parts_no_ru
         "one run of nodes"
     );
     let threads = Arc::new(ThreadPool::with_num_threads(2));
-    let mut images = ImageModel::new(&graph, &threads).unwrap();
-    images.pack();
+    let mut images = ImageModel::new(&graph, &threads, &Arc::default()).unwrap();
+    images.pack(&mut PackedWeights::default());
     images.run(&given).unwrap();
     let laid = images.last.lock().unwrap().clone().unwrap();
     let concat = |it: &Step<ImageAction>| matches!(it.action, ImageAction::Concat);

@@ -1,12 +1,15 @@
 //! What is done to sequences, in order: patterns drawn together where one pass over the data does
 //! for several. Summands, activations and sums of two go into the product before them.
 
+use std::sync::Arc;
+
 use souk_host::isa::Isa;
 use souk_memory::Tensor;
 use souk_onnx::graph::Graph;
 
 use super::patterns::heads::Attention;
 use super::patterns::{Activation, PatternMatch, SequenceMatcher, SequencePattern};
+use crate::tiled::packs::{PackLayout, PackedWeights};
 use crate::tiled::panels::{PackedMatrix, Panel, by_column, panels};
 use crate::tiled::plan::{Drafter, Plan, Step};
 use crate::tiled::values::Value;
@@ -49,7 +52,8 @@ pub(super) enum ProductWeights {
 /// The weights of a product as its tiles read them.
 #[derive(Debug)]
 pub(super) struct PackedProduct {
-    pub matrix: PackedMatrix,
+    /// Shared by all products with these weights.
+    pub matrix: Arc<PackedMatrix>,
     pub columns: usize,
     /// One for each column of every panel.
     pub bias: Vec<f32>,
@@ -58,18 +62,22 @@ pub(super) struct PackedProduct {
 }
 
 impl PackedProduct {
-    /// Packs a matrix of `depth` rows, or, `transposed`, of as many columns.
-    pub fn new(
-        isa: Isa,
-        [depth, columns]: [usize; 2],
-        values: &[f32],
-        transposed: bool,
-        bias: &[f32],
-    ) -> Self {
-        let panels = panels(isa, columns);
-        let bias = by_column(isa, &panels, |column| bias[column]);
+    /// Packs a matrix of `depth` rows, or, `transposed`, of as many columns; where `packs` has it,
+    /// it is shared.
+    pub fn new(isa: Isa, product: &Product, packs: &mut PackedWeights) -> Option<Self> {
+        let ProductWeights::Held { name, tensor } = &product.weights else {
+            return None;
+        };
+        let &[rows, columns] = tensor.dims() else {
+            return None;
+        };
+        let ([depth, columns], layout) = match product.transposed {
+            true => ([columns, rows], PackLayout::Transposed),
+            false => ([rows, columns], PackLayout::Matrix),
+        };
+        let values = tensor.elements::<f32>().ok()?;
         let fill = |panel: &Panel, row: usize, to: &mut [f32]| {
-            if transposed {
+            if product.transposed {
                 for (column, to) in to.iter_mut().enumerate() {
                     *to = values[(panel.start + column) * depth + row];
                 }
@@ -78,12 +86,14 @@ impl PackedProduct {
                 to.copy_from_slice(&values[from..from + to.len()]);
             }
         };
-        Self {
-            matrix: PackedMatrix::new(isa, panels, depth, fill),
+        let pack = || PackedMatrix::new(isa, panels(isa, columns), depth, fill);
+        let matrix = packs.of(name).get_or_pack(layout, pack);
+        Some(Self {
+            bias: by_column(isa, &matrix.panels, |column| product.bias[column]),
+            matrix,
             columns,
-            bias,
             ones: vec![1.0; isa.tile_vectors_max() * isa.width()],
-        }
+        })
     }
 
     /// The matrix as it was given.

@@ -245,10 +245,10 @@ fn assert_close(subgraph: &Subgraph, inputs: &Scope) {
     let expected = expected(&graph, inputs);
     for (isa, threads) in Isa::all().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
         let threads = Arc::new(ThreadPool::with_num_threads(threads));
-        let mut sequences =
-            SequenceModel::new(&graph, &threads).expect("every node has an operator here");
+        let mut sequences = SequenceModel::new(&graph, &threads, &Arc::default())
+            .expect("every node has an operator here");
         sequences.isa = isa;
-        sequences.pack();
+        sequences.pack(&mut PackedWeights::default());
         for name in graph.weights.keys() {
             if let Some(unpacked) = sequences.unpacked(name) {
                 let what = format!("{isa:?} {name}: packing only moves weights");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 
-use super::facts::Facts;
+use super::facts::{Facts, List};
 use super::{Columns, Meanings};
 use crate::{NodeProto, TensorProto, tensor_to_proto};
 
@@ -66,6 +66,26 @@ impl<'a> Body<'a> {
     pub fn dims(&self, index: usize) -> Option<Vec<i64>> {
         let dims = self.facts.dims(self.input(index)?)?;
         dims.iter().copied().collect()
+    }
+
+    /// The sizes of input `index`, as far as known.
+    pub fn open_dims(&self, index: usize) -> Option<&'a [Option<i64>]> {
+        self.facts.dims(self.input(index)?)
+    }
+
+    /// The integers of input `index`, if it is a small constant.
+    pub fn constant_ints(&self, index: usize) -> Option<&'a [i64]> {
+        self.facts.ints(self.input(index)?)
+    }
+
+    /// The tensors of the list that is input `index`, if they are known.
+    pub fn list(&self, index: usize) -> Option<List> {
+        self.facts.list(self.input(index)?)
+    }
+
+    /// Follows so many more tensors of lists; `None` if they are too many.
+    pub fn take_list(&self, count: usize) -> Option<()> {
+        self.facts.take_list(count)
     }
 
     /// The last size of input `index`, if known.
@@ -216,6 +236,16 @@ impl<'a> Body<'a> {
         self.op("Unsqueeze", &[value, &axes])
     }
 
+    /// A value without an axis.
+    pub fn squeeze(&mut self, value: &str, axis: i64) -> String {
+        if self.opset() < 13 {
+            let node = NodeProto::of("Squeeze", &[value], "");
+            return self.add(node.with("axes", vec![axis]));
+        }
+        let axes = self.ints(vec![axis]);
+        self.op("Squeeze", &[value, &axes])
+    }
+
     /// A reduction along an axis. Which are kept is stated as every version reads it.
     pub fn reduce(&mut self, operator: &str, value: &str, axis: i64, keep: i64) -> String {
         let by_input = self.opset() >= if operator == "ReduceSum" { 13 } else { 18 };
@@ -230,13 +260,18 @@ impl<'a> Body<'a> {
 
     /// Parts of a value along its last axis, of these sizes.
     pub fn split(&mut self, value: &str, sizes: &[i64]) -> Vec<String> {
+        self.split_along(value, sizes, -1)
+    }
+
+    /// Parts of a value along an axis, of these sizes.
+    pub fn split_along(&mut self, value: &str, sizes: &[i64], axis: i64) -> Vec<String> {
         let node = if self.opset() >= 13 {
             let list = self.ints(sizes.to_vec());
             NodeProto::of("Split", &[value, &list], "")
         } else {
             NodeProto::of("Split", &[value], "").with("split", sizes.to_vec())
         };
-        self.add_many(node.with("axis", -1i64), sizes.len())
+        self.add_many(node.with("axis", axis), sizes.len())
     }
 
     /// Says that a value is output `index` of the node.

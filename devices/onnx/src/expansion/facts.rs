@@ -1,14 +1,22 @@
 //! What is known of values while nodes are written out: how many dimensions, of which type.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
-use souk_memory::DType;
+use souk_memory::{DType, Tensor};
 
 use super::words::Texts;
 use super::{ExpansionError, text_error, words};
 use crate::ranks::Ranks;
 use crate::schema::{Extents, OperatorSchema};
-use crate::{Dimension, DimensionValue, GraphProto, NodeProto, TensorProto, location, types};
+use crate::{
+    DataType, Dimension, DimensionValue, GraphProto, NodeProto, TensorProto, ValueInfoProto,
+    constant, location, tensor_from_proto, types,
+};
+
+const INT32: i32 = DataType::Int32 as i32;
+const INT64: i32 = DataType::Int64 as i32;
 
 /// Operators that move texts and do nothing else with them, or tell equal ones.
 const MOVES: &[&str] = &[
@@ -34,17 +42,30 @@ const MOVES: &[&str] = &[
     "Where",
 ];
 
+/// The tensors of a list, in order.
+pub(super) type List = Rc<[String]>;
+
 /// What is known of a graph's values.
-#[derive(Clone)]
 pub(super) struct Facts {
     pub opset: i64,
     ranks: Ranks,
     types: BTreeMap<String, DType>,
     /// Constants: their sizes, and those that may be held in another form.
     constants: BTreeMap<String, TensorProto>,
+    /// Small constants of integers.
+    ints: BTreeMap<String, Vec<i64>>,
     /// Sizes of inputs and inner values, as far as they are declared.
     dims: BTreeMap<String, Vec<Option<i64>>>,
+    /// Lists, as the tensors that they hold.
+    lists: BTreeMap<String, List>,
+    /// How many tensors of lists may still be followed.
+    listed_left: Rc<Cell<usize>>,
 }
+
+/// Integers of constants that state places and sizes are at most so many.
+const INTS_MAX: usize = 1024;
+/// Tensors of lists that are followed, each as often as a list that holds it is made or joined.
+const LISTED_MAX: usize = 1 << 16;
 
 impl Facts {
     /// Nothing, in a version of the standard operator set.
@@ -54,13 +75,16 @@ impl Facts {
             ranks: Ranks::default(),
             types: BTreeMap::new(),
             constants: BTreeMap::new(),
+            ints: BTreeMap::new(),
             dims: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            listed_left: Rc::new(Cell::new(LISTED_MAX)),
         }
     }
 
     /// What is known in a graph, of what is around it and of what it declares.
     pub fn within(&self, graph: &GraphProto) -> Self {
-        let mut known = self.clone();
+        let mut known = self.seen_by(graph);
         known.ranks.declare(graph);
         let declared = graph.input.iter().chain(&graph.value_info);
         for value in declared.chain(&graph.output) {
@@ -79,6 +103,28 @@ impl Facts {
         known
     }
 
+    /// What a graph reads of what is known around it: there may be much, and many graphs.
+    fn seen_by(&self, graph: &GraphProto) -> Self {
+        let mut names = BTreeSet::new();
+        add_reads(graph, &mut names);
+        let own = graph.input.iter().map(ValueInfoProto::name);
+        let own: BTreeSet<&str> = own.collect();
+        let names: Vec<&str> = names
+            .into_iter()
+            .filter(|name| !own.contains(name))
+            .collect();
+        Self {
+            opset: self.opset,
+            ranks: self.ranks.of_names(&names),
+            types: only(&self.types, &names),
+            constants: only(&self.constants, &names),
+            ints: only(&self.ints, &names),
+            dims: only(&self.dims, &names),
+            lists: only(&self.lists, &names),
+            listed_left: Rc::clone(&self.listed_left),
+        }
+    }
+
     fn hold(&mut self, name: &str, tensor: &TensorProto) {
         self.note_type(name, tensor.data_type());
         let dims: Vec<usize> = tensor.dims.iter().map(|&dim| dim.max(0) as usize).collect();
@@ -88,6 +134,27 @@ impl Facts {
         // What is in fields of its own would be copied.
         if tensor.raw_data.is_some() || location(tensor).is_some() {
             self.constants.insert(name.to_owned(), tensor.clone());
+        }
+        let is_whole = matches!(tensor.data_type(), INT32 | INT64);
+        if is_whole
+            && tensor
+                .element_count()
+                .is_some_and(|count| count <= INTS_MAX)
+        {
+            self.hold_ints(name, tensor_from_proto(tensor).ok());
+        }
+    }
+
+    /// Notes the integers of a constant.
+    fn hold_ints(&mut self, name: &str, tensor: Option<Tensor>) {
+        let narrow =
+            |tensor: &Tensor| Some(tensor.to_vec::<i32>().ok()?.into_iter().map(i64::from));
+        let ints = tensor.and_then(|tensor| match tensor.to_vec::<i64>() {
+            Ok(ints) => Some(ints),
+            Err(_) => Some(narrow(&tensor)?.collect()),
+        });
+        if let Some(ints) = ints.filter(|ints| ints.len() <= INTS_MAX) {
+            self.ints.insert(name.to_owned(), ints);
         }
     }
 
@@ -109,11 +176,19 @@ impl Facts {
         if reads_text && plain && !matches!(node.op_type(), "Equal" | "Shape" | "Size") {
             node.output.iter().for_each(|name| texts.note(name));
         }
-        if let Some(tensor) = node.tensor("value")
-            && node.op_type() == "Constant"
+        if node.op_type() == "Constant"
             && let Some(name) = node.output.first()
         {
-            self.hold(name, tensor);
+            match node.tensor("value") {
+                Some(tensor) => self.hold(name, tensor),
+                None => {
+                    let value = constant(node);
+                    if let Some(value) = &value {
+                        self.ranks.hold(name, value.dims());
+                    }
+                    self.hold_ints(name, value);
+                }
+            }
         }
         self.ranks.follow(node);
         self.follow_dims(node);
@@ -161,10 +236,49 @@ impl Facts {
         self.dims.get(name).map(Vec::as_slice)
     }
 
+    /// The integers of a small constant.
+    pub fn ints(&self, name: &str) -> Option<&[i64]> {
+        self.ints.get(name).map(Vec::as_slice)
+    }
+
+    /// The tensors of a list, if they are known.
+    pub fn list(&self, name: &str) -> Option<List> {
+        self.lists.get(name).cloned()
+    }
+
+    /// Notes the list that a node makes.
+    pub fn note_list(&mut self, node: &NodeProto, list: List) {
+        if let Some(name) = node.output.first() {
+            self.lists.insert(name.clone(), list);
+        }
+    }
+
+    /// Follows so many more tensors of lists; `None` if they are too many.
+    pub fn take_list(&self, count: usize) -> Option<()> {
+        self.listed_left
+            .set(self.listed_left.get().checked_sub(count)?);
+        Some(())
+    }
+
     /// A constant whose bytes may be had in another form.
     pub fn constant(&self, name: &str) -> Option<&TensorProto> {
         self.constants.get(name)
     }
+}
+
+/// Names that nodes of a graph read, those of its bodies too.
+fn add_reads<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
+    for node in &graph.node {
+        names.extend(node.input.iter().map(String::as_str));
+        node.subgraphs().for_each(|body| add_reads(body, names));
+    }
+    names.extend(graph.output.iter().map(ValueInfoProto::name));
+}
+
+/// The entries of a map under these names.
+fn only<T: Clone>(map: &BTreeMap<String, T>, names: &[&str]) -> BTreeMap<String, T> {
+    let found = names.iter().filter_map(|name| map.get_key_value(*name));
+    found.map(|(name, it)| (name.clone(), it.clone())).collect()
 }
 
 fn size(dim: &Dimension) -> Option<i64> {

@@ -290,12 +290,11 @@ impl Search {
     }
 
     fn need(&mut self, graph: &GraphProto, index: usize) {
-        if !self.nodes.insert(index) {
-            return;
-        }
-        for name in &graph.node[index].input {
-            if let Some(&maker) = self.known.made.get(name) {
-                self.need(graph, maker);
+        let mut open = vec![index];
+        while let Some(index) = open.pop() {
+            if self.nodes.insert(index) {
+                let read = graph.node[index].input.iter();
+                open.extend(read.filter_map(|name| self.known.made.get(name)));
             }
         }
     }

@@ -22,8 +22,62 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
         "QGemm" => gemm(body),
         "MatMulIntegerToFloat" => product(body),
         "DynamicQuantizeMatMul" => dynamic_product(body),
+        "DynamicQuantizeLSTM" => long_memory(body),
         _ => None,
     }
+}
+
+/// An `LSTM` with the numbers that its integer weights stand for, of an input that is quantised as
+/// ONNX Runtime does it. The state, which ONNX Runtime quantises anew at each step, stays as it is.
+fn long_memory(body: &mut Body<'_>) -> Option<()> {
+    let input = body.input(0)?;
+    let quantised = NodeProto::of("DynamicQuantizeLinear", &[input], "");
+    let quantised = body.add_many(quantised, 3);
+    let quantised: Vec<&str> = quantised.iter().map(String::as_str).collect();
+    let input = body.op("DequantizeLinear", &quantised);
+    let [weights, recurrence] = [recurrent(body, 1, 8)?, recurrent(body, 2, 10)?];
+    let others: Vec<&str> = (3..8)
+        .map(|index| body.input(index).unwrap_or(""))
+        .collect();
+    let inputs = [&[&*input, &*weights, &*recurrence], &*others].concat();
+    let known = [
+        "activation_alpha",
+        "activation_beta",
+        "activations",
+        "clip",
+        "direction",
+        "hidden_size",
+        "input_forget",
+    ];
+    let mut node = NodeProto::of("LSTM", &inputs, "");
+    node.attribute = attributes(body, &known);
+    let made = body.add_many(node, 3);
+    for (index, value) in made.iter().enumerate() {
+        body.give(index, value);
+    }
+    Some(())
+}
+
+/// Weights of a recurrent network in the order that ONNX has them, of integers the other way round
+/// whose scales and zero points, of each direction or each column, are the inputs from `scale` on.
+fn recurrent(body: &mut Body<'_>, index: usize, scale: usize) -> Option<String> {
+    let by_column = |body: &mut Body<'_>, index: usize| {
+        let name = body.input(index)?;
+        match body.rank(name)? {
+            1 => Some(body.reshape(name, &[-1, 1, 1])),
+            2 => Some(body.unsqueeze(name, 1)),
+            _ => None,
+        }
+    };
+    let mut value = body.cast(body.input(index)?, DType::F32);
+    if body.input(scale + 1).is_some() {
+        let zero = by_column(body, scale + 1)?;
+        let zero = body.cast(&zero, DType::F32);
+        value = body.op("Sub", &[&value, &zero]);
+    }
+    let scale = by_column(body, scale)?;
+    let value = body.op("Mul", &[&value, &scale]);
+    Some(body.transpose(&value, &[0, 2, 1]))
 }
 
 /// What an input stands for, its scale and zero point being the two after it.

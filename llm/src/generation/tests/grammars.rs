@@ -415,6 +415,110 @@ fn what_no_grammar_has_is_refused_with_the_reason() {
     assert!(told.contains("WordPiece"), "{told}");
 }
 
+/// Each took seconds and gigabytes, or would take more than that.
+#[test]
+fn a_schema_beyond_bounds_is_refused_by_name() {
+    let pattern = |at: usize| json!({ "pattern": format!("^.*[a-f]{{{at}}}.*x.{{{at}}}$") });
+    let nested = (0..100).fold(json!({}), |within, _| json!({ "items": within }));
+    let wide = |count: usize| {
+        let names = (0..count).map(|at| (format!("p{at}"), json!({ "type": "string" })));
+        json!({ "type": "object", "properties": names.collect::<serde_json::Map<_, _>>() })
+    };
+    let refused = [
+        (
+            json!({ "allOf": (0..40).map(pattern).collect::<Vec<_>>() }),
+            "joins 40",
+        ),
+        (
+            json!({ "type": "integer", "multipleOf": 999_983 }),
+            "multipleOf",
+        ),
+        (
+            json!({ "type": "number", "multipleOf": 0.000_003_7 }),
+            "multipleOf",
+        ),
+        (nested, "deeper"),
+        (wide(30_000), "bytes"),
+        (json!({ "enum": vec![0; 30_000] }), "values"),
+        (
+            json!({ "type": "string", "pattern": "(a{1,1000}){1,1000}" }),
+            "",
+        ),
+        (
+            json!({ "type": "string", "pattern": "((((a|b){9}){9}){9}){99}" }),
+            "",
+        ),
+    ];
+    for (schema, reason) in refused {
+        let Err(GrammarError::Schema { reason: told }) = BUNDLED.vocabulary.schema(&schema) else {
+            panic!("{schema} is made");
+        };
+        assert!(told.contains(reason), "{told}");
+    }
+    assert!(BUNDLED.vocabulary.schema(&wide(500)).is_ok());
+    let prices = json!({ "type": "number", "multipleOf": 0.05, "minimum": 0, "maximum": 100 });
+    assert!(BUNDLED.vocabulary.schema(&prices).is_ok());
+}
+
+#[test]
+fn a_format_that_is_not_known_is_a_remark_and_a_known_one_is_held() {
+    let made = |format: &str| {
+        let schema = json!({ "type": "string", "format": format });
+        let grammar = BUNDLED.vocabulary.schema(&schema).unwrap();
+        let mut matcher = grammar.matcher();
+        let quote = BUNDLED.tokenizer.id("\"").unwrap();
+        matcher.push(quote).unwrap();
+        let letter = BUNDLED.tokenizer.id("z").unwrap();
+        matcher.allowed().unwrap().contains(letter)
+    };
+    for format in [
+        "password",
+        "binary",
+        "path",
+        "regex",
+        "uri-reference",
+        "unknown",
+    ] {
+        assert!(made(format), "{format}");
+    }
+    assert!(!made("date"));
+    let named = json!({ "type": "object", "required": ["format"], "properties": {
+        "format": { "const": { "format": "password" } },
+        "const": { "type": "string", "format": "password" },
+    } });
+    assert!(BUNDLED.vocabulary.schema(&named).is_ok());
+}
+
+#[test]
+fn a_text_that_begins_with_a_mark_is_not_held_to_its_grammar() {
+    let words = &BUNDLED;
+    let schema = json!({ "type": "object", "additionalProperties": false });
+    let mark = "[CALL]";
+    let follow = |text: &str| {
+        let grammar = words.vocabulary.schema(&schema).unwrap();
+        let mut matcher = words.vocabulary.or_after(grammar, mark, None).matcher();
+        for letter in text.chars() {
+            let token = words.tokenizer.id(&letter.to_string()).unwrap();
+            let allowed = matcher.allowed().unwrap();
+            if !allowed.contains(token) {
+                return None;
+            }
+            matcher.push(token).unwrap();
+        }
+        Some((
+            matcher.is_over() || matcher.allowed().unwrap().may_end(),
+            matcher.is_over(),
+        ))
+    };
+    assert_eq!(follow("{}"), Some((true, true)));
+    assert_eq!(follow("[CALL]"), Some((true, false)));
+    assert_eq!(follow("[CALL]any"), Some((true, false)));
+    assert_eq!(follow("[CA"), Some((false, false)));
+    for text in ["[CAx", "x", "{x", "{}x"] {
+        assert_eq!(follow(text), None, "{text}");
+    }
+}
+
 /// A tokeniser of each kind, with what its tokens are spelled as.
 static SPELLED: LazyLock<[(Tokenizer, Vec<Vec<u8>>); 4]> = LazyLock::new(|| {
     let tokenizers = [

@@ -112,7 +112,8 @@ function Outputs({ job }) {
   const [problem, setProblem] = useState(/** @type {any} */ (null));
   const take = (output) => {
     const path = `/v1/jobs/${job.id}/outputs/${encodeURIComponent(output.name)}`;
-    save(path, `${output.name}.npy`).then(() => setProblem(null), setProblem);
+    const file = `${output.name.replace(/[%/\\]/g, encodeURIComponent)}.npy`;
+    save(path, file).then(() => setProblem(null), setProblem);
   };
   const columns = [
     { name: 'name', value: (it) => it.name },

@@ -175,11 +175,13 @@ impl Shell {
         let tensor = |(name, id): &(String, ContentId)| {
             Some((name.clone(), store.tensor(id).ok().flatten()?))
         };
-        let Some(outputs) = outputs.iter().map(tensor).collect() else {
+        let outputs: Option<BTreeMap<String, Tensor>> = outputs.iter().map(tensor).collect();
+        let Some(mut outputs) = outputs else {
             let why = "an answer is not in memory any more: there is too much of it at once";
             self.fault = Some(Reason::Memory(why.to_owned()));
             return self.answer(ticket, Answer::NotTaken);
         };
+        outputs.extend(self.own_outputs.take(number));
         let (answer, kept) = super::super::Answer::new(number, outputs);
         // One that does not arrive is not kept.
         let _ = self.answers.send(answer);

@@ -26,7 +26,7 @@ use crate::folder::contact::Contact;
 use crate::folder::key;
 use crate::folder::limits::{LimitRefusal, ProviderLimits};
 use crate::protocols::lease;
-use crate::provider::{fault, refusals};
+use crate::provider::fault;
 
 impl Shell {
     /// Begins what is wanted.
@@ -493,16 +493,14 @@ async fn prepare(
     (lease, part, weights): (LeaseId, ContentId, Vec<ContentId>),
 ) -> EffectOutcome {
     let store = provider.tensors.store().clone();
-    let (prepared, node) = match executor.prepare(&store, part, &weights).await {
+    let (prepared, refused) = match executor.prepare(&store, part, &weights).await {
         Ok(()) => (Ok(()), None),
         Err(NotPrepared { failure, node }) => (Err(failure), node),
     };
-    let digest = move || refusals::digest(store.get(&part).ok()??, &node?);
-    let refused = tokio::task::spawn_blocking(digest).await;
     EffectOutcome::Prepared {
         lease,
         prepared,
-        refused: refused.expect("looking at a graph does not panic"),
+        refused,
     }
 }
 

@@ -4,12 +4,16 @@
 //! refuses makes unknown facts: a branch that is never taken may be wrong. Its work is that of its
 //! nodes as often as it runs.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
+use souk_onnx::budget::Beyond;
 use souk_onnx::custom::Custom;
 use souk_onnx::work::{Work, has_bodies};
 use souk_onnx::{DataType, GraphProto, NodeProto};
 
+use super::super::captures::captured_names;
 use super::operation::axis_of;
 use super::work::{node_work, with_extents};
 use super::{Dims, Fact, infer as infer_node, tensor_fact};
@@ -18,8 +22,65 @@ use super::{Dims, Fact, infer as infer_node, tensor_fact};
 /// that was not, so real loops take two or three.
 const ROUNDS_MAX: usize = 8;
 
+/// Nodes that are inferred within the bodies of a model, each as often as it is: what a loop
+/// carries takes rounds, and loops within loops multiply them.
+const STEPS_MAX: u64 = 200_000;
+
+/// How many more nodes of bodies may be inferred.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps(Rc<Cell<u64>>);
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self(Rc::new(Cell::new(STEPS_MAX)))
+    }
+}
+
+impl Steps {
+    /// Whether as many steps more may be made, which then are.
+    fn take(&self, steps: usize) -> bool {
+        let left = self.0.get().checked_sub(steps as u64);
+        self.0.set(left.unwrap_or(0));
+        left.is_some_and(|left| left > 0)
+    }
+
+    /// Whether there were enough.
+    pub fn check(&self) -> Result<(), Beyond> {
+        match self.0.get() {
+            0 => Err(Beyond::Steps { limit: STEPS_MAX }),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What is known of values by name.
-pub(crate) type Scope = BTreeMap<String, Fact>;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scope {
+    facts: BTreeMap<String, Fact>,
+    steps: Steps,
+}
+
+impl Scope {
+    pub fn new(facts: BTreeMap<String, Fact>, steps: &Steps) -> Self {
+        let steps = steps.clone();
+        Self { facts, steps }
+    }
+
+    fn get(&self, name: &str) -> Option<&Fact> {
+        self.facts.get(name)
+    }
+
+    fn insert(&mut self, name: &str, fact: Fact) {
+        self.facts.insert(name.to_owned(), fact);
+    }
+
+    /// What the bodies of a node read of it.
+    fn seen_by(&self, node: &NodeProto) -> Self {
+        let names = captured_names(node).into_iter();
+        let facts = names.filter_map(|name| Some((name.to_owned(), self.get(name)?.clone())));
+        Self::new(facts.collect(), &self.steps)
+    }
+}
 
 /// Facts of a node's outputs; `None` if the operator has no body.
 pub(super) fn infer(
@@ -144,7 +205,7 @@ fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> InnerWork {
         let of = |name: &String| scope.get(name);
         let inputs: Vec<Option<&Fact>> = node.input.iter().map(of).collect();
         let outputs: Vec<&Fact> = node.output.iter().filter_map(of).collect();
-        let inner = work(node, opset, &inputs, scope);
+        let inner = work(node, opset, &inputs, &scope.seen_by(node));
         let mut values = inputs.iter().flatten().chain(&outputs);
         InnerWork {
             work: all.work + (node_work(node, &inputs, &outputs) + inner.work),
@@ -162,25 +223,31 @@ fn run(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<
 
 /// Facts of all a body sees and makes.
 fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Scope> {
+    if !outer
+        .steps
+        .take(1 + outer.facts.len() + body.initializer.len())
+    {
+        return None;
+    }
     let mut scope = outer.clone();
     for tensor in &body.initializer {
-        scope.insert(
-            tensor.name().to_owned(),
-            tensor_fact(tensor).unwrap_or_default(),
-        );
+        scope.insert(tensor.name(), tensor_fact(tensor).unwrap_or_default());
     }
     for (input, fact) in body.input.iter().zip(inputs) {
-        scope.insert(input.name().to_owned(), fact.clone());
+        scope.insert(input.name(), fact.clone());
     }
     // The standard has the nodes of a body in an order in which they can run.
     for node in &body.node {
+        if !scope.steps.take(1 + node.input.len() + node.output.len()) {
+            return None;
+        }
         let facts = {
             let of = |name: &String| scope.get(name);
             let inputs: Vec<Option<&Fact>> = node.input.iter().map(of).collect();
-            infer_node(node, opset, &inputs, &scope).ok()?
+            infer_node(node, opset, &inputs, &scope.seen_by(node)).ok()?
         };
         for (name, fact) in node.output.iter().zip(facts) {
-            scope.insert(name.clone(), fact);
+            scope.insert(name, fact);
         }
     }
     Some(scope)
@@ -402,10 +469,11 @@ mod tests {
     }
 
     fn scope() -> Scope {
-        Scope::from([
+        let facts = BTreeMap::from([
             ("x".to_owned(), floats(&[2, 3])),
             ("y".to_owned(), floats(&[2, 4])),
-        ])
+        ]);
+        Scope::new(facts, &Steps::default())
     }
 
     fn either() -> NodeProto {
@@ -477,7 +545,7 @@ mod tests {
         });
         let (state, sequence) = (floats(&[3]), floats(&[7, 3]));
         let inputs = [Some(&state), Some(&sequence)];
-        let facts = infer_node(&scan, 17, &inputs, &Scope::new()).unwrap();
+        let facts = infer_node(&scan, 17, &inputs, &Scope::default()).unwrap();
         assert_eq!(facts, [floats(&[3]), floats(&[7, 3])]);
     }
 }

@@ -39,7 +39,7 @@ fn scaled(dims: &Dims, scales: Option<&[f32]>, axes: &[usize]) -> Dims {
         let scale = scales.and_then(|scales| scales.get(index));
         resized[axis] = match (dims[axis], scale) {
             (Some(extent), Some(&scale)) if scale >= 0.0 => {
-                Some((extent as f32 * scale).floor() as u64)
+                Some((extent as f64 * f64::from(scale)).floor() as u64)
             }
             _ => None,
         };
@@ -52,22 +52,24 @@ fn sized(dims: &Dims, sizes: Option<&[i64]>, axes: &[usize], policy: &str) -> Di
     let size = |index: usize| {
         sizes
             .and_then(|sizes| sizes.get(index))
-            .map(|&size| size as f32)
+            .map(|&size| size as f64)
     };
     let ratios = axes
         .iter()
         .enumerate()
-        .map(|(index, &axis)| Some(size(index)? / dims[axis].filter(|&extent| extent > 0)? as f32));
-    let ratios: Option<Vec<f32>> = ratios.collect();
+        .map(|(index, &axis)| Some(size(index)? / dims[axis].filter(|&extent| extent > 0)? as f64));
+    let ratios: Option<Vec<f64>> = ratios.collect();
     let common = ratios.and_then(|ratios| match policy {
-        "not_larger" => ratios.into_iter().reduce(f32::min),
-        "not_smaller" => ratios.into_iter().reduce(f32::max),
+        "not_larger" => ratios.into_iter().reduce(f64::min),
+        "not_smaller" => ratios.into_iter().reduce(f64::max),
         _ => None,
     });
     for (index, &axis) in axes.iter().enumerate() {
         resized[axis] = match (policy, common) {
             ("stretch", _) => size(index).map(|size| size as u64),
-            (_, Some(ratio)) => dims[axis].map(|extent| (extent as f32 * ratio).round() as u64),
+            (_, Some(ratio)) => {
+                dims[axis].map(|extent| (extent as f64 * ratio + 0.5).floor() as u64)
+            }
             _ => None,
         };
     }

@@ -1,0 +1,90 @@
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::commands::openai::embeddings::EmbeddingQuestion;
+use crate::commands::texts;
+
+/// The model that comes with souk, whose tokeniser knows two tokens that it does not.
+fn voice() -> Voice {
+    let (_, mut voice) = texts::open(Path::new("bundled"), None).unwrap();
+    voice.card.vocabulary -= 2;
+    voice
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn completion(more: Value) -> Result<Vec<(TextOrder, Choice)>, Refusal> {
+    let mut body = object(json!({ "model": "m", "prompt": "lease" }));
+    body.extend(object(more));
+    let question = Question::completion(body).unwrap();
+    prepare(&voice(), &question, None, None)
+}
+
+/// The field that a refusal names.
+fn field<T>(result: Result<T, Refusal>) -> String {
+    let refusal = result.err().expect("it is refused").object();
+    assert_eq!(refusal["error"]["type"], "invalid_request_error");
+    refusal["error"]["param"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn tokens_that_the_model_does_not_know_are_refused_by_the_field_that_has_them() {
+    let voice = voice();
+    let unknown = voice.card.vocabulary;
+    let word = voice.tokenizer.bytes_of(unknown as u32).unwrap();
+    let word = String::from_utf8(word).unwrap();
+    assert_eq!(field(completion(json!({ "prompt": [unknown] }))), "prompt");
+    assert_eq!(
+        field(completion(json!({ "prompt": [[1], [u32::MAX]] }))),
+        "prompt"
+    );
+    assert_eq!(field(completion(json!({ "prompt": word }))), "prompt");
+    let bias = Map::from_iter([(unknown.to_string(), json!(1))]);
+    assert_eq!(
+        field(completion(json!({ "logit_bias": bias }))),
+        "logit_bias"
+    );
+    assert!(completion(json!({ "prompt": [unknown - 1] })).is_ok());
+    let chat = json!({ "model": "m", "messages": [{ "role": "user", "content": word }] });
+    let question = Question::chat(object(chat)).unwrap();
+    assert_eq!(field(prepare(&voice, &question, None, None)), "messages");
+    for input in [json!([unknown]), json!(word), json!(["a", word])] {
+        let question = EmbeddingQuestion::read(object(json!({ "model": "m", "input": input })));
+        assert_eq!(field(question.unwrap().order(&voice)), "input");
+    }
+}
+
+#[test]
+fn each_answer_is_an_order_with_a_seed_of_its_own() {
+    let asked = json!({ "prompt": ["lease", "bid"], "n": 2, "seed": 7, "echo": true });
+    let orders = completion(asked).unwrap();
+    let seeds: Vec<u64> = orders
+        .iter()
+        .map(|(order, _)| order.sampling.seed)
+        .collect();
+    assert_eq!(seeds, [7, 8, 7, 8]);
+    let first: Vec<bool> = orders.iter().map(|(_, choice)| choice.is_first()).collect();
+    assert_eq!(first, [true, false, true, false]);
+    assert_eq!(orders[0].0.prompt, orders[1].0.prompt);
+    assert_ne!(orders[0].0.prompt, orders[2].0.prompt);
+    let weighed = completion(json!({ "echo": true, "logprobs": 0 })).unwrap();
+    assert_eq!(weighed[0].0.prompt_weights, PromptWeights::Wanted);
+}
+
+#[test]
+fn how_much_a_model_thinks_is_refused_where_its_template_does_not_know_it() {
+    let voice = voice();
+    let chat = json!({
+        "model": "m", "reasoning_effort": "low",
+        "messages": [{ "role": "user", "content": "lease" }],
+    });
+    let question = Question::chat(object(chat)).unwrap();
+    assert_eq!(
+        field(prepare(&voice, &question, None, None)),
+        "reasoning_effort"
+    );
+}

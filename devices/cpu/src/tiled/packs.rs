@@ -1,0 +1,48 @@
+//! Weights that several nodes of a program read, packed once for each layout.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::panels::PackedMatrix;
+
+/// What is packed of a weight: which element is at which row and column of the panels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PackLayout {
+    /// A matrix as it stands, or transposed.
+    Matrix,
+    Transposed,
+    /// Filters of a convolution, in so many groups.
+    Filters {
+        groups: usize,
+    },
+}
+
+/// The weights packed so far while a program is compiled. A name stands for a content: weights of
+/// equal content were given one name before.
+#[derive(Default)]
+pub(crate) struct PackedWeights(BTreeMap<(String, PackLayout), Arc<PackedMatrix>>);
+
+/// The place of one weight among those packed.
+pub(crate) struct WeightPacks<'a> {
+    packed: &'a mut PackedWeights,
+    name: &'a str,
+}
+
+impl PackedWeights {
+    /// The place of the weight of this name.
+    pub fn of<'a>(&'a mut self, name: &'a str) -> WeightPacks<'a> {
+        WeightPacks { packed: self, name }
+    }
+}
+
+impl WeightPacks<'_> {
+    /// The weight in a layout: packed before, or now.
+    pub fn get_or_pack(
+        self,
+        layout: PackLayout,
+        pack: impl FnOnce() -> PackedMatrix,
+    ) -> Arc<PackedMatrix> {
+        let entry = self.packed.0.entry((self.name.to_owned(), layout));
+        entry.or_insert_with(|| Arc::new(pack())).clone()
+    }
+}

@@ -1,0 +1,437 @@
+//! What a model may ask of whoever reads it, counted before anything of it is held.
+//!
+//! An empty message takes two bytes of a file and hundreds of memory, and functions that call each
+//! other twice double with each call. So the bytes of a model are counted first, without a copy,
+//! and a model beyond a limit is refused by the name of that limit. What functions come to is
+//! counted in the same way before they are put in place of their calls.
+
+use std::mem::size_of;
+
+use thiserror::Error;
+
+use crate::{self as onnx, FunctionProto, GraphProto, NodeProto, type_proto};
+
+/// Nodes of a model: those of bodies and functions count, each function once a call. The largest
+/// exports of language models have some 30,000.
+pub const NODES_MAX: u64 = 100_000;
+/// Bytes that the messages of a model may take beyond those of its file. A node with its
+/// attributes takes about two KiB.
+pub const MEMORY_MAX: u64 = 256 << 20;
+/// Messages within messages: a body within a body takes three.
+const DEPTH_MAX: u64 = 64;
+
+/// What there is too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Beyond {
+    /// Nodes.
+    #[error("the ONNX model has more than {limit} nodes, functions counted at each call")]
+    Nodes {
+        /// The limit.
+        limit: u64,
+    },
+    /// Memory for messages.
+    #[error("the messages of the ONNX model take more than {limit} bytes beyond its own")]
+    Memory {
+        /// The limit.
+        limit: u64,
+    },
+    /// Messages within messages.
+    #[error("the ONNX model has more than {limit} messages within each other")]
+    Depth {
+        /// The limit.
+        limit: u64,
+    },
+    /// Work to find out what its bodies make.
+    #[error("the bodies of the ONNX model take more than {limit} steps to infer")]
+    Steps {
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// Why bytes cannot be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotCounted {
+    /// They do not follow the protobuf layout.
+    Malformed,
+    /// They are beyond a limit.
+    Beyond(Beyond),
+}
+
+/// What a model, or a part of one, takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Nodes, those of bodies and functions too.
+    pub nodes: u64,
+    /// Bytes of its messages beyond those of the file.
+    pub memory: u64,
+}
+
+impl Usage {
+    /// What a function's body takes each time that it is put in place of a call; calls within it
+    /// count as one node each.
+    ///
+    /// # Errors
+    /// [`Beyond`]: it is beyond a limit by itself.
+    pub fn of_function(function: &FunctionProto) -> Result<Self, Beyond> {
+        let bytes = prost::Message::encode_to_vec(function);
+        let counted = count(&bytes, Message::Function);
+        let counted = counted.or_else(|refused| match refused {
+            NotCounted::Malformed => Ok(Self::default()),
+            NotCounted::Beyond(beyond) => Err(beyond),
+        })?;
+        // A body is copied at each call, its names and texts too.
+        Ok(counted.with(Self {
+            nodes: 0,
+            memory: bytes.len() as u64,
+        }))
+    }
+
+    /// The nodes of a graph. What the rest of it takes was counted as its bytes were read.
+    #[must_use]
+    pub fn of_graph(graph: &GraphProto) -> Self {
+        let within = graph.node.iter().flat_map(NodeProto::subgraphs);
+        let nodes = Self {
+            nodes: graph.node.len() as u64,
+            memory: 0,
+        };
+        within.map(Self::of_graph).fold(nodes, Self::with)
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            nodes: self.nodes.saturating_add(other.nodes),
+            memory: self.memory.saturating_add(other.memory),
+        }
+    }
+
+    /// Itself, if it is within the limits.
+    ///
+    /// # Errors
+    /// [`Beyond`]: the limit it is beyond.
+    pub fn checked(self) -> Result<Self, Beyond> {
+        if self.nodes > NODES_MAX {
+            return Err(Beyond::Nodes { limit: NODES_MAX });
+        }
+        if self.memory > MEMORY_MAX {
+            return Err(Beyond::Memory { limit: MEMORY_MAX });
+        }
+        Ok(self)
+    }
+}
+
+/// What the bytes of a model take.
+pub(super) fn count_model(bytes: &[u8]) -> Result<Usage, NotCounted> {
+    count(bytes, Message::Model)
+}
+
+fn count(bytes: &[u8], message: Message) -> Result<Usage, NotCounted> {
+    let mut usage = Usage::default();
+    usage.add_message(bytes, message, 1)?;
+    Ok(usage)
+}
+
+/// A kind of message that others can be within.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Message {
+    Model,
+    Graph,
+    Node,
+    Attribute,
+    Tensor,
+    Sparse,
+    Value,
+    Type,
+    TensorType,
+    Shape,
+    Dimension,
+    Element,
+    Map,
+    Function,
+    Annotation,
+    Training,
+    NodeDevice,
+    Sharding,
+    ShardedDim,
+    Entry,
+    Numbers,
+    Device,
+}
+
+/// What a field of a message takes beyond its bytes.
+enum Field {
+    /// A message.
+    Of(Message),
+    /// A text or bytes.
+    Text,
+    /// Numbers of a varying length, each held in so many bytes.
+    Varints(u64),
+    /// Nothing.
+    Plain,
+}
+
+impl Message {
+    /// Bytes that one takes in memory, what it holds elsewhere apart.
+    fn size(self) -> u64 {
+        let size = match self {
+            Self::Model => size_of::<onnx::ModelProto>(),
+            Self::Graph => size_of::<GraphProto>(),
+            Self::Node => size_of::<NodeProto>(),
+            Self::Attribute => size_of::<onnx::AttributeProto>(),
+            Self::Tensor => size_of::<onnx::TensorProto>(),
+            Self::Sparse => size_of::<onnx::SparseTensorProto>(),
+            Self::Value => size_of::<onnx::ValueInfoProto>(),
+            Self::Type => size_of::<onnx::TypeProto>(),
+            Self::TensorType => size_of::<type_proto::Tensor>(),
+            Self::Shape => size_of::<onnx::TensorShapeProto>(),
+            Self::Dimension => size_of::<onnx::Dimension>(),
+            Self::Element => size_of::<type_proto::Sequence>(),
+            Self::Map => size_of::<type_proto::Map>(),
+            Self::Function => size_of::<FunctionProto>(),
+            Self::Annotation => size_of::<onnx::TensorAnnotation>(),
+            Self::Training => size_of::<onnx::TrainingInfoProto>(),
+            Self::NodeDevice => size_of::<onnx::NodeDeviceConfigurationProto>(),
+            Self::Sharding => size_of::<onnx::ShardingSpecProto>(),
+            Self::ShardedDim => size_of::<onnx::ShardedDimProto>(),
+            Self::Numbers => size_of::<onnx::IntIntListEntryProto>(),
+            Self::Device => size_of::<onnx::DeviceConfigurationProto>(),
+            Self::Entry => size_of::<onnx::StringStringEntryProto>(),
+        };
+        size as u64
+    }
+
+    /// What its field of a number holds.
+    fn field(self, number: u64) -> Field {
+        use Field::{Of, Plain, Text, Varints};
+        match (self, number) {
+            (Self::Model, 7) => Of(Self::Graph),
+            (Self::Model, 8 | 14) => Of(Self::Entry),
+            (Self::Model, 20) => Of(Self::Training),
+            (Self::Model, 25) => Of(Self::Function),
+            (Self::Model, 26) => Of(Self::Device),
+            (Self::Graph, 1) | (Self::Function, 7) => Of(Self::Node),
+            (Self::Graph, 5) | (Self::Attribute, 5 | 10) => Of(Self::Tensor),
+            (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Of(Self::Sparse),
+            (Self::Graph, 11..=13) | (Self::Function, 12) => Of(Self::Value),
+            (Self::Graph, 14) => Of(Self::Annotation),
+            (Self::Node, 5) | (Self::Function, 11) => Of(Self::Attribute),
+            (Self::Node, 10) => Of(Self::NodeDevice),
+            (Self::Graph, 16) | (Self::Node, 9) | (Self::Tensor, 13 | 16) => Of(Self::Entry),
+            (Self::Value, 4) | (Self::Function, 9 | 14) => Of(Self::Entry),
+            (Self::Annotation, 2) | (Self::Training, 3 | 4) => Of(Self::Entry),
+            (Self::Attribute, 6 | 11) | (Self::Training, 1 | 2) => Of(Self::Graph),
+            (Self::Attribute, 14 | 15) | (Self::Value, 2) => Of(Self::Type),
+            (Self::Sparse, 1 | 2) => Of(Self::Tensor),
+            (Self::Type, 1 | 8) => Of(Self::TensorType),
+            (Self::Type, 4 | 9) => Of(Self::Element),
+            (Self::Type, 5) => Of(Self::Map),
+            (Self::Type, 7) | (Self::Tensor, 3) => Of(Self::Entry),
+            (Self::TensorType, 2) => Of(Self::Shape),
+            (Self::Shape, 1) => Of(Self::Dimension),
+            (Self::Element, 1) | (Self::Map, 2) => Of(Self::Type),
+            (Self::NodeDevice, 2) => Of(Self::Sharding),
+            (Self::Sharding, 3) => Of(Self::Numbers),
+            (Self::Sharding, 4) => Of(Self::ShardedDim),
+            (Self::ShardedDim, 2) => Of(Self::Numbers),
+            (Self::Attribute, 8) | (Self::Tensor, 1 | 7 | 11) | (Self::Sparse, 3) => Varints(8),
+            (Self::Sharding, 2) | (Self::Numbers, 2) => Varints(8),
+            (Self::Tensor, 5) => Varints(4),
+            (Self::Node, 1 | 2) | (Self::Function, 4..=6) | (Self::Device, 3) => Text,
+            (Self::Attribute, 9) | (Self::Tensor, 6) => Text,
+            _ => Plain,
+        }
+    }
+}
+
+impl Usage {
+    fn add_message(
+        &mut self,
+        mut bytes: &[u8],
+        message: Message,
+        depth: u64,
+    ) -> Result<(), NotCounted> {
+        if depth > DEPTH_MAX {
+            let limit = DEPTH_MAX;
+            return Err(NotCounted::Beyond(Beyond::Depth { limit }));
+        }
+        let own = Self {
+            nodes: u64::from(message == Message::Node),
+            memory: message.size(),
+        };
+        self.add(own)?;
+        while !bytes.is_empty() {
+            let key = varint(&mut bytes)?;
+            let field = message.field(key >> 3);
+            match (key & 7, &field) {
+                (0, Field::Varints(width)) => {
+                    varint(&mut bytes)?;
+                    self.add_memory(*width)?;
+                }
+                (0, _) => drop(varint(&mut bytes)?),
+                (1, _) => drop(taken(&mut bytes, 8)?),
+                (5, _) => drop(taken(&mut bytes, 4)?),
+                (2, _) => {
+                    let length = varint(&mut bytes)?;
+                    let inner = taken(&mut bytes, length)?;
+                    self.add_field(inner, &field, depth)?;
+                }
+                _ => return Err(NotCounted::Malformed),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a field that states its length.
+    fn add_field(&mut self, bytes: &[u8], field: &Field, depth: u64) -> Result<(), NotCounted> {
+        match field {
+            Field::Of(message) => self.add_message(bytes, *message, depth + 1),
+            Field::Text => self.add_memory(size_of::<bytes::Bytes>() as u64),
+            Field::Varints(width) => {
+                let numbers = bytes.iter().filter(|byte| **byte < 0x80).count() as u64;
+                let held = numbers.saturating_mul(*width);
+                self.add_memory(held.saturating_sub(bytes.len() as u64))
+            }
+            Field::Plain => Ok(()),
+        }
+    }
+
+    fn add_memory(&mut self, memory: u64) -> Result<(), NotCounted> {
+        self.add(Self { nodes: 0, memory })
+    }
+
+    fn add(&mut self, other: Self) -> Result<(), NotCounted> {
+        *self = self.with(other).checked().map_err(NotCounted::Beyond)?;
+        Ok(())
+    }
+}
+
+/// The next bytes, as many as a field states.
+fn taken<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], NotCounted> {
+    let length = usize::try_from(length).map_err(|_| NotCounted::Malformed)?;
+    let (first, rest) = bytes
+        .split_at_checked(length)
+        .ok_or(NotCounted::Malformed)?;
+    *bytes = rest;
+    Ok(first)
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, NotCounted> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first().ok_or(NotCounted::Malformed)?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(value);
+        }
+    }
+    Err(NotCounted::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::encoding::encode_varint;
+
+    use super::*;
+    use crate::{AttributeProto, DecodeError, ModelProto, decode, encode};
+
+    /// A field of a number that holds bytes.
+    fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
+        let mut made = Vec::new();
+        encode_varint(number << 3 | 2, &mut made);
+        encode_varint(bytes.len() as u64, &mut made);
+        made.extend(bytes);
+        made
+    }
+
+    /// A model with a graph of these bytes.
+    fn model(graph: &[u8]) -> bytes::Bytes {
+        let version = [8, 8];
+        [&version[..], &field(7, graph)].concat().into()
+    }
+
+    fn refusal(graph: &[u8]) -> Beyond {
+        match decode(model(graph)) {
+            Err(DecodeError::Beyond(beyond)) => beyond,
+            other => panic!("{:?}", other.map(|_| ())),
+        }
+    }
+
+    #[test]
+    fn messages_of_nothing_are_refused_before_they_are_held() {
+        let nodes = field(1, &[]).repeat(NODES_MAX as usize + 1);
+        assert_eq!(refusal(&nodes), Beyond::Nodes { limit: NODES_MAX });
+        let limit = MEMORY_MAX;
+        // Initialisers, values and entries, each two bytes of a file.
+        for number in [5, 12, 16] {
+            let graph = field(number, &[]).repeat(8_000_000);
+            assert_eq!(refusal(&graph), Beyond::Memory { limit }, "{number}");
+        }
+        // Names and attributes of one node.
+        for number in [2, 5] {
+            let node = field(number, &[]).repeat(16_000_000);
+            assert_eq!(refusal(&field(1, &node)), Beyond::Memory { limit });
+        }
+        // Numbers of a tensor, one byte each, that take eight.
+        let numbers = field(5, &field(7, &vec![0; 40 << 20]));
+        assert_eq!(refusal(&numbers), Beyond::Memory { limit });
+    }
+
+    #[test]
+    fn bodies_within_bodies_are_refused() {
+        let mut graph = Vec::new();
+        for _ in 0..DEPTH_MAX {
+            graph = field(1, &field(5, &field(6, &graph)));
+        }
+        assert_eq!(refusal(&graph), Beyond::Depth { limit: DEPTH_MAX });
+    }
+
+    #[test]
+    fn a_model_of_tens_of_thousands_of_nodes_passes() {
+        let node = NodeProto::of("Conv", &["x", "w", "b"], "y")
+            .with("pads", vec![1i64; 4])
+            .with("strides", vec![1i64; 2])
+            .with("group", 1i64);
+        let graph = GraphProto {
+            node: vec![node; 60_000],
+            ..GraphProto::default()
+        };
+        let whole = ModelProto {
+            ir_version: Some(8),
+            graph: Some(graph),
+            ..ModelProto::default()
+        };
+        let bytes = encode(&whole);
+        let counted = count_model(&bytes).unwrap();
+        assert_eq!(counted.nodes, 60_000);
+        assert!(counted.memory > 60_000 * size_of::<AttributeProto>() as u64 * 3);
+        assert_eq!(decode(bytes), Ok(whole));
+    }
+
+    #[test]
+    fn what_is_counted_is_at_least_what_is_held() {
+        let body = GraphProto {
+            node: vec![NodeProto::of("Neg", &["a"], "b"); 3],
+            ..GraphProto::default()
+        };
+        let attribute = AttributeProto {
+            g: Some(body),
+            ints: vec![1; 50],
+            ..AttributeProto::default()
+        };
+        let node = NodeProto {
+            attribute: vec![attribute],
+            ..NodeProto::of("If", &["c"], "y")
+        };
+        let function = FunctionProto {
+            node: vec![node],
+            ..FunctionProto::default()
+        };
+        let counted = Usage::of_function(&function).unwrap();
+        let held = 4 * size_of::<NodeProto>() + size_of::<AttributeProto>() + 50 * 8;
+        assert_eq!(counted.nodes, 4);
+        assert!(counted.memory >= held as u64, "{counted:?}");
+    }
+}

@@ -1,0 +1,175 @@
+//! Lists of tensors whose length is known before a model runs, as the tensors that they hold.
+//!
+//! What PyTorch splits and scikit-learn stacks is a list of a known length, so that no node has to
+//! handle lists. The nodes that make a list stay for whoever reads it as one: a loop that carries
+//! it, or a condition that gives it. Where nothing does, they are dropped with all that is unused.
+
+use std::rc::Rc;
+
+use super::body::Body;
+use super::facts::{Facts, List};
+use super::{Columns, ExpansionError};
+use crate::{GraphProto, NodeProto, ValueInfoProto, type_proto};
+
+/// A list longer than this is left to whoever runs the model.
+const LENGTH_MAX: usize = 1024;
+
+/// Writes a node that reads lists out; `None` if what it reads is not known.
+pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+    match body.call().op_type() {
+        "SequenceAt" => {
+            let list = body.list(0)?;
+            let at = place(body, 1, list.len(), list.len())?;
+            body.give(0, list.get(at)?);
+        }
+        "SequenceLength" => {
+            let length = body.list(0)?.len();
+            let length = body.int(i64::try_from(length).ok()?);
+            body.give(0, &length);
+        }
+        "ConcatFromSequence" => join(body)?,
+        _ => return None,
+    }
+    Some(())
+}
+
+/// The list that a node makes, if it is known; what its tensors need is added to `body`.
+pub(super) fn made(body: &mut Body<'_>) -> Option<List> {
+    let list: List = match body.call().op_type() {
+        _ if !body.call().operator_domain().is_empty() => return None,
+        "SequenceEmpty" => Rc::new([]),
+        "SequenceConstruct" => {
+            let names = body.call().input.iter();
+            body.take_list(names.len())?;
+            names.cloned().collect()
+        }
+        "SequenceInsert" => {
+            let mut names = body.list(0)?.to_vec();
+            let at = match body.input(2) {
+                Some(_) => place(body, 2, names.len(), names.len() + 1)?,
+                None => names.len(),
+            };
+            body.take_list(names.len() + 1)?;
+            names.insert(at, body.input(1)?.to_owned());
+            names.into()
+        }
+        "SequenceErase" => {
+            let mut names = body.list(0)?.to_vec();
+            let at = match body.input(1) {
+                Some(_) => place(body, 1, names.len(), names.len())?,
+                None => names.len().checked_sub(1)?,
+            };
+            body.take_list(names.len())?;
+            names.remove(at);
+            names.into()
+        }
+        "SplitToSequence" => split(body)?,
+        "Identity" => body.list(0)?,
+        _ => return None,
+    };
+    (list.len() <= LENGTH_MAX).then_some(list)
+}
+
+/// The place that an input states in a list of a length, counted from either end, below `end`.
+fn place(body: &Body<'_>, input: usize, length: usize, end: usize) -> Option<usize> {
+    let &[stated] = body.constant_ints(input)? else {
+        return None;
+    };
+    let length = i64::try_from(length).ok()?;
+    let place = if stated < 0 { stated + length } else { stated };
+    usize::try_from(place).ok().filter(|place| *place < end)
+}
+
+fn split(body: &mut Body<'_>) -> Option<List> {
+    let source = body.input(0)?;
+    let axis = body.call().int("axis").unwrap_or(0);
+    let extent = || {
+        let dims = body.open_dims(0)?;
+        let rank = i64::try_from(dims.len()).ok()?;
+        let axis = if axis < 0 { axis + rank } else { axis };
+        *dims.get(usize::try_from(axis).ok()?)?
+    };
+    let is_stated = body.input(1).is_some();
+    let sizes = match (is_stated, body.constant_ints(1)) {
+        (true, Some(sizes)) if body.rank(body.input(1)?) == Some(1) => sizes.to_vec(),
+        (true, Some(&[size])) => pieces(extent()?, size)?,
+        (true, _) => return None,
+        (false, _) => pieces(extent()?, 1)?,
+    };
+    let keeps = is_stated || body.call().int("keepdims").unwrap_or(1) != 0;
+    if sizes.is_empty() || sizes.len() > LENGTH_MAX {
+        return None;
+    }
+    body.take_list(sizes.len())?;
+    let parts = body.split_along(source, &sizes, axis);
+    let parts = parts.into_iter();
+    Some(match keeps {
+        true => parts.collect(),
+        false => parts.map(|part| body.squeeze(&part, axis)).collect(),
+    })
+}
+
+/// An extent in pieces of a size; the last may be smaller.
+fn pieces(extent: i64, size: i64) -> Option<Vec<i64>> {
+    if size <= 0 || extent < 0 || extent / size > LENGTH_MAX as i64 {
+        return None;
+    }
+    let whole = std::iter::repeat_n(size, usize::try_from(extent / size).ok()?);
+    let rest = Some(extent % size).filter(|rest| *rest > 0);
+    Some(whole.chain(rest).collect())
+}
+
+fn join(body: &mut Body<'_>) -> Option<()> {
+    let list = body.list(0).filter(|list| !list.is_empty())?;
+    let axis = body.call().int("axis")?;
+    body.take_list(list.len())?;
+    let parts: Vec<String> = match body.call().int("new_axis").unwrap_or(0) {
+        0 => list.to_vec(),
+        _ => list.iter().map(|part| body.unsqueeze(part, axis)).collect(),
+    };
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let joined = body.add(NodeProto::of("Concat", &parts, "").with("axis", axis));
+    body.give(0, &joined);
+    Some(())
+}
+
+/// Makes each output that is a list an output for each of its tensors: `name.0`, `name.1`, ...
+///
+/// # Errors
+/// [`ExpansionError::List`]: the length of one is known only as the model runs.
+pub(super) fn give_outputs(
+    graph: &mut GraphProto,
+    facts: &Facts,
+    columns: &Columns,
+) -> Result<(), ExpansionError> {
+    let mut outputs = Vec::with_capacity(graph.output.len());
+    for output in std::mem::take(&mut graph.output) {
+        let Some(code) = listed(&output).filter(|_| !columns.contains_key(output.name())) else {
+            outputs.push(output);
+            continue;
+        };
+        let unknown = || ExpansionError::List {
+            output: output.name().to_owned(),
+        };
+        let list = facts.list(output.name()).ok_or_else(unknown)?;
+        for (place, value) in list.iter().enumerate() {
+            let name = format!("{}.{place}", output.name());
+            graph.node.push(NodeProto::of("Identity", &[value], &name));
+            outputs.push(ValueInfoProto::tensor(name, code, None));
+        }
+    }
+    graph.output = outputs;
+    Ok(())
+}
+
+/// The element type of the tensors of a value that is declared as a list.
+fn listed(value: &ValueInfoProto) -> Option<i32> {
+    let type_proto::Value::SequenceType(list) = value.r#type.as_ref()?.value.as_ref()? else {
+        return None;
+    };
+    let element = list.elem_type.as_ref().and_then(|it| it.value.as_ref());
+    match element {
+        Some(type_proto::Value::TensorType(tensor)) => Some(tensor.elem_type()),
+        _ => Some(0),
+    }
+}

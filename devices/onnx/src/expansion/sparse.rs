@@ -1,0 +1,96 @@
+//! Sparse constants as what they stand for: zeros, with the values put where their indices say.
+//!
+//! They are written out as nodes, so that a small file asks for no memory until it runs, and then
+//! for as much as is planned.
+
+use souk_memory::DType;
+
+use super::words::vector;
+use crate::{GraphProto, NodeProto, SparseTensorProto, TensorProto};
+
+/// Writes the sparse constants of a graph, and of those within it, as dense ones.
+pub(super) fn resolve(graph: &mut GraphProto) {
+    let mut nodes = Vec::with_capacity(graph.node.len());
+    let mut held = Vec::new();
+    for sparse in std::mem::take(&mut graph.sparse_initializer) {
+        let name = sparse.values.as_ref().map_or("", TensorProto::name);
+        let name = name.to_owned();
+        match written(&name, &sparse, &mut held) {
+            Some(written) => nodes.extend(written),
+            None => graph.sparse_initializer.push(sparse),
+        }
+    }
+    for mut node in std::mem::take(&mut graph.node) {
+        for attribute in &mut node.attribute {
+            let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
+            bodies.for_each(resolve);
+        }
+        match constant(&node).and_then(|(name, sparse)| written(name, sparse, &mut held)) {
+            Some(written) => nodes.extend(written),
+            None => nodes.push(node),
+        }
+    }
+    graph.node = nodes;
+    graph.initializer.extend(held);
+}
+
+/// The name and the value of a sparse constant among the nodes.
+fn constant(node: &NodeProto) -> Option<(&str, &SparseTensorProto)> {
+    if node.op_type() != "Constant" || !node.operator_domain().is_empty() {
+        return None;
+    }
+    let sparse = node.attribute("sparse_value")?.sparse_tensor.as_deref()?;
+    Some((node.output.first()?, sparse))
+}
+
+/// The nodes that make a sparse tensor; what they read is added to `held`. `None` if it is not one.
+fn written(
+    name: &str,
+    sparse: &SparseTensorProto,
+    held: &mut Vec<TensorProto>,
+) -> Option<Vec<NodeProto>> {
+    let (values, indices) = (sparse.values.as_ref()?, sparse.indices.as_ref()?);
+    let dtype = DType::from_onnx_code(values.data_type()).ok()?;
+    let count = sparse
+        .dims
+        .iter()
+        .try_fold(1i64, |all, dim| all.checked_mul(*dim))?;
+    // Indices are places in each dimension, or places in all of them one after another.
+    let is_flat = indices.dims.len() < 2;
+    let extents = if is_flat {
+        vec![count]
+    } else {
+        sparse.dims.clone()
+    };
+    let of = |what: &str| format!("{name}/{what}");
+    held.push(TensorProto {
+        name: Some(of("values")),
+        ..values.clone()
+    });
+    let stated = *indices.dims.first().unwrap_or(&1);
+    held.push(TensorProto {
+        name: Some(of("indices")),
+        dims: if is_flat {
+            vec![stated, 1]
+        } else {
+            indices.dims.clone()
+        },
+        ..indices.clone()
+    });
+    held.push(vector(&of("extents"), extents));
+    held.push(vector(&of("shape"), sparse.dims.clone()));
+    let zero = TensorProto {
+        dims: vec![1],
+        data_type: Some(dtype.onnx_code()),
+        raw_data: Some(vec![0; dtype.bytes()?].into()),
+        ..TensorProto::default()
+    };
+    let zeros = NodeProto::of("ConstantOfShape", &[&of("extents")], &of("zeros"));
+    let scattered = [of("zeros"), of("indices"), of("values")];
+    let scattered = scattered.each_ref().map(String::as_str);
+    Some(vec![
+        zeros.with("value", zero),
+        NodeProto::of("ScatterND", &scattered, &of("scattered")),
+        NodeProto::of("Reshape", &[&of("scattered"), &of("shape")], name),
+    ])
+}

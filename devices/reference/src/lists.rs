@@ -1,0 +1,385 @@
+//! Lists of tensors, for models that make them as they run.
+//!
+//! A list is held as one tensor of its elements' type: how many tensors there are, their sizes, and
+//! then their elements. So a loop carries it, a condition gives it and every engine hands it on
+//! like any other value, and the type of what is taken out of it is known beforehand. Lists whose
+//! length a model tells are written out as it comes in, and never get here.
+
+use souk_memory::{DType, Shape, Tensor};
+use souk_onnx::DataType;
+
+use super::call::{Call, KernelError, Results, axis};
+use super::control::{Body, stacked};
+use super::layout::{joined, section, sizes};
+use super::shape::count;
+use super::value::{indices, item};
+
+/// What a list begins with.
+const MARK: u64 = u64::from_le_bytes(*b"souklist");
+/// Bytes of one of the numbers that say how a list is laid out.
+const WORD: usize = 8;
+/// Elements begin at a multiple of this many bytes, which suits every type.
+const ALIGNED: usize = 16;
+/// Tensors that a list may hold.
+const LENGTH_MAX: u64 = 1 << 20;
+/// Dimensions that one of them may have.
+const RANK_MAX: u64 = 64;
+
+/// A list as one tensor.
+fn packed(dtype: DType, list: &[Tensor]) -> Result<Tensor, KernelError> {
+    let width = dtype.bytes().ok_or(KernelError::DType(dtype))?;
+    let mut words = vec![MARK, list.len() as u64];
+    for tensor in list {
+        if tensor.dtype() != dtype {
+            return Err(KernelError::DType(tensor.dtype()));
+        }
+        words.push(tensor.dims().len() as u64);
+        words.extend(tensor.dims().iter().map(|&size| size as u64));
+    }
+    let mut bytes = Vec::new();
+    for word in words {
+        add_word(dtype, word, &mut bytes);
+    }
+    bytes.resize(bytes.len().next_multiple_of(ALIGNED), 0);
+    for tensor in list {
+        bytes.extend_from_slice(tensor.bytes());
+    }
+    let length = count(&[bytes.len() / width])?;
+    Ok(Tensor::new(dtype, Shape::new([length])?, bytes.into())?)
+}
+
+/// A boolean tensor holds no other bytes than 0 and 1.
+fn add_word(dtype: DType, word: u64, bytes: &mut Vec<u8>) {
+    match dtype {
+        DType::Bool => bytes.extend((0..u64::BITS).map(|bit| (word >> bit & 1) as u8)),
+        _ => bytes.extend(word.to_le_bytes()),
+    }
+}
+
+/// Reads the words that a list begins with.
+struct Words<'a> {
+    is_bits: bool,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Words<'_> {
+    fn next(&mut self) -> Option<u64> {
+        let width = if self.is_bits { 64 } else { WORD };
+        let word = self.bytes.get(self.at..self.at + width)?;
+        self.at += width;
+        Some(match self.is_bits {
+            true => (0..)
+                .zip(word)
+                .map(|(bit, &byte)| u64::from(byte & 1) << bit)
+                .sum(),
+            false => u64::from_le_bytes(word.try_into().ok()?),
+        })
+    }
+
+    fn below(&mut self, end: u64) -> Option<usize> {
+        let word = self.next().filter(|word| *word < end)?;
+        usize::try_from(word).ok()
+    }
+}
+
+/// The tensors of a list; `None` if it is none.
+fn unpacked(list: &Tensor) -> Option<Vec<Tensor>> {
+    let width = list.dtype().bytes()?;
+    let mut words = Words {
+        is_bits: list.dtype() == DType::Bool,
+        bytes: list.bytes(),
+        at: 0,
+    };
+    if list.dims().len() != 1 || words.next()? != MARK {
+        return None;
+    }
+    let length = words.below(LENGTH_MAX)?;
+    let mut shapes = Vec::new();
+    for _ in 0..length {
+        let rank = words.below(RANK_MAX)?;
+        let dims = (0..rank).map(|_| words.below(u64::MAX));
+        shapes.push(dims.collect::<Option<Vec<usize>>>()?);
+    }
+    let mut at = words.at.next_multiple_of(ALIGNED);
+    let mut tensors = Vec::with_capacity(shapes.len());
+    for dims in shapes {
+        let end = at.checked_add(count(&dims).ok()?.checked_mul(width)?)?;
+        if end > list.bytes().len() {
+            return None;
+        }
+        let bytes = list.bytes().slice(at..end);
+        tensors.push(Tensor::new(list.dtype(), Shape::new(dims).ok()?, bytes).ok()?);
+        at = end;
+    }
+    Some(tensors)
+}
+
+/// The list that an input must be.
+fn input(call: &Call<'_>, index: usize) -> Result<Vec<Tensor>, KernelError> {
+    unpacked(call.input(index)?).ok_or(KernelError::NoList(index))
+}
+
+/// The place that an input states in a list of a length, counted from either end, below `end`;
+/// `default` where it states none.
+fn place(
+    call: &Call<'_>,
+    index: usize,
+    length: usize,
+    (end, default): (usize, usize),
+) -> Result<usize, KernelError> {
+    let Some(stated) = call.scalar_int(index)? else {
+        return Ok(default);
+    };
+    let place = if stated < 0 {
+        stated.saturating_add(length as i64)
+    } else {
+        stated
+    };
+    let place = usize::try_from(place).ok().filter(|place| *place < end);
+    place.ok_or(KernelError::Range(index))
+}
+
+pub(super) fn empty(call: &Call<'_>) -> Results {
+    let code = call.int("dtype", i64::from(DataType::Float as i32));
+    let code = i32::try_from(code).map_err(|_| KernelError::Attribute("dtype"))?;
+    let dtype = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("dtype"))?;
+    Ok(vec![packed(dtype, &[])?])
+}
+
+pub(super) fn construct(call: &Call<'_>) -> Results {
+    let list: Result<Vec<Tensor>, _> = (0..call.inputs.len())
+        .map(|index| call.input(index).cloned())
+        .collect();
+    Ok(vec![packed(call.input(0)?.dtype(), &list?)?])
+}
+
+pub(super) fn insert(call: &Call<'_>) -> Results {
+    let mut list = input(call, 0)?;
+    let new = call.input(1)?.clone();
+    let ends = (list.len() + 1, list.len());
+    let at = place(call, 2, list.len(), ends)?;
+    // An empty list may have been declared to be of another type.
+    let dtype = new.dtype();
+    list.insert(at, new);
+    Ok(vec![packed(dtype, &list)?])
+}
+
+pub(super) fn erase(call: &Call<'_>) -> Results {
+    let mut list = input(call, 0)?;
+    let last = list.len().checked_sub(1).ok_or(KernelError::Range(0))?;
+    list.remove(place(call, 1, list.len(), (list.len(), last))?);
+    Ok(vec![packed(call.input(0)?.dtype(), &list)?])
+}
+
+pub(super) fn at(call: &Call<'_>) -> Results {
+    let list = input(call, 0)?;
+    call.input(1)?;
+    let at = place(call, 1, list.len(), (list.len(), 0))?;
+    Ok(vec![list[at].clone()])
+}
+
+pub(super) fn length(call: &Call<'_>) -> Results {
+    Ok(vec![Tensor::scalar(input(call, 0)?.len() as i64)])
+}
+
+pub(super) fn concat(call: &Call<'_>) -> Results {
+    let list = input(call, 0)?;
+    let first = list.first().ok_or(KernelError::Range(0))?;
+    let stated = call
+        .node
+        .int("axis")
+        .ok_or(KernelError::Attribute("axis"))?;
+    if call.flag("new_axis") {
+        let along = axis(stated, first.dims().len() + 1)?;
+        return Ok(vec![stacked(&list, along)?]);
+    }
+    let along = axis(stated, first.dims().len())?;
+    Ok(vec![joined(&list.iter().collect::<Vec<_>>(), along)?])
+}
+
+pub(super) fn split(call: &Call<'_>) -> Results {
+    let source = call.input(0)?;
+    item(source)?;
+    let along = axis(call.int("axis", 0), source.dims().len())?;
+    let extent = source.dims()[along];
+    let stated = call.optional(1);
+    let lengths = match stated {
+        Some(stated) if stated.dims().is_empty() => {
+            let size = sizes(&indices(stated)?, 1)?[0];
+            if size == 0 {
+                return Err(KernelError::Range(1));
+            }
+            let pieces = (0..extent).step_by(size);
+            pieces.map(|start| size.min(extent - start)).collect()
+        }
+        Some(stated) => sizes(&indices(stated)?, 1)?,
+        None => vec![1; extent],
+    };
+    if lengths.iter().sum::<usize>() != extent {
+        return Err(KernelError::Range(1));
+    }
+    let keeps = stated.is_some() || call.int("keepdims", 1) != 0;
+    let mut start = 0;
+    let mut list = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        let part = section(source, along, start, length)?;
+        start += length;
+        let mut dims = part.dims().to_vec();
+        if !keeps {
+            dims.remove(along);
+        }
+        list.push(part.reshaped(dims)?);
+    }
+    Ok(vec![packed(source.dtype(), &list)?])
+}
+
+/// `SequenceMap`: the body once for each place of its lists.
+pub(super) fn map(call: &Call<'_>) -> Results {
+    let body = Body::of(call, "body")?;
+    let first = input(call, 0)?;
+    let others = (1..call.inputs.len()).map(|index| {
+        let given = call.input(index)?;
+        Ok((given.clone(), unpacked(given)))
+    });
+    let others: Vec<(Tensor, Option<Vec<Tensor>>)> = others.collect::<Result<_, KernelError>>()?;
+    let mut made: Vec<Vec<Tensor>> = vec![Vec::new(); body.graph.output.len()];
+    let mut scope = call.scope.clone();
+    for (at, element) in first.into_iter().enumerate() {
+        let mut given = vec![element];
+        for (index, (whole, list)) in others.iter().enumerate() {
+            given.push(match list {
+                Some(list) => list.get(at).ok_or(KernelError::Range(index + 1))?.clone(),
+                None => whole.clone(),
+            });
+        }
+        let outputs = body.run(call, &mut scope, given)?;
+        made.iter_mut()
+            .zip(outputs)
+            .for_each(|(list, tensor)| list.push(tensor));
+    }
+    let dtype = |list: &[Tensor]| list.first().map_or(DType::F32, Tensor::dtype);
+    made.iter().map(|list| packed(dtype(list), list)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_onnx::NodeProto;
+
+    use super::super::{Scope, run_nodes};
+    use super::*;
+
+    fn ints(dims: &[usize], from: i64) -> Tensor {
+        let count = dims.iter().product::<usize>() as i64;
+        Tensor::from_vec(dims, (from..from + count).collect::<Vec<i64>>()).unwrap()
+    }
+
+    #[test]
+    fn a_list_is_one_tensor_and_comes_apart_again() {
+        let truths = Tensor::from_bools(vec![2], &[true, false]).unwrap();
+        let lists = [
+            (DType::I64, vec![]),
+            (
+                DType::I64,
+                vec![ints(&[], 7), ints(&[2, 3], 0), ints(&[0, 4], 0)],
+            ),
+            (
+                DType::F32,
+                vec![Tensor::from_vec([1], vec![f32::NAN]).unwrap()],
+            ),
+            (
+                DType::U8,
+                vec![Tensor::from_vec([3], vec![1u8, 2, 3]).unwrap()],
+            ),
+            (DType::Bool, vec![truths.clone(), truths]),
+        ];
+        for (dtype, list) in lists {
+            let whole = packed(dtype, &list).unwrap();
+            assert_eq!(whole.dtype(), dtype);
+            let found = unpacked(&whole).unwrap();
+            let bytes = |list: &[Tensor]| -> Vec<_> {
+                list.iter()
+                    .map(|it| (it.dims().to_vec(), it.bytes().clone()))
+                    .collect()
+            };
+            assert_eq!(bytes(&found), bytes(&list));
+        }
+    }
+
+    #[test]
+    fn a_tensor_that_is_no_list_is_refused_however_it_is_cut() {
+        assert!(unpacked(&ints(&[9], 0)).is_none());
+        let whole = packed(DType::U8, &[Tensor::from_vec([3], vec![1u8; 3]).unwrap()]).unwrap();
+        for length in 0..whole.bytes().len() {
+            let cut = whole.bytes().slice(..length);
+            let cut = Tensor::new(DType::U8, Shape::new([length]).unwrap(), cut).unwrap();
+            assert!(unpacked(&cut).is_none(), "{length}");
+        }
+        // Sizes and counts beyond what is there.
+        for word in [1, 2, 3] {
+            let mut bytes = whole.bytes().to_vec();
+            bytes[word * WORD..(word + 1) * WORD].fill(0xff);
+            let bent = Tensor::from_vec([bytes.len()], bytes).unwrap();
+            assert!(unpacked(&bent).is_none(), "word {word}");
+        }
+    }
+
+    /// What the nodes make of `x`, which is 2 by 3.
+    fn made(nodes: &[NodeProto], name: &str) -> Tensor {
+        let mut scope = Scope::from([
+            ("x".to_owned(), ints(&[2, 3], 1)),
+            (
+                "s".to_owned(),
+                Tensor::from_vec([2], vec![1i64, 2]).unwrap(),
+            ),
+            ("two".to_owned(), Tensor::scalar(2i64)),
+            ("last".to_owned(), Tensor::scalar(-1i64)),
+        ]);
+        run_nodes(nodes, &mut scope, 17).unwrap();
+        scope.remove(name).unwrap()
+    }
+
+    #[test]
+    fn lists_are_split_indexed_and_joined() {
+        let split =
+            |inputs: &[&str]| NodeProto::of("SplitToSequence", inputs, "q").with("axis", 1i64);
+        let at = NodeProto::of("SequenceAt", &["q", "last"], "y");
+        let found = made(&[split(&["x", "s"]), at.clone()], "y");
+        assert_eq!(found.dims(), [2, 2]);
+        assert_eq!(found.to_vec::<i64>().unwrap(), [2, 3, 5, 6]);
+        let found = made(&[split(&["x", "two"]), at.clone()], "y");
+        assert_eq!(found.to_vec::<i64>().unwrap(), [3, 6]);
+        let dropped = split(&["x"]).with("keepdims", 0i64);
+        let found = made(&[dropped.clone(), at], "y");
+        assert_eq!(found.dims(), [2]);
+        let joined = NodeProto::of("ConcatFromSequence", &["q"], "y").with("axis", 0i64);
+        let found = made(&[dropped, joined.with("new_axis", 1i64)], "y");
+        assert_eq!(found.to_vec::<i64>().unwrap(), [1, 4, 2, 5, 3, 6]);
+        assert_eq!(found.dims(), [3, 2]);
+    }
+
+    #[test]
+    fn lists_grow_and_shrink() {
+        let nodes = [
+            NodeProto::of("SequenceEmpty", &[], "none"),
+            NodeProto::of("SequenceInsert", &["none", "two"], "one"),
+            NodeProto::of("SequenceConstruct", &["two", "last"], "pair"),
+            NodeProto::of("SequenceInsert", &["pair", "two", "last"], "three"),
+            NodeProto::of("SequenceErase", &["three"], "two_left"),
+            NodeProto::of("SequenceLength", &["three"], "length"),
+            NodeProto::of("ConcatFromSequence", &["two_left"], "y")
+                .with("axis", 0i64)
+                .with("new_axis", 1i64),
+        ];
+        assert_eq!(made(&nodes, "length").to_vec::<i64>().unwrap(), [3]);
+        assert_eq!(made(&nodes, "y").to_vec::<i64>().unwrap(), [2, 2]);
+        let beyond = NodeProto::of("SequenceAt", &["one", "two"], "z");
+        let nodes = [&nodes[..2], &[beyond]].concat();
+        let mut scope = Scope::from([("two".to_owned(), Tensor::scalar(2i64))]);
+        let error = run_nodes(&nodes, &mut scope, 17).unwrap_err();
+        assert!(
+            error.to_string().contains("input 1 is out of range"),
+            "{error}"
+        );
+    }
+}

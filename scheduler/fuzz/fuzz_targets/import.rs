@@ -1,0 +1,16 @@
+//! Any bytes as an ONNX model: a graph or a refusal, never a panic, and no more nodes than may be.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use souk_scheduler::graph::{Bindings, Graph};
+
+fuzz_target!(|bytes: &[u8]| {
+    let model = Bytes::copy_from_slice(bytes);
+    let _ = Graph::declared_inputs(model.clone());
+    let _ = Graph::meanings(model.clone());
+    if let Ok(graph) = Graph::import(model, &Bindings::assume(2)) {
+        let _ = graph.summary();
+        assert!(graph.nodes().len() <= 100_000);
+    }
+});
