@@ -53,6 +53,8 @@ pub struct Finding {
     pub reputation_lost: u16,
     /// Ways that were looked at: those that come to the same state once.
     pub ways: usize,
+    /// The fields of a receipt that were falsified, one at a time.
+    pub fields: Vec<&'static str>,
 }
 
 /// Who plays what.
@@ -70,7 +72,7 @@ enum Game {
 
 impl Game {
     const ALL: [(Game, &[u64]); 4] = [
-        (Game::FalseNotes, &[3, 60, 600]),
+        (Game::FalseNotes, &[3, 600]),
         (Game::FalseNotesToNobody, &[600]),
         (Game::UnpaidWork, &[1, 60, 1_500]),
         (Game::Holding, &[0]),
@@ -153,6 +155,7 @@ fn finding(attack: String, planned: Millis, worst: Worst, ways: usize) -> Findin
         excess_s: seconds(excess),
         reputation_lost: loss.reputation,
         ways,
+        fields: Vec::new(),
     }
 }
 
@@ -333,10 +336,11 @@ fn false_receipts() -> Vec<Finding> {
     let honest = position.receipt();
     let possible = DeviceMicros(LENGTH.0 * 1_000);
     let worth = i64::try_from(honest.amount.0).unwrap_or(i64::MAX);
-    let mut by_loss: Vec<(Loss, Vec<&str>)> = Vec::new();
+    let mut by_loss: Vec<((Loss, bool), Vec<&'static str>)> = Vec::new();
     for lie in lies(&honest, possible) {
         let mut told = position.clone();
-        match is_signed(&lie.body, &honest) {
+        let is_taken = is_signed(&lie.body, &honest);
+        match is_taken {
             true => drop(told.settle(lie.body)),
             false => drop(told.command(Side::Buyer, Command::Dispute { lease })),
         }
@@ -349,14 +353,20 @@ fn false_receipts() -> Vec<Finding> {
             kept: told.gain(Side::Provider) - worth,
             reputation: told.reputation_lost(Side::Buyer),
         };
+        let loss = (loss, is_taken);
         match by_loss.iter_mut().find(|(known, _)| *known == loss) {
             Some((_, fields)) => fields.push(lie.field),
             None => by_loss.push((loss, vec![lie.field])),
         }
     }
-    let finding = |(loss, fields): (Loss, Vec<&str>)| {
-        let attack = format!("a receipt with a false {}", fields.join(", "));
-        finding(attack, planned, Worst::of(loss), fields.len())
+    let finding = |((loss, is_taken), fields): ((Loss, bool), Vec<&'static str>)| {
+        let what = match is_taken {
+            true => "what its buyer cannot know",
+            false => "what its buyer knows",
+        };
+        let attack = format!("a receipt is false in {what}, {} fields", fields.len());
+        let finding = finding(attack, planned, Worst::of(loss), fields.len());
+        Finding { fields, ..finding }
     };
     by_loss.into_iter().map(finding).collect()
 }

@@ -397,7 +397,8 @@ impl World {
             capacity: Units(64),
             resources,
             limit: Limit::Price(Price(1_000 + 10 * provider as u64)),
-            quantity: Units(64),
+            // So that a provider that is back offers anew while one of its leases runs.
+            quantity: Units(32),
             duration_min: Millis(1),
             duration_max: Millis(3_600_000),
             notice: Millis(0),
