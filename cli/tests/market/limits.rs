@@ -107,7 +107,7 @@ fn what_no_provider_offers_is_named() {
         (["--backend", "cuda"], "through cuda"),
     ] {
         let refused = plan(&market, &demand);
-        assert_eq!(refused.code, 9, "{}", refused.stdout);
+        assert_eq!(refused.code, 4, "{}", refused.stdout);
         assert!(refused.stdout.contains(word), "{}", refused.stdout);
     }
     let late = plan(&market, &["--deadline", "0.0000001"]);

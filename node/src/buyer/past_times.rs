@@ -57,6 +57,19 @@ pub(super) struct PastJob {
     /// What the devices were planned to compute for, and did.
     pub(super) planned: f64,
     pub(super) computed: f64,
+    /// What a work that is always the same took by the figures that it was planned with.
+    pub(super) reference: f64,
+}
+
+/// What a job is planned to compute.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlannedWork {
+    /// For how long.
+    pub(super) seconds: f64,
+    /// What a work that is always the same takes by the figures that asks state now. An ask
+    /// follows what jobs took; what a past job was off by the figures of its day it need not be
+    /// off by today's.
+    pub(super) reference: f64,
 }
 
 /// A job that has ended well.
@@ -109,8 +122,8 @@ impl PastTimes {
         Self { file, known }
     }
 
-    /// What a job of so many planned seconds of computing takes at these providers beside that.
-    pub(super) fn overheads(&self, providers: &[AccountKey], planned: f64) -> Overheads {
+    /// What a job that is planned to compute so takes at these providers beside that.
+    pub(super) fn overheads(&self, providers: &[AccountKey], planned: PlannedWork) -> Overheads {
         let known = self.known();
         let all = known.providers.values();
         let usual = Overheads::of(all.flat_map(|past| &past.last), planned);
@@ -169,18 +182,20 @@ impl PastTimes {
 
 impl Overheads {
     /// By some jobs; for compute those count most that were planned to take about as long.
-    fn of<'a>(jobs: impl Iterator<Item = &'a PastJob> + Clone, planned: f64) -> Self {
+    fn of<'a>(jobs: impl Iterator<Item = &'a PastJob> + Clone, work: PlannedWork) -> Self {
         let of = |figure: fn(&PastJob) -> f64| median(jobs.clone().map(figure));
         let times = jobs.clone().map(|job| {
-            let apart = (job.planned.max(LEAST) / planned.max(LEAST)).ln().abs();
+            let then = job.planned.max(LEAST) * (work.reference / job.reference);
+            let apart = (then / work.seconds.max(LEAST)).ln().abs();
             let weight = 1.0 / (1.0 + apart / ALIKE.ln());
-            let times = job.computed.max(LEAST) / job.planned.max(LEAST);
+            let times = job.computed.max(LEAST) / then;
             (times.clamp(1.0 / OFF_MAX, OFF_MAX), weight)
         });
         Self {
             upload: of(|job| job.upload).unwrap_or(0.0),
             wait: of(|job| job.wait).unwrap_or(0.0),
-            compute: weighted_median(times.collect()).unwrap_or(1.0),
+            // One job says no more than the plan itself.
+            compute: weighted_median(times.chain([(1.0, 1.0)]).collect()).unwrap_or(1.0),
         }
     }
 
@@ -250,11 +265,29 @@ mod tests {
             wait: 0.03,
             planned,
             computed,
+            reference: 1.0,
         }
     }
 
+    fn work(seconds: f64) -> PlannedWork {
+        let reference = 1.0;
+        PlannedWork { seconds, reference }
+    }
+
     fn of(jobs: &[PastJob], planned: f64) -> Overheads {
-        Overheads::of(jobs.iter(), planned)
+        Overheads::of(jobs.iter(), work(planned))
+    }
+
+    #[test]
+    fn what_an_ask_states_by_now_is_not_corrected_again() {
+        let jobs = [job(0.001, 0.004), job(0.001, 0.004)];
+        assert!((of(&jobs, 0.001).compute - 4.0).abs() < 1e-9);
+        let slower = PlannedWork {
+            seconds: 0.004,
+            reference: 4.0,
+        };
+        let now = Overheads::of(jobs.iter(), slower);
+        assert!((now.compute - 1.0).abs() < 1e-9, "{now:?}");
     }
 
     #[test]
@@ -290,10 +323,10 @@ mod tests {
         };
         note(known, one);
         let slow = PastJob { wait: 0.5, ..one };
-        assert_eq!(past.overheads(&[other], 0.001).wait, one.wait);
+        assert_eq!(past.overheads(&[other], work(0.001)).wait, one.wait);
         note(other, slow);
-        assert_eq!(past.overheads(&[known, other], 0.001).wait, slow.wait);
-        assert_eq!(past.overheads(&[known], 0.001).wait, one.wait);
+        assert_eq!(past.overheads(&[known, other], work(0.001)).wait, slow.wait);
+        assert_eq!(past.overheads(&[known], work(0.001)).wait, one.wait);
     }
 
     #[test]

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use souk_market::{AccountKey, Credits, Features, Listing, Millis, Units};
-use souk_memory::ContentId;
+use souk_memory::{ContentId, DType};
 use souk_roles::job::Exclusion;
 use souk_roles::market::operators as numbers;
+use souk_scheduler::graph::cost::{Cost, OperatorClass};
 use souk_scheduler::graph::cut::{Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
-    Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, node_seconds, pareto,
-    plan,
+    Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, cost_seconds,
+    node_seconds, pareto, plan,
 };
 
 use super::Buyer;
@@ -21,7 +22,7 @@ use super::terms::{self, MICRO};
 use super::turn::Turn;
 use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
-use crate::buyer::past_times::Overheads;
+use crate::buyer::past_times::{Overheads, PlannedWork};
 use crate::device::operators::{self, ModelOperators};
 use crate::device::{backends, kernels, stated};
 use crate::protocols::demands::{Choice, Demands};
@@ -169,6 +170,12 @@ impl Quote {
         Some(self.graph.turns() * (computed - certain).max(0.0) / uncertain)
     }
 
+    /// What a work that is always the same takes by the figures that it is planned with.
+    pub(super) fn reference_seconds(&self) -> f64 {
+        let offers = self.plan.offers().into_iter();
+        reference(offers.map(|offer| &self.listings[offer]))
+    }
+
     /// Who runs its parts.
     pub(super) fn providers(&self) -> Vec<AccountKey> {
         let offers = self.plan.offers().into_iter();
@@ -295,7 +302,13 @@ pub(super) async fn over_book(
     let providers: Vec<_> = taken.iter().map(|it| listings[*it].provider).collect();
     Ok(Quote {
         hop_seconds: terms::hops(&limits, &plan),
-        overheads: buyer.past.overheads(&providers, plan.makespan_seconds),
+        overheads: buyer.past.overheads(
+            &providers,
+            PlannedWork {
+                seconds: plan.makespan_seconds,
+                reference: reference(taken.iter().map(|it| &listings[*it])),
+            },
+        ),
         graph,
         listings,
         ways,
@@ -310,6 +323,28 @@ pub(super) async fn over_book(
         requests: limits.requests,
         turn: turn.clone(),
     })
+}
+
+/// What a work that is always the same takes on the slowest of some devices by what their asks
+/// state: a few small operators and a product.
+fn reference<'a>(listings: impl Iterator<Item = &'a Listing>) -> f64 {
+    let small = Cost {
+        flops: 1_000,
+        bytes_read: 4_000,
+        bytes_written: 4_000,
+        ..Cost::default()
+    };
+    let product = Cost {
+        class: OperatorClass::Matmul,
+        dtype: Some(DType::F32),
+        flops: 1_000_000,
+        ..small
+    };
+    let seconds = |listing: &Listing| {
+        let offer = offer(listing);
+        4.0 * cost_seconds(&small, &offer) + cost_seconds(&product, &offer)
+    };
+    listings.map(seconds).fold(f64::MIN_POSITIVE, f64::max)
 }
 
 /// Where each part is run twice, a plan may use half of the providers.

@@ -228,6 +228,7 @@ impl Shell {
                 wait: (measured.wait - quote.hop_seconds).max(0.0),
                 planned: quote.run_seconds(),
                 computed: measured.compute,
+                reference: quote.reference_seconds(),
             },
             turns: quote.turns_of(measured.compute),
         };
