@@ -64,24 +64,39 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     let mut left = VALUES_MAX;
     measure(schema, DEPTH_MAX, &mut left)?;
     let mut schema = schema.clone();
-    let mut joined = Joined::default();
+    let mut joined = Joined {
+        of_texts: 0,
+        has_joined: false,
+        states: 1.0,
+    };
     joined.prepare(&mut schema)?;
-    match joined.has_joined && joined.of_texts > JOINED_MAX {
-        false => Ok(schema),
-        true => Err(format!(
-            "it joins some of {} patterns and the like, at most {JOINED_MAX} are followed at once",
-            joined.of_texts
-        )),
+    let Joined {
+        of_texts,
+        has_joined,
+        states,
+    } = joined;
+    if has_joined && of_texts > JOINED_MAX {
+        return Err(format!(
+            "it joins some of {of_texts} patterns and the like, at most {JOINED_MAX} are followed \
+             at once"
+        ));
     }
+    if has_joined && states > MULTIPLE_MAX {
+        return Err(format!(
+            "it joins some multipleOf of {states} states, at most {MULTIPLE_MAX} are followed"
+        ));
+    }
+    Ok(schema)
 }
 
 /// What a schema joins.
-#[derive(Default)]
 struct Joined {
     /// Patterns and the like.
     of_texts: usize,
     /// Whether some are joined.
     has_joined: bool,
+    /// States of all multiples at once.
+    states: f64,
 }
 
 /// Counts values, and how deep they are.
@@ -135,7 +150,7 @@ impl Joined {
 
     fn count(&mut self, fields: &Map<String, Value>) -> Result<(), String> {
         if let Some(multiple) = fields.get("multipleOf").and_then(Value::as_f64) {
-            check_multiple(multiple)?;
+            self.states *= states_of(multiple)?;
         }
         let of_texts = OF_TEXTS
             .iter()
@@ -159,13 +174,14 @@ impl Joined {
     }
 }
 
-fn check_multiple(multiple: f64) -> Result<(), String> {
+/// States that follow the digits of a multiple.
+fn states_of(multiple: f64) -> Result<f64, String> {
     let mut digits = multiple;
     while digits.fract() != 0.0 && digits <= MULTIPLE_MAX {
         digits *= 10.0;
     }
     match digits <= MULTIPLE_MAX {
-        true => Ok(()),
+        true => Ok(digits.max(1.0)),
         false => Err(format!(
             "multipleOf {multiple} has too many states: at most {MULTIPLE_MAX} units of its last \
              digit are followed"

@@ -443,6 +443,10 @@ fn a_schema_beyond_bounds_is_refused_by_name() {
             "multipleOf",
         ),
         (inner, "patterns"),
+        (
+            json!({ "allOf": [{ "multipleOf": 1999 }, { "multipleOf": 1997 }] }),
+            "states",
+        ),
         (nested, "deeper"),
         (wide(30_000), "bytes"),
         (json!({ "enum": vec![0; 30_000] }), "values"),
