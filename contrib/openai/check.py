@@ -133,12 +133,37 @@ class Check:
         assert len(text.tokens) == len(text.token_logprobs) == len(text.top_logprobs), text
         return ", ".join(f"{token.token!r} {math.exp(token.logprob):.3f}" for token in whole[:3])
 
+    def choices(self):
+        """Several answers are told apart, whole and streamed; a prompt is echoed and weighed."""
+        one = self.ask().choices[0].message.content
+        both = self.ask(n=2).choices
+        assert [choice.index for choice in both] == [0, 1], both
+        assert [choice.message.content for choice in both] == [one, one], both
+        told = ["", ""]
+        for chunk in self.ask(n=2, stream=True):
+            for choice in chunk.choices:
+                told[choice.index] += choice.delta.content or ""
+        assert told == [one, one], told
+        texts = self.client.completions.create(
+            model=self.model, prompt=[self.text, "A bid"], max_tokens=2, n=2, echo=True,
+            temperature=0).choices
+        begins = [text.text.startswith(begin) for text, begin in
+                  zip(texts, [self.text, self.text, "A bid", "A bid"])]
+        assert begins == [True] * 4, texts
+        weighed = self.client.completions.create(
+            model=self.model, prompt=self.text, max_tokens=0, echo=True, logprobs=1).choices[0]
+        first, *rest = weighed.logprobs.token_logprobs
+        assert first is None and rest and max(rest) <= 0, weighed
+        return f"{len(rest) + 1} tokens of the prompt, {sum(rest):.1f} in all"
+
     def refused(self):
         tried = [
             (openai.AuthenticationError, lambda: openai.OpenAI(
                 base_url=self.url, api_key="none", max_retries=0).models.list()),
             (openai.NotFoundError, lambda: self.ask(model="another")),
-            (openai.BadRequestError, lambda: self.ask(n=2)),
+            (openai.BadRequestError, lambda: self.ask(n=33)),
+            (openai.BadRequestError, lambda: self.client.completions.create(
+                model=self.model, prompt=[4_000_000_000])),
             (openai.BadRequestError, lambda: self.ask(response_format=form({"type": "objekt"}))),
             (openai.BadRequestError, lambda: self.ask(functions=[{"name": "f"}])),
             (openai.NotFoundError, lambda: self.client.embeddings.create(
@@ -296,6 +321,7 @@ def main():
     step("whole and streamed", check.whole_and_streamed)
     step("completion", check.completion)
     step("probabilities", check.probabilities)
+    step("several answers, and an echo", check.choices)
     step("refused", check.refused)
     step("JSON", check.json)
     step("tools", lambda: check.tools(given.tools))

@@ -10,6 +10,8 @@ mod methods;
 mod source;
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
+use std::{io, thread};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -21,9 +23,14 @@ use thiserror::Error as ThisError;
 use crate::tools::{self, Tool, ToolCall};
 
 /// Fuel of a template, and more of it for each message: the longest that were seen take some
-/// thousands a message. A unit is an instruction, or 64 bytes: 32 MB of text at most.
-const FUEL: u64 = 500_000;
+/// thousands a message. A unit is an instruction, or 64 bytes: 64 MB of text at most.
+const FUEL: u64 = 250_000;
 const MESSAGE_FUEL: u64 = 5_000;
+const FUEL_MAX: u64 = 1_000_000;
+
+/// The stack of a template. Values may lie within each other as deep as its fuel lasts, and some
+/// hundred bytes of stack go for each; what is not used takes no memory.
+const STACK_BYTES: usize = 512 << 20;
 
 /// Bytes of a template at most: eight times those of the longest that was seen.
 const SOURCE_BYTES_MAX: usize = 256 << 10;
@@ -77,6 +84,9 @@ pub enum ChatError {
     /// The template is none, refuses the messages, or does not end.
     #[error("the model's chat template fails: {0:#}")]
     Template(#[from] Error),
+    /// There is no thread for it.
+    #[error("the model's chat template cannot be run: {0}")]
+    Thread(io::Error),
     /// The template is longer than any that is known.
     #[error("the model's chat template has {0} bytes, at most {SOURCE_BYTES_MAX} are read")]
     Size(usize),
@@ -106,13 +116,29 @@ impl ChatTemplate {
             return Err(ChatError::Size(source.len()));
         }
         let source = source::adapted(source);
-        let text = self.text(&source, conversation)?;
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().stack_size(STACK_BYTES);
+            let work = || self.text_with_tools(&source, conversation);
+            let running = thread
+                .spawn_scoped(scope, work)
+                .map_err(ChatError::Thread)?;
+            running.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    /// The text, where it is another one without the tools.
+    fn text_with_tools(
+        &self,
+        source: &str,
+        conversation: &Conversation<'_>,
+    ) -> Result<String, ChatError> {
+        let text = self.text(source, conversation)?;
         let without = Conversation {
             tools: &[],
             ..*conversation
         };
         let is_known = conversation.tools.is_empty()
-            || self.text(&source, &without).ok().as_ref() != Some(&text);
+            || self.text(source, &without).ok().as_ref() != Some(&text);
         is_known.then_some(text).ok_or(ChatError::Tools)
     }
 
@@ -127,7 +153,8 @@ impl ChatTemplate {
         let mut environment = Environment::new();
         let mut syntax = SyntaxConfig::builder();
         environment.set_syntax(syntax.trim_blocks(true).lstrip_blocks(true).build()?);
-        environment.set_fuel(Some(FUEL + MESSAGE_FUEL * messages.len() as u64));
+        let fuel = FUEL + MESSAGE_FUEL * messages.len() as u64;
+        environment.set_fuel(Some(fuel.min(FUEL_MAX)));
         environment.set_unknown_method_callback(methods::call);
         environment.add_function("raise_exception", refused);
         environment.add_function("strftime_now", move |format: String| {

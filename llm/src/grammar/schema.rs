@@ -3,7 +3,7 @@
 //!
 //! JSON Schema says of `format` that what is not known is a remark. What is known here is held.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Bytes of a schema as JSON at most.
 const BYTES_MAX: usize = 256 << 10;
@@ -14,9 +14,16 @@ const DEPTH_MAX: usize = 64;
 /// The largest `multipleOf`, in units of its last digit: so many states follow the digits of a
 /// number.
 const MULTIPLE_MAX: f64 = 2000.0;
-/// Patterns, `format`s and bounds of numbers that one `allOf` may join at most: each text has to
-/// be in all of them at once.
+/// Patterns and the like at most of a schema that joins some: a text has to be of all that are
+/// joined at once, and references join what is anywhere.
 const JOINED_MAX: usize = 8;
+/// Patterns for the names of one object's properties at most: each name has to be of one alone.
+const NAME_PATTERNS_MAX: usize = 16;
+
+/// What says which texts there are.
+const OF_TEXTS: [&str; 5] = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
+/// What says more of the same value, beside it.
+const BESIDE: [&str; 4] = ["allOf", "anyOf", "oneOf", "$ref"];
 
 /// Formats whose texts are held to them.
 const FORMATS: [&str; 10] = [
@@ -57,8 +64,39 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     let mut left = VALUES_MAX;
     measure(schema, DEPTH_MAX, &mut left)?;
     let mut schema = schema.clone();
-    prepare(&mut schema)?;
+    let mut joined = Joined {
+        of_texts: 0,
+        has_joined: false,
+        states: 1.0,
+    };
+    joined.prepare(&mut schema)?;
+    let Joined {
+        of_texts,
+        has_joined,
+        states,
+    } = joined;
+    if has_joined && of_texts > JOINED_MAX {
+        return Err(format!(
+            "it joins some of {of_texts} patterns and the like, at most {JOINED_MAX} are followed \
+             at once"
+        ));
+    }
+    if has_joined && states > MULTIPLE_MAX {
+        return Err(format!(
+            "it joins some multipleOf of {states} states, at most {MULTIPLE_MAX} are followed"
+        ));
+    }
     Ok(schema)
+}
+
+/// What a schema joins.
+struct Joined {
+    /// Patterns and the like.
+    of_texts: usize,
+    /// Whether some are joined.
+    has_joined: bool,
+    /// States of all multiples at once.
+    states: f64,
 }
 
 /// Counts values, and how deep they are.
@@ -83,61 +121,70 @@ fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), String> 
     }
 }
 
-fn prepare(schema: &mut Value) -> Result<(), String> {
-    let fields = match schema {
-        Value::Object(fields) => fields,
-        Value::Array(schemas) => return schemas.iter_mut().try_for_each(prepare),
-        _ => return Ok(()),
-    };
-    let is_remark = |format: &Value| match format {
-        Value::String(name) => !FORMATS.contains(&name.as_str()),
-        _ => false,
-    };
-    if fields.get("format").is_some_and(is_remark) {
-        fields.remove("format");
-    }
-    if let Some(multiple) = fields.get("multipleOf").and_then(Value::as_f64) {
-        check_multiple(multiple)?;
-    }
-    if let Some(Value::Array(schemas)) = fields.get("allOf") {
-        check_joined(schemas)?;
-    }
-    for (name, value) in fields {
-        match (name.as_str(), value) {
-            (name, _) if PLAIN.contains(&name) => {}
-            (name, Value::Object(schemas)) if NAMED.contains(&name) => {
-                schemas.values_mut().try_for_each(prepare)?;
+impl Joined {
+    fn prepare(&mut self, schema: &mut Value) -> Result<(), String> {
+        let fields = match schema {
+            Value::Object(fields) => fields,
+            Value::Array(schemas) => return schemas.iter_mut().try_for_each(|it| self.prepare(it)),
+            _ => return Ok(()),
+        };
+        let is_remark = |format: &Value| match format {
+            Value::String(name) => !FORMATS.contains(&name.as_str()),
+            _ => false,
+        };
+        if fields.get("format").is_some_and(is_remark) {
+            fields.remove("format");
+        }
+        self.count(fields)?;
+        for (name, value) in fields {
+            match (name.as_str(), value) {
+                (name, _) if PLAIN.contains(&name) => {}
+                (name, Value::Object(schemas)) if NAMED.contains(&name) => {
+                    schemas.values_mut().try_for_each(|it| self.prepare(it))?;
+                }
+                (_, value) => self.prepare(value)?,
             }
-            (_, value) => prepare(value)?,
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, fields: &Map<String, Value>) -> Result<(), String> {
+        if let Some(multiple) = fields.get("multipleOf").and_then(Value::as_f64) {
+            self.states *= states_of(multiple)?;
+        }
+        let of_texts = OF_TEXTS
+            .iter()
+            .filter(|name| fields.contains_key(**name))
+            .count();
+        let beside = BESIDE
+            .iter()
+            .filter(|name| fields.contains_key(**name))
+            .count();
+        let all = fields.get("allOf").and_then(Value::as_array);
+        self.of_texts += of_texts;
+        self.has_joined |= all.is_some_and(|all| all.len() > 1);
+        self.has_joined |= beside > 1 || (beside > 0 && of_texts > 0);
+        let names = fields.get("patternProperties").and_then(Value::as_object);
+        match names.map_or(0, Map::len) {
+            count if count > NAME_PATTERNS_MAX => Err(format!(
+                "patternProperties has {count} patterns, at most {NAME_PATTERNS_MAX} are followed"
+            )),
+            _ => Ok(()),
         }
     }
-    Ok(())
 }
 
-fn check_multiple(multiple: f64) -> Result<(), String> {
+/// States that follow the digits of a multiple.
+fn states_of(multiple: f64) -> Result<f64, String> {
     let mut digits = multiple;
     while digits.fract() != 0.0 && digits <= MULTIPLE_MAX {
         digits *= 10.0;
     }
     match digits <= MULTIPLE_MAX {
-        true => Ok(()),
+        true => Ok(digits.max(1.0)),
         false => Err(format!(
             "multipleOf {multiple} has too many states: at most {MULTIPLE_MAX} units of its last \
              digit are followed"
-        )),
-    }
-}
-
-fn check_joined(schemas: &[Value]) -> Result<(), String> {
-    let is_of_text = |schema: &&Value| {
-        let names = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
-        names.iter().any(|name| schema.get(name).is_some())
-    };
-    let joined = schemas.iter().filter(is_of_text).count();
-    match joined <= JOINED_MAX {
-        true => Ok(()),
-        false => Err(format!(
-            "an allOf joins {joined} patterns or the like, at most {JOINED_MAX} are"
         )),
     }
 }
