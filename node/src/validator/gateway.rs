@@ -68,7 +68,7 @@ pub(super) struct ExchangeNews {
     pub(super) statements: Statements,
 }
 
-/// Serves `/souk/market/10` until the network stops.
+/// Serves `/souk/market/11` until the network stops.
 pub(super) fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,

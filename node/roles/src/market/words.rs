@@ -13,7 +13,7 @@ use super::statement::{LogPlace, Statement};
 use crate::lease::Contact;
 
 /// The protocol's name.
-pub const PROTOCOL: &str = "/souk/market/10";
+pub const PROTOCOL: &str = "/souk/market/11";
 
 /// The longest request: a batch of as many receipts as it may hold, each with as many tensors as it
 /// may name, is half of it.
@@ -299,6 +299,8 @@ pub struct Members {
     pub operators: Vec<AccountKey>,
     /// Those there are and were, by raft id.
     pub validators: Vec<Member>,
+    /// The signed orders that show it, for who believes no single validator.
+    pub orders: Vec<SignedOrder>,
 }
 
 impl Members {
