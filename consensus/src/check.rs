@@ -10,7 +10,7 @@ use raft::eraftpb::{Entry, EntryType};
 
 use crate::batch::{Batch, BatchError};
 use crate::ids::LogIndex;
-use crate::machine::{CommandFault, StateMachine};
+use crate::machine::{CommandFault, MemberChange, StateMachine};
 
 /// Names one check until its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,4 +117,10 @@ pub enum Fault {
     /// It is no batch.
     #[error("it can't be read: {0}")]
     Unreadable(#[from] BatchError),
+    /// It changes the members otherwise than the machine's state says.
+    #[error("it changes the members as nobody ordered: {0}")]
+    Unordered(MemberChange),
+    /// It changes a member that no replica can be.
+    #[error("it changes a member with the id 0")]
+    NoMember,
 }

@@ -110,6 +110,7 @@ pub mod sessions;
 pub mod snapshot;
 pub mod store;
 pub mod views;
+pub mod voucher;
 pub mod wal;
 pub mod wire;
 
@@ -118,8 +119,11 @@ pub use checkpoint::Checkpoint;
 pub use disk::{Disk, FolderDisk};
 pub use history::{Digest, History};
 pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
-pub use machine::{CommandFault, Position, RestoreError, StateMachine, Unable};
+pub use machine::{
+    ChangeStanding, CommandFault, MemberChange, Position, RestoreError, StateMachine, Unable,
+};
 pub use replica::{Outcome, Replica, ReplicaConfig, Work};
 pub use sessions::Sessions;
 pub use snapshot::Snapshot;
 pub use store::{Persist, Recovery, Store, StoreConfig};
+pub use voucher::{Certificate, OfferedState, Statement, Tally, Voucher};

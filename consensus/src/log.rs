@@ -3,7 +3,7 @@
 //! The write-ahead log holds the same entries on disk; nothing is read back from there while
 //! running. Snapshots bound how many entries there are.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -12,8 +12,9 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 use crate::history::Digest;
 use crate::ids::{LogIndex, Term};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;
+use crate::voucher::Certificate;
 
 /// Entries after `base`, the hard state, and the latest snapshot.
 #[derive(Debug)]
@@ -28,10 +29,6 @@ pub struct Log {
     /// needs it: most snapshots are never sent, and it hashes all of one twice.
     manifest: OnceCell<Manifest>,
     chunk_bytes: usize,
-    /// Bytes of entries appended since the latest snapshot.
-    grown_bytes: u64,
-    /// Someone needs a snapshot that the latest one can't be.
-    wanted: Cell<bool>,
 }
 
 impl Log {
@@ -51,8 +48,6 @@ impl Log {
             members: snapshot.members.clone(),
             manifest: OnceCell::new(),
             chunk_bytes,
-            grown_bytes: 0,
-            wanted: Cell::new(false),
             snapshot,
         };
         log.append(entries);
@@ -104,7 +99,6 @@ impl Log {
         );
         let keep = (first - self.base.0 - 1) as usize;
         assert!(keep <= self.entries.len(), "the log has no gap");
-        self.grown_bytes += entries.iter().map(size_of).sum::<u64>();
         self.entries.truncate(keep);
         self.entries.extend(entries);
         assert!(
@@ -145,20 +139,6 @@ impl Log {
     fn take_snapshot(&mut self, snapshot: Snapshot) {
         self.manifest = OnceCell::new();
         self.snapshot = snapshot;
-        self.grown_bytes = 0;
-        self.wanted.set(false);
-    }
-
-    /// Bytes of entries appended since the latest snapshot.
-    #[must_use]
-    pub fn grown_bytes(&self) -> u64 {
-        self.grown_bytes
-    }
-
-    /// Whether a newer snapshot should be taken although the log is short.
-    #[must_use]
-    pub fn wants_snapshot(&self) -> bool {
-        self.wanted.get()
     }
 
     /// A part of the latest snapshot, if it is the one with this digest.
@@ -270,17 +250,24 @@ impl Storage for Log {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
-        // A replica ignores a snapshot whose members it is not among: one that was taken before a
-        // newcomer was added would be offered to it in vain for ever.
+        // A replica ignores a snapshot whose members it is not among; the members make one at the
+        // entry that adds a newcomer. It also refuses one that no majority vouches for.
         let members = &self.snapshot.members;
         let known = members.get_voters().contains(&to) || members.get_learners().contains(&to);
-        if self.snapshot.index.0 < request_index || !known {
-            self.wanted.set(true);
+        let is_vouched = !self.snapshot.vouchers.is_empty();
+        if self.snapshot.index.0 < request_index || !known || !is_vouched {
             return Err(raft::Error::Store(
                 StorageError::SnapshotTemporarilyUnavailable,
             ));
         }
-        let data = self.manifest().encode();
+        let offer = SnapshotOffer {
+            certificate: Certificate {
+                statement: self.snapshot.statement(),
+                vouchers: self.snapshot.vouchers.clone(),
+            },
+            manifest: self.manifest().clone(),
+        };
+        let data = offer.encode();
         let mut snapshot = eraftpb::Snapshot {
             data,
             ..eraftpb::Snapshot::default()
@@ -294,6 +281,6 @@ impl Storage for Log {
 }
 
 /// What an entry weighs in a message: its data and some twenty bytes of numbers around it.
-fn size_of(entry: &Entry) -> u64 {
+pub(crate) fn size_of(entry: &Entry) -> u64 {
     (entry.data.len() + entry.context.len() + 24) as u64
 }

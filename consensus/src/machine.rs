@@ -1,7 +1,11 @@
 //! What is replicated: the border between this crate and the exchange it knows nothing of.
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use crate::history::{Digest, History};
-use crate::ids::{LogIndex, LogTime};
+use crate::ids::{LogIndex, LogTime, ReplicaId};
+use crate::voucher::{OfferedState, Tally};
 
 /// Where in the log something was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +41,38 @@ pub struct CommandFault {
     /// Why, in the machine's own words; they name the account.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// One step of a change of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// Takes in a new replica that receives the log and has no vote.
+    AddLearner(ReplicaId),
+    /// Gives a learner that caught up a vote.
+    Promote(ReplicaId),
+    /// Removes a replica for good.
+    Remove(ReplicaId),
+}
+
+impl fmt::Display for MemberChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AddLearner(id) => write!(f, "replica {id} becomes a learner"),
+            Self::Promote(id) => write!(f, "replica {id} gets a vote"),
+            Self::Remove(id) => write!(f, "replica {id} leaves"),
+        }
+    }
+}
+
+/// What a state says about a change of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangeStanding {
+    /// The operators want it: replicas carry it out.
+    Ordered,
+    /// They wanted it and no longer do. An honest leader may have proposed it; it has no effect.
+    Outdated,
+    /// Nobody ordered it, as far as this state goes.
+    Unordered,
 }
 
 /// A deterministic state machine: equal inputs in equal order give equal states and results on
@@ -83,7 +119,45 @@ pub trait StateMachine {
     /// clock is past it, and never when there is none.
     fn wakes_at(&self) -> Option<LogTime>;
 
-    /// BLAKE3 of the whole state, in an order that does not depend on memory.
+    /// What the state says about a change of members. An answer other than
+    /// [`ChangeStanding::Unordered`] must never become that again. A machine without an opinion
+    /// leaves the members to the leader.
+    fn judge_change(&self, _change: MemberChange) -> ChangeStanding {
+        ChangeStanding::Ordered
+    }
+
+    /// This replica's signature; empty where members have no keys.
+    fn sign(&self, _statement: &[u8]) -> Vec<u8> {
+        Vec::new()
+    }
+
+    /// Whether a member signed a statement. A machine without keys believes every sender.
+    fn has_signed(&self, _by: ReplicaId, _statement: &[u8], _signature: &[u8]) -> bool {
+        true
+    }
+
+    /// Who must vouch for a state that another replica offers, and who has. A machine that
+    /// replicates who may become a member also counts those that joined since; see
+    /// [`OfferedState`].
+    fn tally(&self, offered: &OfferedState<'_>) -> Tally {
+        let members = match offered.known.is_empty() {
+            true => offered.voters,
+            false => offered.known,
+        };
+        let statement = offered.certificate.statement.bytes();
+        let vouchers = offered.certificate.vouchers.iter();
+        let valid = vouchers.filter(|it| {
+            members.contains(&it.by) && self.has_signed(it.by, &statement, &it.signature)
+        });
+        Tally {
+            members: members.len(),
+            vouched: valid.map(|it| it.by).collect::<BTreeSet<_>>().len(),
+        }
+    }
+
+    /// A digest that is quick to read and changes with everything applied, in an
+    /// order that does not depend on memory. It need not cover the whole state: replicas also sign
+    /// a digest of everything that [`StateMachine::snapshot`] gives.
     fn digest(&self) -> [u8; 32];
 
     /// The whole state as bytes.

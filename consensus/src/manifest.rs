@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
+use crate::voucher::Certificate;
 
 /// Parts a manifest may list: with parts of 256 KiB, a snapshot of 16 GiB.
 const PARTS_MAX: u32 = 65_536;
@@ -124,6 +125,38 @@ impl Manifest {
             total_bytes,
             chunk_bytes,
             parts,
+        })
+    }
+}
+
+/// A snapshot that one replica offers to another: who vouches for it, and its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotOffer {
+    /// The statement about it, and its signatures.
+    pub certificate: Certificate,
+    /// Its parts.
+    pub manifest: Manifest,
+}
+
+impl SnapshotOffer {
+    /// The offer as bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut writer = Writer::default();
+        self.certificate.encode(&mut writer);
+        writer.block(&self.manifest.encode());
+        writer.finish().into()
+    }
+
+    /// Reads what [`SnapshotOffer::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes end early or the numbers of the manifest do not fit each other.
+    pub fn decode(bytes: Bytes) -> Result<Self, ManifestError> {
+        let mut reader = Reader::new(bytes);
+        Ok(Self {
+            certificate: Certificate::decode(&mut reader)?,
+            manifest: Manifest::decode(reader.block()?)?,
         })
     }
 }

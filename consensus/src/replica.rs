@@ -12,6 +12,7 @@ mod proposals;
 mod reads;
 mod transfer;
 mod verifying;
+mod vouching;
 
 use std::collections::BTreeMap;
 
@@ -26,15 +27,16 @@ use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::log::Log;
 use crate::machine::StateMachine;
 use crate::sessions::Sessions;
-use crate::snapshot::{Snapshot, SnapshotParts};
+use crate::snapshot::{Growth, Snapshot, SnapshotParts};
 use crate::store::Recovery;
 use crate::wire::{Envelope, PeerMessage};
 
+pub use crate::machine::MemberChange;
 pub use admission::StepError;
 pub use applying::ApplyError;
 pub use divergence::Divergence;
 pub use effects::{Answer, AppliedEntry, NoAnswer, Outcome, Work};
-pub use members::{ChangeError, LEARNER_BEHIND_MAX, MemberChange, PeerProgress};
+pub use members::{ChangeError, LEARNER_BEHIND_MAX, PeerProgress};
 pub use proposals::{Busy, COMMAND_BYTES_MAX, Proposal, ProposalLimits, ProposalRefusal, Ticket};
 pub use reads::ReadTicket;
 pub use verifying::{Accusation, Forgery};
@@ -47,6 +49,7 @@ use proposals::{Proposals, SendMoment};
 use reads::Reads;
 use transfer::Incoming;
 use verifying::Verifying;
+use vouching::Vouching;
 
 /// Bytes of entries in one message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -73,7 +76,8 @@ pub struct ReplicaConfig {
     pub heartbeat_ticks: usize,
     /// Entries between two digests of the whole state.
     pub checkpoint_entries: u64,
-    /// Entries between two snapshots, at least; more where they are little beside the state.
+    /// Entries between two snapshots, at least; more where they are little beside the state. Equal
+    /// on all members, as the next one is: they vouch for the same states.
     pub snapshot_entries: u64,
     /// Bytes of entries after which a snapshot is taken however few they are: about what is kept in
     /// memory, and read at a start, twice over.
@@ -186,6 +190,8 @@ pub struct Replica<M: StateMachine> {
     time: LogTime,
     clocks: Clocks,
     applied: LogIndex,
+    /// How far the log has grown since members last made the whole state.
+    growth: Growth,
     ticks: u64,
     /// When each member was last heard from, in ticks.
     heard: BTreeMap<ReplicaId, u64>,
@@ -194,6 +200,7 @@ pub struct Replica<M: StateMachine> {
     proposals: Proposals<M::Command>,
     reads: Reads,
     checkpoints: Checkpoints,
+    vouching: Vouching,
     commits: Commits,
     verifying: Verifying<M::Command>,
     snapshot_ticks: BTreeMap<u64, u64>,
@@ -201,6 +208,9 @@ pub struct Replica<M: StateMachine> {
     incoming: Option<Incoming>,
     /// Parts of one that an earlier life received.
     received: Option<BTreeMap<u32, Bytes>>,
+    /// Replicas that offered a state for which no majority vouches, and the tick until which their
+    /// offers are refused.
+    doubted: BTreeMap<ReplicaId, u64>,
     /// To be sent with the next work.
     outbox: Vec<Envelope>,
     in_work: Option<Ready>,
@@ -244,15 +254,18 @@ impl<M: StateMachine> Replica<M> {
             time: LogTime(0),
             clocks: Clocks::default(),
             applied: LogIndex(0),
+            growth: Growth::default(),
             ticks: 0,
             heard: BTreeMap::new(),
             time_step_at: LogTime(0),
             checkpoints: Checkpoints::default(),
+            vouching: Vouching::default(),
             commits: Commits::default(),
             verifying,
             snapshot_ticks: BTreeMap::new(),
             incoming: None,
             received: None,
+            doubted: BTreeMap::new(),
             outbox: Vec::new(),
             in_work: None,
         };
@@ -265,6 +278,7 @@ impl<M: StateMachine> Replica<M> {
     #[must_use]
     pub fn genesis(members: &[ReplicaId], machine: &M) -> Snapshot {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
+        let state = machine.snapshot();
         Snapshot::new(&SnapshotParts {
             index: LogIndex(1),
             term: Term(1),
@@ -272,8 +286,13 @@ impl<M: StateMachine> Replica<M> {
             time: LogTime(0),
             sessions: &Sessions::default(),
             history: &History::default(),
+            growth: Growth {
+                since: LogIndex(1),
+                state_bytes: state.len() as u64,
+                log_bytes: 0,
+            },
             state: Digest(machine.digest()),
-            machine: &machine.snapshot(),
+            machine: &state,
         })
     }
 
@@ -286,6 +305,7 @@ impl<M: StateMachine> Replica<M> {
         self.tell_clock();
         self.watch_snapshots();
         self.request_chunks();
+        self.request_vouchers();
         self.tell_commit();
         self.settle_elections();
     }
@@ -301,8 +321,9 @@ impl<M: StateMachine> Replica<M> {
             self.heard.insert(from, self.ticks);
         }
         match message {
-            PeerMessage::Raft(message) => {
+            PeerMessage::Raft(mut message) => {
                 self.admit(from, &message)?;
+                self.admit_changes(from, &mut message)?;
                 match message.get_msg_type() {
                     MessageType::MsgPropose => return self.on_forwarded(from, *message),
                     MessageType::MsgSnapshot => return self.on_snapshot_offered(from, *message),
@@ -311,6 +332,8 @@ impl<M: StateMachine> Replica<M> {
             }
             PeerMessage::Checkpoint(checkpoint) => self.checkpoints.on_claim(from, checkpoint),
             PeerMessage::Clock(shown) => self.clocks.on_reading(from, shown, self.ticks),
+            PeerMessage::Vouchers(certificate) => self.on_vouchers(certificate),
+            PeerMessage::VoucherRequest(index) => self.on_voucher_request(from, index),
             PeerMessage::ChunkRequest { snapshot, number } => {
                 self.on_chunk_request(from, snapshot, number);
             }
@@ -409,8 +432,9 @@ impl<M: StateMachine> Replica<M> {
 
     /// Whether a quorum came to another state than this replica, which then must stop.
     pub fn compare_checkpoints(&mut self) -> Option<Divergence> {
-        let voters = self.raw.store().members().get_voters().len();
-        self.checkpoints.compare(voters / 2 + 1)
+        let quorum = self.raw.store().members().get_voters().len() / 2 + 1;
+        let differing = self.vouching.compare(self.config.id, quorum);
+        differing.or_else(|| self.checkpoints.compare(quorum))
     }
 
     /// Where this replica stands.

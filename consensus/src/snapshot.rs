@@ -11,9 +11,10 @@ use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::sessions::Sessions;
+use crate::voucher::{Certificate, Statement, Voucher};
 
 /// First bytes of a snapshot: name and layout version.
-const MAGIC: &[u8; 8] = b"soukSNP1";
+const MAGIC: &[u8; 8] = b"soukSNP2";
 
 /// Bytes of the closing digest.
 const DIGEST_BYTES: usize = 32;
@@ -23,6 +24,18 @@ const ELECTIONS_BITS: u32 = 16;
 
 /// Where in a term the number of foundings stands: above a hash of 32 bits.
 const FOUNDING_SHIFT: u32 = ELECTIONS_BITS + 32;
+
+/// How far the log has grown since all members last made the whole state. It is replicated itself,
+/// so that they make the next one at the same entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    /// The entry of the last one.
+    pub since: LogIndex,
+    /// Bytes of the machine's state then.
+    pub state_bytes: u64,
+    /// Bytes of entries applied after it.
+    pub log_bytes: u64,
+}
 
 /// A decoded snapshot and the bytes it was decoded from.
 #[derive(Clone, Debug)]
@@ -39,12 +52,17 @@ pub struct Snapshot {
     pub sessions: Sessions,
     /// Everything applied up to that entry.
     pub history: History,
+    /// How far the log has grown since members last made the whole state.
+    pub growth: Growth,
     /// The machine's digest, checked after it was restored.
     pub state: Digest,
     /// The machine's own bytes.
     pub machine: Bytes,
     /// All of it, encoded.
     pub bytes: Bytes,
+    /// Members that signed its statement. None for a first state or a backup, which nobody takes
+    /// from another replica.
+    pub vouchers: Vec<Voucher>,
 }
 
 /// Bytes that are no snapshot, or a damaged one.
@@ -81,6 +99,8 @@ pub struct SnapshotParts<'a> {
     pub sessions: &'a Sessions,
     /// See [`Snapshot::history`].
     pub history: &'a History,
+    /// See [`Snapshot::growth`].
+    pub growth: Growth,
     /// See [`Snapshot::state`].
     pub state: Digest,
     /// See [`Snapshot::machine`].
@@ -99,6 +119,9 @@ impl Snapshot {
         writer.u64(parts.time.0);
         parts.sessions.encode(&mut writer);
         parts.history.encode(&mut writer);
+        writer.u64(parts.growth.since.0);
+        writer.u64(parts.growth.state_bytes);
+        writer.u64(parts.growth.log_bytes);
         writer.raw(&parts.state.0);
         writer.block(parts.machine);
         let mut bytes = writer.finish();
@@ -117,6 +140,7 @@ impl Snapshot {
             time: LogTime(0),
             sessions: &Sessions::default(),
             history: &History::default(),
+            growth: Growth::default(),
             state: Digest::default(),
             machine: &[],
         })
@@ -144,9 +168,71 @@ impl Snapshot {
             time: self.time,
             sessions: &Sessions::default(),
             history: &self.history,
+            growth: self.growth,
             state,
             machine,
         })
+    }
+
+    /// What members sign about this state.
+    #[must_use]
+    pub fn statement(&self) -> Statement {
+        let closing = self.bytes.last_chunk::<DIGEST_BYTES>();
+        Statement {
+            index: self.index,
+            state: Digest(*closing.expect("a snapshot ends in its digest")),
+        }
+    }
+
+    /// The state with its signatures.
+    #[must_use]
+    pub fn encode_vouched(&self) -> Vec<u8> {
+        [&self.bytes[..], &self.encode_vouchers()].concat()
+    }
+
+    /// What stands behind the state in [`Snapshot::encode_vouched`].
+    pub(crate) fn encode_vouchers(&self) -> Vec<u8> {
+        let certificate = Certificate {
+            statement: self.statement(),
+            vouchers: self.vouchers.clone(),
+        };
+        let mut writer = Writer::default();
+        certificate.encode(&mut writer);
+        let length = writer.len() as u64;
+        writer.u64(length);
+        let mut bytes = writer.finish();
+        let digest = blake3::hash(&bytes);
+        bytes.extend_from_slice(digest.as_bytes());
+        bytes
+    }
+
+    /// Checks and reads what [`Snapshot::encode_vouched`] wrote. Whether the signatures hold is
+    /// for whoever relies on them.
+    ///
+    /// # Errors
+    /// When a single byte differs from what was written.
+    pub fn decode_vouched(bytes: Bytes) -> Result<Self, SnapshotError> {
+        let missing = || SnapshotError::Magic(bytes.iter().take(MAGIC.len()).copied().collect());
+        let (content, closing) = bytes
+            .split_last_chunk::<DIGEST_BYTES>()
+            .ok_or_else(missing)?;
+        let (_, length) = content.split_last_chunk::<8>().ok_or_else(missing)?;
+        let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+        let end = content.len() - 8;
+        let begin = end.checked_sub(length).ok_or_else(missing)?;
+        let found = Digest(*blake3::hash(&content[begin..]).as_bytes());
+        let wanted = Digest(*closing);
+        if wanted != found {
+            return Err(SnapshotError::Damaged { wanted, found });
+        }
+        let certificate = Certificate::decode(&mut Reader::new(bytes.slice(begin..end)))?;
+        let mut snapshot = Self::decode(bytes.slice(..begin))?;
+        if certificate.statement != snapshot.statement() {
+            let (wanted, found) = (certificate.statement.state, snapshot.statement().state);
+            return Err(SnapshotError::Damaged { wanted, found });
+        }
+        snapshot.vouchers = certificate.vouchers;
+        Ok(snapshot)
     }
 
     /// The number of the founding stands above, a hash of what it is founded on below it, and below
@@ -201,9 +287,15 @@ impl Snapshot {
             time: LogTime(reader.u64()?),
             sessions: Sessions::decode(&mut reader)?,
             history: History::decode(&mut reader)?,
+            growth: Growth {
+                since: LogIndex(reader.u64()?),
+                state_bytes: reader.u64()?,
+                log_bytes: reader.u64()?,
+            },
             state: Digest(reader.digest()?),
             machine: reader.block()?,
             bytes,
+            vouchers: Vec::new(),
         })
     }
 }
@@ -248,6 +340,7 @@ mod tests {
             time: LogTime(1_000),
             sessions: &Sessions::default(),
             history: &History::default(),
+            growth: Growth::default(),
             state: Digest([7; 32]),
             machine: b"books and balances",
         })
@@ -273,6 +366,7 @@ mod tests {
             time: one.time,
             sessions: &one.sessions,
             history: &one.history,
+            growth: one.growth,
             state: one.state,
             machine: b"books and balances of another branch",
         });
@@ -306,7 +400,24 @@ mod tests {
 
     #[test]
     fn one_flipped_bit_anywhere_is_found() {
-        let bytes = snapshot().bytes;
+        let vouchers = vec![Voucher {
+            by: ReplicaId::new(2).unwrap(),
+            signature: Bytes::from_static(b"signed"),
+        }];
+        let snapshot = Snapshot {
+            vouchers,
+            ..snapshot()
+        };
+        let bytes = snapshot.encode_vouched();
+        let read = Snapshot::decode_vouched(bytes.clone().into()).unwrap();
+        assert_eq!(read.vouchers, snapshot.vouchers);
+        for place in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1;
+            let read = Snapshot::decode_vouched(damaged.into());
+            assert!(read.is_err(), "byte {place}");
+        }
+        let bytes = snapshot.bytes;
         for place in 0..bytes.len() {
             let mut damaged = bytes.to_vec();
             damaged[place] ^= 1;

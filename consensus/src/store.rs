@@ -271,6 +271,9 @@ impl<D: Disk> Store<D> {
         }
         disk.write(UNFINISHED, 0, &snapshot.bytes)
             .map_err(failed("write"))?;
+        let end = snapshot.bytes.len() as u64;
+        disk.write(UNFINISHED, end, &snapshot.encode_vouchers())
+            .map_err(failed("write"))?;
         disk.sync(UNFINISHED).map_err(failed("sync"))?;
         disk.rename(UNFINISHED, &name).map_err(failed("rename"))?;
         disk.sync_names().map_err(failed("sync the folder of"))?;
@@ -411,5 +414,5 @@ pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
 pub fn read_snapshot(disk: &mut impl Disk, index: LogIndex) -> Result<Snapshot, StoreOpenError> {
     let name = snapshot_name(index);
     let bytes = Bytes::from(read_whole(disk, &name)?);
-    Snapshot::decode(bytes).map_err(|cause| StoreOpenError::Snapshot { name, cause })
+    Snapshot::decode_vouched(bytes).map_err(|cause| StoreOpenError::Snapshot { name, cause })
 }

@@ -11,18 +11,21 @@ use raft::eraftpb::Message;
 use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
-use crate::ids::{LogTime, ReplicaId};
+use crate::ids::{LogIndex, LogTime, ReplicaId};
+use crate::voucher::Certificate;
 
 pub use raft_message::RaftMessageError;
 
 /// Layout version of a frame.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
 const CHUNK_REQUEST: u8 = 3;
 const CHUNK: u8 = 4;
 const CLOCK: u8 = 5;
+const VOUCHERS: u8 = 6;
+const VOUCHER_REQUEST: u8 = 7;
 
 /// Bytes of a checksum. A CRC finds what a faulty network or memory does, and costs a tenth of a
 /// hash; who would forge messages meets the transport's authentication.
@@ -62,6 +65,10 @@ pub enum PeerMessage {
     },
     /// What the sender's clock shows.
     Clock(LogTime),
+    /// Members' signatures under a state at an index.
+    Vouchers(Certificate),
+    /// The sender lacks signatures under its state at an index.
+    VoucherRequest(LogIndex),
 }
 
 /// Raft's messages, each for the peer it names.
@@ -111,6 +118,8 @@ impl PeerMessage {
             Self::ChunkRequest { .. } => CHUNK_REQUEST,
             Self::Chunk { .. } => CHUNK,
             Self::Clock(_) => CLOCK,
+            Self::Vouchers(_) => VOUCHERS,
+            Self::VoucherRequest(_) => VOUCHER_REQUEST,
         });
         writer.raw(&[0; CHECKSUM_BYTES]);
         match self {
@@ -130,6 +139,8 @@ impl PeerMessage {
                 writer.raw(bytes);
             }
             Self::Clock(shown) => writer.u64(shown.0),
+            Self::Vouchers(certificate) => certificate.encode(&mut writer),
+            Self::VoucherRequest(index) => writer.u64(index.0),
         }
         seal(writer.finish())
     }
@@ -140,7 +151,8 @@ impl PeerMessage {
             Self::Raft(message) => raft_message::room(message),
             Self::Checkpoint(_) => 88,
             Self::ChunkRequest { .. } => 36,
-            Self::Clock(_) => 8,
+            Self::Clock(_) | Self::VoucherRequest(_) => 8,
+            Self::Vouchers(certificate) => certificate.room(),
             Self::Chunk { bytes, .. } => bytes.len() + 36,
         };
         content + 2 + CHECKSUM_BYTES
@@ -175,6 +187,8 @@ impl PeerMessage {
                 bytes: fields.rest(),
             },
             CLOCK => Self::Clock(LogTime(fields.u64()?)),
+            VOUCHERS => Self::Vouchers(Certificate::decode(&mut fields)?),
+            VOUCHER_REQUEST => Self::VoucherRequest(LogIndex(fields.u64()?)),
             kind => return Err(WireError::Kind(kind)),
         })
     }

@@ -10,7 +10,7 @@ use raft::eraftpb::{Entry, Message, MessageType};
 use souk_consensus::batch::Batch;
 use souk_consensus::check::checks_of;
 use souk_consensus::replica::{Forgery, Proposal, StepError};
-use souk_consensus::snapshot::SnapshotParts;
+use souk_consensus::snapshot::{Growth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
@@ -603,6 +603,7 @@ fn entries_that_a_snapshot_took_the_place_of_contradict_nothing() {
         time: NOW,
         sessions: &Sessions::default(),
         history: &History::default(),
+        growth: Growth::default(),
         state: Digest(machine.digest()),
         machine: &machine.snapshot(),
     });

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use raft::eraftpb::{ConfState, Entry};
 use souk_consensus::history::History;
-use souk_consensus::snapshot::SnapshotParts;
+use souk_consensus::snapshot::{Growth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wal::WalConfig;
 use souk_consensus::{
@@ -22,6 +22,7 @@ fn snapshot(index: u64, term: u64) -> Snapshot {
         time: LogTime(0),
         sessions: &Sessions::default(),
         history: &History::default(),
+        growth: Growth::default(),
         state: Digest::default(),
         machine: b"books and balances",
     })

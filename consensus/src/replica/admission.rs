@@ -3,7 +3,7 @@
 
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
-use super::Replica;
+use super::{Accusation, Replica};
 use crate::batch::{Batch, BatchError, Head};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::machine::StateMachine;
@@ -11,9 +11,9 @@ use crate::manifest::ManifestError;
 use crate::snapshot::SnapshotError;
 use crate::wire::WireError;
 
-/// How far the time of an entry may be ahead of the local clock, in milliseconds, unless the log
-/// was there already: more than clocks differ that somebody looks after. A leader stamps with what
-/// a majority's clocks show, so one that goes beyond lies, or this clock is wrong.
+/// How far the time of an entry or a state may be ahead of the local clock, in milliseconds, unless
+/// the log was there already: more than clocks differ that somebody looks after. A leader stamps
+/// with what a majority's clocks show, so one that goes beyond lies, or this clock is wrong.
 const AHEAD_MS_MAX: u64 = 600_000;
 
 /// Why a peer's message was dropped.
@@ -63,6 +63,25 @@ pub enum StepError {
     /// A snapshot is not the one that was offered, or has impossible members.
     #[error("the snapshot from replica {0} is not what it offered")]
     Unlike(ReplicaId),
+    /// It offers a state for which no majority of the members vouches.
+    #[error("replica {from} offers a state for which {vouched} of {members} members vouch")]
+    Unvouched {
+        /// Who sent it.
+        from: ReplicaId,
+        /// Members with a valid signature.
+        vouched: usize,
+        /// How many members there are.
+        members: usize,
+    },
+    /// It offers a state for which fewer members vouch than for the one under way.
+    #[error("replica {0} offers a state with fewer signatures than the one under way")]
+    Fewer(ReplicaId),
+    /// It offers a state again shortly after one that was refused.
+    #[error("replica {0} offered a state that was refused; its offers wait")]
+    Doubted(ReplicaId),
+    /// It changes the members as nobody ordered.
+    #[error(transparent)]
+    Unordered(Accusation),
     /// It forwards a proposal to a replica that does not lead; its origin will send it again.
     #[error("this replica does not lead")]
     NotLeader,
@@ -99,11 +118,11 @@ pub enum StepError {
         index: LogIndex,
     },
     /// It would set the log's clock to a time to come.
-    #[error("replica {from} sends an entry of {time}, far ahead of this replica's clock")]
+    #[error("replica {from} sends an entry or a state of {time}, far ahead of the clock here")]
     Ahead {
         /// Who sent it.
         from: ReplicaId,
-        /// The entry's time.
+        /// The time in it.
         time: LogTime,
     },
     /// raft dropped it, as it may.
@@ -169,6 +188,11 @@ impl<M: StateMachine> Replica<M> {
     fn admit_entries(&self, from: ReplicaId, message: &Message) -> Result<(), StepError> {
         let log = &self.raw.raft.raft_log;
         let mut before = (message.index, message.log_term);
+        // Nobody's log begins at zero: a first state comes as a snapshot.
+        if message.index == 0 {
+            let index = LogIndex(0);
+            return Err(StepError::Order { from, index });
+        }
         for entry in &message.entries {
             let (index, term) = (entry.index, entry.term);
             let follows =
@@ -195,12 +219,14 @@ impl<M: StateMachine> Replica<M> {
             return Ok(());
         }
         let head = Head::of(&entry.data).map_err(|cause| StepError::Entry { from, cause })?;
+        self.admit_time(from, head.time)
+    }
+
+    /// Refuses a time far ahead of the local clock, unless the log was there already.
+    pub(super) fn admit_time(&self, from: ReplicaId, time: LogTime) -> Result<(), StepError> {
         let latest = self.clocks.local().0.saturating_add(AHEAD_MS_MAX);
-        match head.time.0 > latest && head.time > self.time {
-            true => Err(StepError::Ahead {
-                from,
-                time: head.time,
-            }),
+        match time.0 > latest && time > self.time {
+            true => Err(StepError::Ahead { from, time }),
             false => Ok(()),
         }
     }

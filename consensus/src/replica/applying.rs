@@ -11,8 +11,9 @@ use crate::batch::Batch;
 use crate::checkpoint::Checkpoint;
 use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, Term};
+use crate::log::size_of;
 use crate::machine::{Position, RestoreError, StateMachine, Unable};
-use crate::snapshot::{Snapshot, SnapshotParts};
+use crate::snapshot::{Growth, Snapshot, SnapshotParts};
 use protobuf::Message as _;
 
 /// Why a snapshot could not become the state, or an entry not be applied.
@@ -83,40 +84,55 @@ impl<M: StateMachine> Replica<M> {
         self.raw.advance_apply();
         outcome.forgery = self.settle_verified().err();
         outcome.reads = self.reads.take_ready(self.applied);
-        if self.is_snapshot_due() {
-            outcome.snapshot = Some(self.snapshot());
-        }
+        outcome.snapshot = self.vouching.take_certified();
         Ok(outcome)
     }
 
-    fn is_snapshot_due(&self) -> bool {
-        let log = self.raw.store();
-        let since = self.applied.0 - log.snapshot().index.0;
-        let grown = log.grown_bytes() >= self.config.snapshot_log_bytes;
+    /// Whether members make the whole state at the entry applied last, and vouch for it. All come
+    /// to the same answer: it follows from what they applied.
+    fn is_state_due(&self, members_changed: bool) -> bool {
+        let Growth {
+            since,
+            state_bytes,
+            log_bytes,
+        } = self.growth;
+        let many = self.applied.0 - since.0 >= self.config.snapshot_entries;
         // A large state is written again once the log that it makes superfluous is worth it.
-        let size = log.snapshot().bytes.len() as u64;
-        let worth_it = log.grown_bytes() >= size / STATE_SHARE;
-        let many = since >= self.config.snapshot_entries && worth_it;
-        many || (since > 0 && (grown || log.wants_snapshot()))
+        let worth_it = log_bytes >= state_bytes / STATE_SHARE;
+        members_changed || (many && worth_it) || log_bytes >= self.config.snapshot_log_bytes
     }
 
-    /// A snapshot of the present state, to be made durable and then given to
-    /// [`Replica::compact`].
+    /// The present state as bytes, for a backup.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        self.snapshot_with(&self.machine.snapshot(), self.growth)
+    }
+
+    /// The present state as members vouch for it.
+    #[must_use]
+    pub(crate) fn vouched_snapshot(&self) -> Snapshot {
+        let machine = self.machine.snapshot();
+        let growth = Growth {
+            since: self.applied,
+            state_bytes: machine.len() as u64,
+            log_bytes: 0,
+        };
+        self.snapshot_with(&machine, growth)
+    }
+
+    fn snapshot_with(&self, machine: &[u8], growth: Growth) -> Snapshot {
         let log = self.raw.store();
-        let term = log
-            .term_at(self.applied)
-            .expect("the last applied entry is in the log");
+        let term = log.term_at(self.applied);
         Snapshot::new(&SnapshotParts {
             index: self.applied,
-            term,
+            term: term.expect("the last applied entry is in the log"),
             members: log.members(),
             time: self.time,
             sessions: &self.sessions,
             history: &self.history,
+            growth,
             state: Digest(self.machine.digest()),
-            machine: &self.machine.snapshot(),
+            machine,
         })
     }
 
@@ -133,6 +149,7 @@ impl<M: StateMachine> Replica<M> {
         assert!(snapshot.index > self.applied, "a snapshot never goes back");
         self.take_state(&snapshot)?;
         outcome.installed = Some(snapshot.index);
+        self.vouching.on_installed(snapshot.index);
         self.verifying.forget_from(0);
         self.incoming = None;
         self.raw.mut_store().install(snapshot);
@@ -165,6 +182,7 @@ impl<M: StateMachine> Replica<M> {
         assert!(index >= self.applied, "a state never goes back");
         self.sessions = snapshot.sessions.clone();
         self.history = snapshot.history.clone();
+        self.growth = snapshot.growth;
         self.time = snapshot.time;
         self.applied = index;
         Ok(())
@@ -178,11 +196,18 @@ impl<M: StateMachine> Replica<M> {
                 "entries are applied one by one"
             );
             self.applied = LogIndex(entry.index);
+            self.growth.log_bytes += size_of(&entry);
+            let mut members_changed = false;
             match entry.get_entry_type() {
                 EntryType::EntryNormal if entry.data.is_empty() => {}
                 EntryType::EntryNormal => self.apply_batch(&entry, outcome)?,
-                EntryType::EntryConfChangeV2 => self.apply_members(&conf_change(&entry)),
+                EntryType::EntryConfChangeV2 => {
+                    members_changed = self.apply_members(&conf_change(&entry));
+                }
                 EntryType::EntryConfChange => unreachable!("changes are proposed as version 2"),
+            }
+            if self.is_state_due(members_changed) {
+                self.vouch();
             }
             if entry.index % self.config.checkpoint_entries == 0 {
                 self.on_checkpoint(Term(entry.term), outcome);

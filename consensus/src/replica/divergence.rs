@@ -3,6 +3,8 @@
 //! Raft carries a log, not a state: a replica whose memory or program went wrong would never
 //! notice. So each tells the others what its state was at every checkpoint. One that finds a
 //! quorum agreeing on another state than its own stops, and says between which entries it parted.
+//! The digests here are quick to make and cover what went in and came out; what a state holds is
+//! compared where members vouch for it ([`super::vouching`]).
 
 use std::collections::BTreeMap;
 

@@ -99,7 +99,7 @@ impl<M: StateMachine> Replica<M> {
         let mut ready = self.raw.ready();
         let snapshot = (!ready.snapshot().is_empty()).then(|| {
             let bytes = ready.snapshot().data.clone();
-            Snapshot::decode(bytes).expect("it was decoded when it was received")
+            Snapshot::decode_vouched(bytes).expect("it was decoded when it was received")
         });
         let must_sync = ready.must_sync();
         let entries = ready.take_entries();
@@ -127,7 +127,8 @@ impl<M: StateMachine> Replica<M> {
 
     fn has_work(&self) -> bool {
         let unkept = self.incoming.as_ref().is_some_and(Incoming::has_unkept);
-        unkept || self.raw.has_ready() || !self.outbox.is_empty() || self.verifying.has_checks()
+        let waits = self.verifying.has_checks() || self.vouching.has_certified();
+        unkept || waits || self.raw.has_ready() || !self.outbox.is_empty()
     }
 
     /// Term, vote, and what is committed of that which was verified.

@@ -4,25 +4,21 @@
 //! joint configuration by itself. An id that was removed is retired for good: its disk may be
 //! gone, and with it what it promised.
 
-use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
+use std::collections::BTreeSet;
 
-use super::Replica;
-use crate::ids::{LogIndex, ReplicaId};
-use crate::machine::StateMachine;
+use protobuf::Message as _;
+use raft::eraftpb::{
+    ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState, Entry, EntryType, Message,
+    MessageType,
+};
+
+use super::{Accusation, Replica, StepError};
+use crate::check::{EntryFault, Fault};
+use crate::ids::{LogIndex, ReplicaId, Term};
+use crate::machine::{ChangeStanding, MemberChange, StateMachine};
 
 /// Entries a learner may lack and still be made a voter: what a leader sends in one message or two.
 pub const LEARNER_BEHIND_MAX: u64 = 1_000;
-
-/// One step of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberChange {
-    /// Takes in a new replica that receives the log and has no vote.
-    AddLearner(ReplicaId),
-    /// Gives a learner that caught up a vote.
-    Promote(ReplicaId),
-    /// Removes a replica for good.
-    Remove(ReplicaId),
-}
 
 /// Why a change was not proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +35,9 @@ pub enum ChangeError {
     /// The id was removed once.
     #[error("replica {0} was removed and never comes back: a new replica needs a new id")]
     Retired(ReplicaId),
+    /// The operators did not order it.
+    #[error("nobody ordered that {0}")]
+    Unordered(MemberChange),
     /// It is a member already.
     #[error("replica {0} is a member already")]
     Member(ReplicaId),
@@ -156,6 +155,9 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn admit_change(&self, change: MemberChange) -> Result<(), ChangeError> {
+        if self.machine.judge_change(change) != ChangeStanding::Ordered {
+            return Err(ChangeError::Unordered(change));
+        }
         match change {
             MemberChange::AddLearner(id) if self.sessions.is_retired(id) => {
                 Err(ChangeError::Retired(id))
@@ -187,26 +189,111 @@ impl<M: StateMachine> Replica<M> {
         Ok(())
     }
 
-    /// A change was committed. Every replica comes to the same decision here.
-    pub(super) fn apply_members(&mut self, change: &ConfChangeV2) {
-        let adds =
-            |single: &&ConfChangeSingle| single.get_change_type() != ConfChangeType::RemoveNode;
-        let mut added = change.get_changes().iter().filter(adds);
-        let retired = |single: &ConfChangeSingle| {
-            ReplicaId::new(single.node_id).is_none_or(|id| self.sessions.is_retired(id))
+    /// Compares the changes of members that a leader sends with the state, before raft sees them.
+    /// An append ends before a change that the state does not know yet: it is judged again once
+    /// everything before it is applied here, when the leader sends it again.
+    pub(super) fn admit_changes(
+        &mut self,
+        from: ReplicaId,
+        message: &mut Message,
+    ) -> Result<(), StepError> {
+        let raft = &self.raw.raft;
+        if message.get_msg_type() != MessageType::MsgAppend || message.term < raft.term {
+            return Ok(());
+        }
+        let is_new = |entry: &Entry| {
+            entry.get_entry_type() == EntryType::EntryConfChangeV2
+                && entry.index > raft.raft_log.committed
         };
-        if added.any(retired) {
-            return;
+        let found = (0..)
+            .zip(message.entries.iter())
+            .find_map(|(place, entry)| {
+                let fault = is_new(entry).then(|| self.find_unordered(entry)).flatten();
+                fault.map(|fault| (place, LogIndex(entry.index), fault))
+            });
+        let Some((place, index, fault)) = found else {
+            return Ok(());
+        };
+        if index.0 > self.applied.0 + 1 {
+            // Who sends it may lie about the rest, too: what is committed is heard again.
+            message.commit = message.commit.min(self.raw.raft.raft_log.committed);
+            message.mut_entries().truncate(place);
+            return Ok(());
+        }
+        let found = EntryFault { index, fault };
+        Err(StepError::Unordered(self.accuse(from, message.term, found)))
+    }
+
+    /// Takes down who sent what must not be in the log, and stands for election if it leads.
+    fn accuse(&mut self, from: ReplicaId, term: u64, found: EntryFault) -> Accusation {
+        let accusation = Accusation {
+            leader: Some(from),
+            term: Term(term),
+            found,
+        };
+        let leads = self.leader() == Some(from);
+        self.verifying.on_accused(accusation.clone(), self.ticks);
+        if leads && self.is_member() && !self.has_unverified() {
+            // Refused while it still has changes of members to apply; its time comes anyway.
+            let _later = self.raw.campaign();
+            self.settle_elections();
+        }
+        accusation
+    }
+
+    /// What nobody ordered in a change of members, as far as the state here says.
+    fn find_unordered(&self, entry: &Entry) -> Option<Fault> {
+        let change = ConfChangeV2::parse_from_carllerche_bytes(&entry.data);
+        let change = change.expect("what can't be read was not admitted");
+        let judge = |single: &ConfChangeSingle| match member_change(single) {
+            None => Some(Fault::NoMember),
+            Some(change) => {
+                let is_unordered = self.machine.judge_change(change) == ChangeStanding::Unordered;
+                let is_fault = is_unordered || self.is_done(change);
+                is_fault.then_some(Fault::Unordered(change))
+            }
+        };
+        change.get_changes().iter().find_map(judge)
+    }
+
+    /// A change was committed. Every replica comes to the same decision here, from the same state:
+    /// what the operators do not want, or no longer, has no effect. Whether the members changed.
+    pub(super) fn apply_members(&mut self, change: &ConfChangeV2) -> bool {
+        let is_sound = |single: &ConfChangeSingle| {
+            member_change(single).is_some_and(|change| self.is_applicable(change))
+        };
+        if !change.get_changes().iter().all(is_sound) {
+            return false;
         }
         let before = self.members().clone();
         let Ok(members) = self.raw.apply_conf_change(change) else {
-            return;
+            return false;
         };
         for id in ids(&before).filter(|id| !contains(&members, *id)) {
             self.sessions.retire(id);
             self.heard.remove(&id);
         }
         self.raw.mut_store().on_members_changed(members);
+        true
+    }
+
+    /// Whether a change takes in who is in: it would take a vote away, and is never right again.
+    fn is_done(&self, change: MemberChange) -> bool {
+        match change {
+            MemberChange::AddLearner(id) => contains(self.members(), id),
+            MemberChange::Promote(id) => self.members().get_voters().contains(&id.get()),
+            MemberChange::Remove(_) => false,
+        }
+    }
+
+    fn is_applicable(&self, change: MemberChange) -> bool {
+        let members = self.members();
+        let fits = match change {
+            MemberChange::AddLearner(id) => !self.sessions.is_retired(id) && !contains(members, id),
+            MemberChange::Promote(id) => members.get_learners().contains(&id.get()),
+            MemberChange::Remove(id) => contains(members, id),
+        };
+        fits && self.machine.judge_change(change) == ChangeStanding::Ordered
     }
 
     /// The other members, learners and those about to leave included.
@@ -238,6 +325,23 @@ fn single(change: &MemberChange) -> ConfChangeSingle {
     single
 }
 
+/// The step that raft knows as this; none for the id 0.
+fn member_change(single: &ConfChangeSingle) -> Option<MemberChange> {
+    let id = ReplicaId::new(single.node_id)?;
+    Some(match single.get_change_type() {
+        ConfChangeType::AddLearnerNode => MemberChange::AddLearner(id),
+        ConfChangeType::AddNode => MemberChange::Promote(id),
+        ConfChangeType::RemoveNode => MemberChange::Remove(id),
+    })
+}
+
+/// Everyone with a vote, those whose vote is about to end included.
+pub(super) fn voters(members: &ConfState) -> BTreeSet<ReplicaId> {
+    let voters = members.get_voters().iter();
+    let all = voters.chain(members.get_voters_outgoing());
+    all.filter_map(|id| ReplicaId::new(*id)).collect()
+}
+
 fn ids(members: &ConfState) -> impl Iterator<Item = ReplicaId> {
     let voters = members
         .get_voters()
@@ -247,7 +351,7 @@ fn ids(members: &ConfState) -> impl Iterator<Item = ReplicaId> {
         .get_learners()
         .iter()
         .chain(members.get_learners_next());
-    let all: std::collections::BTreeSet<u64> = voters.chain(learners).copied().collect();
+    let all: BTreeSet<u64> = voters.chain(learners).copied().collect();
     all.into_iter().filter_map(ReplicaId::new)
 }
 

@@ -1,9 +1,11 @@
-//! A snapshot's way from the leader to a follower: offered as a manifest, asked for part by part.
+//! A snapshot's way to a replica that lags: offered with the signatures of the members who vouch
+//! for it and a list of its parts, requested part by part.
 //!
 //! Parts that verified are kept, in memory and on disk, while the offer is for the same snapshot,
 //! also when another leader repeats it or this replica was started again, so a lost message costs
 //! one part. An offer of another snapshot keeps the parts that are the same in both. When all are
-//! there, raft is told of the snapshot as if it had come in one piece.
+//! there and a majority of the members vouches for the whole, raft gets the snapshot as if it had
+//! come in one piece; before that nothing of the offer reaches raft.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,23 +13,36 @@ use bytes::Bytes;
 use raft::eraftpb::Message;
 use raft::{ProgressState, SnapshotStatus};
 
+use super::members::voters;
 use super::{Replica, StepError};
 use crate::history::Digest;
 use crate::ids::{LogIndex, ReplicaId, Term};
 use crate::incoming::{self, KeptPart, ReceivedParts};
 use crate::machine::StateMachine;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;
+use crate::voucher::{Certificate, OfferedState, Tally};
 use crate::wire::{Envelope, PeerMessage};
 
 /// Parts asked for at once: enough to fill a link, little enough to bear losing.
 const WINDOW_PARTS: usize = 8;
+
+/// Election timeouts for which offers of a replica are refused whose last one proved false.
+const DOUBT_TIMEOUTS: u64 = 16;
+
+/// Election timeouts without a part after which any offer takes the place of a transfer.
+const IDLE_TIMEOUTS: u64 = 4;
 
 /// A snapshot of which parts are still missing.
 #[derive(Debug)]
 pub(super) struct Incoming {
     offer: Message,
     from: ReplicaId,
+    certificate: Certificate,
+    /// Signatures in it of members that this replica knows.
+    known_vouchers: usize,
+    /// The tick of the offer or of the last part that came.
+    heard: u64,
     manifest: Manifest,
     parts: BTreeMap<u32, Bytes>,
     /// Parts asked for, and the tick when.
@@ -41,12 +56,19 @@ pub(super) struct Incoming {
 impl Incoming {
     /// A snapshot of which `parts` are here. An offer says nothing of what is on disk: they are
     /// written once more, unless the disk holds them under the same header.
-    fn new(from: ReplicaId, offer: Message, manifest: Manifest) -> Self {
+    fn new(from: ReplicaId, offer: Message, state: SnapshotOffer) -> Self {
         let index = LogIndex(offer.get_snapshot().get_metadata().index);
+        let SnapshotOffer {
+            certificate,
+            manifest,
+        } = state;
         Self {
             header: incoming::header(index, &manifest),
             offer,
             from,
+            certificate,
+            known_vouchers: 0,
+            heard: 0,
             manifest,
             parts: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -106,18 +128,21 @@ impl Incoming {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// The leader offers a snapshot.
+    /// Another replica offers a snapshot.
     pub(super) fn on_snapshot_offered(
         &mut self,
         from: ReplicaId,
         offer: Message,
     ) -> Result<(), StepError> {
-        let manifest = Manifest::decode(offer.get_snapshot().data.clone())
+        let state = SnapshotOffer::decode(offer.get_snapshot().data.clone())
             .map_err(|cause| StepError::Manifest { from, cause })?;
         let (index, term) = {
             let offered = offer.get_snapshot().get_metadata();
             (LogIndex(offered.index), Term(offered.term))
         };
+        if index != state.certificate.statement.index {
+            return Err(StepError::Unlike(from));
+        }
         if index <= self.applied {
             let known = self.raw.store().term_at(index);
             if known.is_some_and(|known| known != term) {
@@ -127,7 +152,22 @@ impl<M: StateMachine> Replica<M> {
             // installed; where that was lost it offers the same one again and again.
             return Ok(self.step_raft(offer)?);
         }
-        let mut incoming = Incoming::new(from, offer, manifest);
+        self.doubted.retain(|_, until| *until > self.ticks);
+        if self.doubted.contains_key(&from) {
+            return Err(StepError::Doubted(from));
+        }
+        let mut incoming = Incoming::new(from, offer, state);
+        incoming.known_vouchers = self.count_known_vouchers(&incoming.certificate);
+        incoming.heard = self.ticks;
+        // Fewer signatures displace more of them only where no parts come any more.
+        let patience = IDLE_TIMEOUTS * self.config.election_ticks as u64;
+        let is_better = |earlier: &Incoming| {
+            earlier.known_vouchers > incoming.known_vouchers
+                && earlier.heard + patience > self.ticks
+        };
+        if self.incoming.as_ref().is_some_and(is_better) {
+            return Err(StepError::Fewer(from));
+        }
         match self.incoming.take() {
             Some(earlier) if earlier.header == incoming.header => {
                 (incoming.parts, incoming.unkept) = (earlier.parts, earlier.unkept);
@@ -138,6 +178,14 @@ impl<M: StateMachine> Replica<M> {
         self.incoming = Some(incoming);
         self.request_chunks();
         self.install_if_whole()
+    }
+
+    /// Valid signatures of members whose keys this replica knows, each counted once.
+    fn count_known_vouchers(&self, certificate: &Certificate) -> usize {
+        let statement = certificate.statement.bytes();
+        let vouchers = certificate.vouchers.iter();
+        let valid = vouchers.filter(|it| self.machine.has_signed(it.by, &statement, &it.signature));
+        valid.map(|it| it.by).collect::<BTreeSet<_>>().len()
     }
 
     /// Parts that an earlier life received are not asked for again.
@@ -174,6 +222,7 @@ impl<M: StateMachine> Replica<M> {
             return Ok(());
         }
         incoming.on_part(number, bytes);
+        incoming.heard = self.ticks;
         self.request_chunks();
         self.install_if_whole()
     }
@@ -217,8 +266,9 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Hands a whole snapshot to raft. The parts stay until it is installed: raft may find the
-    /// offer outdated, and the same snapshot may be offered again.
+    /// Hands a whole snapshot to raft, once it proves to be what a majority of the members vouches
+    /// for. The parts stay until it is installed: raft may find the offer outdated, and the same
+    /// snapshot may be offered again.
     fn install_if_whole(&mut self) -> Result<(), StepError> {
         let Some(incoming) = self
             .incoming
@@ -227,19 +277,59 @@ impl<M: StateMachine> Replica<M> {
         else {
             return Ok(());
         };
+        let from = incoming.from;
         let whole: Vec<u8> = incoming.parts.values().flatten().copied().collect();
-        let snapshot = Snapshot::decode(whole.into())?;
+        let snapshot = match self.admit_state(incoming, whole.into()) {
+            Ok(snapshot) => snapshot,
+            Err(refusal) => {
+                self.incoming = None;
+                let timeout = self.config.election_ticks as u64;
+                let until = self.ticks + DOUBT_TIMEOUTS * timeout;
+                self.doubted.insert(from, until);
+                return Err(refusal);
+            }
+        };
         let mut offer = incoming.offer.clone();
-        let offered = offer.get_snapshot().get_metadata();
-        if !is_sound(&snapshot, offered.index, offered.term) {
-            return Err(StepError::Unlike(incoming.from));
-        }
         offer
             .mut_snapshot()
             .mut_metadata()
             .set_conf_state(snapshot.members.clone());
-        offer.mut_snapshot().data = snapshot.bytes;
+        offer.mut_snapshot().data = snapshot.encode_vouched().into();
         Ok(self.step_raft(offer)?)
+    }
+
+    /// Reads a state and compares it with its offer and with what the members signed.
+    fn admit_state(&self, incoming: &Incoming, whole: Bytes) -> Result<Snapshot, StepError> {
+        let Incoming {
+            offer,
+            from,
+            certificate,
+            ..
+        } = incoming;
+        let from = *from;
+        let mut snapshot = Snapshot::decode(whole)?;
+        let offered = offer.get_snapshot().get_metadata();
+        let is_vouched_for = snapshot.statement() == certificate.statement;
+        if !is_vouched_for || !is_sound(&snapshot, offered.index, offered.term) {
+            return Err(StepError::Unlike(from));
+        }
+        self.admit_time(from, snapshot.time)?;
+        let tally = self.machine.tally(&OfferedState {
+            known: &voters(self.raw.store().members()),
+            voters: &voters(&snapshot.members),
+            machine: &snapshot.machine,
+            certificate,
+        });
+        if !tally.is_majority() {
+            let Tally { members, vouched } = tally;
+            return Err(StepError::Unvouched {
+                from,
+                vouched,
+                members,
+            });
+        }
+        snapshot.vouchers = certificate.vouchers.clone();
+        Ok(snapshot)
     }
 }
 

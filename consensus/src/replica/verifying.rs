@@ -19,7 +19,7 @@ use crate::batch::{Batch, BatchId, restamp};
 use crate::check::{Check, CheckTicket, EntryFault, Fault, ForgedCommand, Verdict, batch_of};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::machine::StateMachine;
-use crate::wire::{Envelope, PeerMessage, envelopes};
+use crate::wire::{PeerMessage, envelopes};
 use bytes::Bytes;
 
 /// Batches that others forwarded and that are being verified; who sends more sends them again.
@@ -185,6 +185,11 @@ impl<C> Verifying<C> {
             }
         }
         Ok(recovered)
+    }
+
+    /// A leader sent what must not be in the log.
+    pub(super) fn on_accused(&mut self, accusation: Accusation, tick: u64) {
+        self.accusation = Some((accusation, tick));
     }
 
     /// Forgets the entries from `first` on: others take their place, or none.
@@ -378,7 +383,7 @@ impl<M: StateMachine> Replica<M> {
                 fault: fault.clone(),
             },
         };
-        self.verifying.accusation = Some((accusation.clone(), self.ticks));
+        self.verifying.on_accused(accusation.clone(), self.ticks);
         self.cut(index);
         Err(Forgery::Leader(accusation))
     }
@@ -488,11 +493,6 @@ impl<M: StateMachine> Replica<M> {
 
     /// Tells the others of a checkpoint: everything up to it was verified, since it was applied.
     pub(super) fn tell_checkpoint(&mut self, checkpoint: crate::checkpoint::Checkpoint) {
-        let bytes = PeerMessage::Checkpoint(checkpoint).encode();
-        let others = self.others();
-        self.outbox.extend(others.into_iter().map(|to| Envelope {
-            to,
-            bytes: bytes.clone(),
-        }));
+        self.tell_others(&PeerMessage::Checkpoint(checkpoint));
     }
 }

@@ -4,6 +4,7 @@
 pub mod client;
 pub mod demands;
 pub mod features;
+pub mod known_members;
 pub mod operators;
 pub mod regions;
 pub mod roster;

@@ -8,3 +8,4 @@ pub mod members;
 mod proposals;
 pub mod questions;
 pub mod steps;
+mod vouchers;

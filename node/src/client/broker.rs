@@ -2,19 +2,21 @@
 
 mod queries;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use libp2p::PeerId;
-use souk_market::AccountKey;
+use souk_market::{AccountKey, Genesis};
 use souk_roles::market::client::{PATIENCE, Reply};
+use souk_roles::market::known_members::KnownMembers;
 use tokio::sync::watch;
 
 pub use super::task::AttemptError;
 use super::task::{self, ANSWER_TIMEOUT, Client};
 use crate::clock::LogClock;
 use crate::folder::contact::Contact;
+use crate::folder::key;
 use crate::network::Network;
-use crate::protocols::market::{Age, Answer, Member, Members, Request, Standing};
+use crate::protocols::market::{Age, Answer, Member, Members, Request};
 
 /// How long a question is put, in seconds.
 const PATIENCE_S: u64 = PATIENCE.0 / 1_000_000;
@@ -24,6 +26,8 @@ const PATIENCE_S: u64 = PATIENCE.0 / 1_000_000;
 pub struct Broker {
     network: Network,
     validators: Arc<RwLock<Arc<[PeerId]>>>,
+    /// The validators that signatures show; none where the market's genesis is not known.
+    known: Option<Arc<Mutex<KnownMembers>>>,
     pub(super) client: Client,
     takes_stale: bool,
 }
@@ -64,8 +68,17 @@ impl Broker {
             client: Client::start(network.clone(), validators.clone(), false),
             network,
             validators: Arc::new(RwLock::new(validators)),
+            known: None,
             takes_stale: false,
         })
+    }
+
+    /// The same in a market that began so: with its operators' keys a broker can tell who became a
+    /// validator since, and follows.
+    #[must_use]
+    pub fn in_market(self, genesis: &Genesis) -> Broker {
+        let known = Some(Arc::new(Mutex::new(KnownMembers::new(genesis))));
+        Broker { known, ..self }
     }
 
     /// The same, content with what a validator has although it can't ask the others.
@@ -115,29 +128,58 @@ impl Broker {
         &self.network
     }
 
-    /// Learns who the validators are now: those of the market's file may be gone by and by.
+    /// Learns who the validators are now: those of the market's file may be gone by and by. What
+    /// the answer says without signatures changes nothing, nor does any where the genesis is not
+    /// known; see [`KnownMembers`].
+    ///
+    /// # Errors
+    /// When no validator answers.
     pub async fn refresh(&self) -> Result<Members, BrokerError> {
-        let members = self.members().await?;
+        let answer = self.members().await?;
+        let Some(known) = &self.known else {
+            return Ok(answer);
+        };
+        let validators: Vec<Member> = {
+            let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.learn(&answer);
+            known.all().cloned().collect()
+        };
+        let answer = Members {
+            validators,
+            ..answer
+        };
+        self.follow(&answer).await;
+        Ok(answer)
+    }
+
+    /// Asks these validators from now on, and those it knew that were not removed.
+    async fn follow(&self, members: &Members) {
         let mut peers = Vec::with_capacity(members.validators.len());
-        let stay = |member: &&Member| member.standing != Standing::Removed;
-        for member in members.validators.iter().filter(stay) {
+        for address in members.addresses() {
             // An address that this souk does not understand is one it can't use.
-            let Ok(contact) = Contact::parse(&member.address) else {
+            let Ok(contact) = Contact::parse(&address) else {
                 continue;
             };
             if self.network.learn(&contact).await.is_ok() {
                 peers.extend(contact.peer().ok());
             }
         }
-        if !peers.is_empty() {
-            let peers: Arc<[PeerId]> = peers.into();
-            {
-                let known = self.validators.write();
-                *known.unwrap_or_else(PoisonError::into_inner) = peers.clone();
-            }
-            self.client.knows(peers).await;
+        let all = members.validators.iter();
+        let named: Vec<PeerId> = all
+            .filter_map(|member| key::peer_of(&member.account.0).ok())
+            .collect();
+        let before = self.validators();
+        let unnamed = before.iter().filter(|peer| !named.contains(peer));
+        peers.extend(unnamed);
+        if peers.is_empty() || peers[..] == before[..] {
+            return;
         }
-        Ok(members)
+        let peers: Arc<[PeerId]> = peers.into();
+        {
+            let known = self.validators.write();
+            *known.unwrap_or_else(PoisonError::into_inner) = peers.clone();
+        }
+        self.client.knows(peers).await;
     }
 
     /// Puts `request` to one validator after another until one answers.

@@ -46,5 +46,6 @@ pub async fn fetch(invitation: &Invitation) -> Result<(Genesis, Members), Joinin
         return Err(JoiningError::Other { wanted, found });
     }
     genesis.check()?;
-    Ok((*genesis, broker.refresh().await?))
+    let members = broker.in_market(&genesis).refresh().await?;
+    Ok((*genesis, members))
 }

@@ -40,5 +40,5 @@ pub(crate) async fn reach(
 ) -> Result<(Network, Broker), ReachError> {
     let network = Network::start(key, config).await?;
     let broker = Broker::new(network.clone(), &market.contacts()?).await?;
-    Ok((network, broker))
+    Ok((network, broker.in_market(&market.genesis)))
 }

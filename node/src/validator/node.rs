@@ -28,7 +28,7 @@ use crate::folder::key::{self, NodeKey, NotAKey};
 use crate::folder::market_file::MarketFile;
 use crate::metrics::PageMaker;
 use crate::network::{self, Network};
-use crate::protocols::market::{Member, Members, Standing};
+use crate::protocols::market::Member;
 use crate::validator::exchange_machine::{self, ExchangeMachine};
 use crate::validator::statements::{self, StatementWriter, Statements};
 use crate::validator::{
@@ -36,6 +36,7 @@ use crate::validator::{
     ValidatorEnd, ValidatorError, ValidatorFailure,
 };
 use crate::validator::{gateway, raft_link};
+use admission::MembersTold;
 use keeper::Keeper;
 
 pub use restoring::{Restoration, RestoreError, restore};
@@ -182,6 +183,7 @@ impl Seat {
         let SeatPlace { id, told, founders } = place.await?;
         let (writer, statements) = open_statements(&home)?;
         let (machine, changes) = exchange_machine::begin(&market, writer);
+        let machine = machine.signing_with(key.signing().clone());
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
         let config = replica_config(&home, &key, id, founders);
         let (validator, ended) = Validator::start(&config, machine, outbound)?;
@@ -197,13 +199,12 @@ impl Seat {
             statements,
         };
         gateway::serve(&network, validator.clone(), &market.genesis, news);
-        let market = market.genesis.market_id();
         let keeper = Keeper {
             home,
             network,
             validator: validator.clone(),
             key,
-            market,
+            genesis: market.genesis,
             id,
             address,
             told,
@@ -274,10 +275,12 @@ impl SeatPlace {
         let account = AccountKey(key.public());
         let Some(raft_id) = file.raft_id else {
             waiting();
-            let (raft_id, told) = admission::await_admission(network, &others, account).await;
+            let genesis = &market.genesis;
+            let admitted = admission::await_admission(network, &others, account, genesis);
+            let (raft_id, told) = admitted.await;
             file.raft_id = Some(raft_id);
             config::write(&home.join(VALIDATOR_FILE), file)?;
-            return SeatPlace::of(home, raft_id, Some(told), None);
+            return SeatPlace::of(home, raft_id, account, Some(told), None);
         };
         let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
         let founder = members.get(&mine) == Some(&id);
@@ -287,40 +290,45 @@ impl SeatPlace {
         let told = match (founder, holds_log(home)) {
             // It needs nobody's word.
             (true, true) => None,
-            (true, false) => admission::ask_as_fresh(network, &others).await,
-            (false, _) => admission::ask_members(network, &others).await,
+            (true, false) => admission::ask_as_fresh(network, &others, &market.genesis).await,
+            (false, _) => admission::ask_members(network, &others, &market.genesis).await,
         };
-        if let Some(told) = told.as_ref().and_then(|told| told.member(raft_id)) {
-            match told.standing {
-                _ if told.account != account => return Err(SeatError::Impostor { raft_id }),
-                Standing::Removed => return Err(SeatError::Removed { raft_id }),
-                _ => {}
+        match &told {
+            Some(told) if told.shows_removal(raft_id) => {
+                return Err(SeatError::Removed { raft_id });
             }
+            Some(told) if told.names_another(raft_id, account) => {
+                return Err(SeatError::Impostor { raft_id });
+            }
+            _ => {}
         }
         let founders = founder.then(|| {
             let mut all: Vec<ReplicaId> = members.values().copied().collect();
             all.sort_unstable();
             all
         });
-        SeatPlace::of(home, raft_id, told, founders)
+        SeatPlace::of(home, raft_id, account, told, founders)
     }
 
     fn of(
         home: &Path,
         raft_id: u64,
-        told: Option<Members>,
+        account: AccountKey,
+        told: Option<MembersTold>,
         founders: Option<Vec<ReplicaId>>,
     ) -> Result<SeatPlace, SeatError> {
         let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
-        let begun = told.as_ref().and_then(|told| told.member(raft_id));
-        let begun = begun.is_some_and(|member| member.begun) || home.join(FOUNDED_FILE).exists();
+        let known = told.map(|told| told.known);
+        let begun = known.as_ref();
+        let begun = begun.is_some_and(|known| known.has_begun(raft_id, account));
+        let begun = begun || home.join(FOUNDED_FILE).exists();
         if begun && !holds_log(home) {
             let path = home.join(REPLICA_FOLDER);
             return Err(SeatError::Wiped { raft_id, path });
         }
         Ok(SeatPlace {
             id,
-            told: told.map(|told| told.validators).unwrap_or_default(),
+            told: known.map_or_else(Vec::new, |known| known.staying().cloned().collect()),
             founders,
         })
     }

@@ -1,4 +1,4 @@
-//! The replicated log's line between validators: `/souk/raft/1`, one-way streams of frames.
+//! The replicated log's line between validators: `/souk/raft/2`, one-way streams of frames.
 //!
 //! Each validator opens one stream to each other and keeps it. What cannot be sent is dropped, as
 //! raft allows: it sends again what matters. A stream is taken only from a peer that the roster
@@ -21,7 +21,7 @@ use crate::network::wire;
 use crate::validator::Validator;
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/raft/1");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/raft/2");
 
 /// Messages waiting for one peer: more than a round of a few hundred entries; older ones are of no
 /// use to raft once newer ones wait.

@@ -8,7 +8,7 @@ use souk_market::{
 
 use super::goods::{CAPACITY, key, push, resources};
 use super::machine::{BatchResult, EPOCH_MS, TRUSTED};
-use super::operators::{OPERATORS, Operators};
+use super::operators::{self, OPERATORS, Operators};
 use super::random::Random;
 
 /// Accounts in the market.
@@ -61,7 +61,9 @@ impl People {
     pub fn new(mut random: Random) -> (Self, Genesis) {
         let name = |text: String| Name::try_from(text).expect("a short plain name");
         let mut key = || AccountKey::from(&key(&mut random));
-        let keys: Vec<AccountKey> = (0..PEOPLE + OPERATORS).map(|_| key()).collect();
+        let mut keys: Vec<AccountKey> = (0..PEOPLE).map(|_| key()).collect();
+        let operators = (0..OPERATORS).map(operators::signing_key);
+        keys.extend(operators.map(|key| AccountKey::from(&key)));
         let strangers: Vec<AccountKey> = (0..STRANGERS).map(|_| key()).collect();
         let mut genesis = Genesis::new(name("simulation".to_owned()), keys[PEOPLE]);
         Operators::found(&mut genesis, keys[PEOPLE..].to_vec(), &strangers);

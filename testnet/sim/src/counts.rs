@@ -36,6 +36,14 @@ pub struct Counts {
     pub verified: u64,
     /// Forged entries and batches that were found and refused.
     pub forgeries: u64,
+    /// Changes of members that nobody ordered, found and refused.
+    pub changes_refused: u64,
+    /// States for which no majority vouched, refused.
+    pub states_refused: u64,
+    /// Replicas whose memory went wrong and that stopped, each alone.
+    pub stopped_alone: u64,
+    /// Orders about validators that operators gave.
+    pub orders: u64,
     /// Commands and ticks applied.
     pub applied: u64,
     /// Terms that had a leader.

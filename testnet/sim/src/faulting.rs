@@ -2,13 +2,12 @@
 
 use souk_consensus::ReplicaId;
 use souk_roles::validator::event::Event as CoreEvent;
-use souk_roles::validator::steps::{Group, Step};
 
 use super::disk::{DiskFaults, SimDisk};
 use super::faults::{Boundary, Fault};
 use super::network::Storm;
 use super::world::actors::Role;
-use super::world::{Event, World, operations};
+use super::world::{Event, World};
 
 impl World {
     /// A fault of the schedule begins.
@@ -70,7 +69,9 @@ impl World {
             } => self.harm_views(node, harm, down_ms),
             Fault::Transfer { to } => self.transfer(to),
             // A majority is honest: one lies at a time.
-            Fault::Forge { .. } if self.nodes.iter().any(|node| node.forges) => {}
+            Fault::Forge { .. } | Fault::Lie { .. } if self.has_liar() => {}
+            Fault::Lie { node, .. } => self.lie(node),
+            Fault::WrongState { node } => self.go_wrong(node),
             Fault::Forge { node, .. } => {
                 self.nodes[node].forges = true;
                 self.nodes[node].forged = true;
@@ -85,6 +86,7 @@ impl World {
             let fault = self.faults[number].fault.clone();
             match fault {
                 Fault::Forge { node, .. } => self.replace_liar(node),
+                Fault::Lie { node, .. } => self.nodes[node].lie = None,
                 other => self.set_lasting(&other, false),
             }
         }
@@ -162,6 +164,27 @@ impl World {
         }
     }
 
+    fn has_liar(&self) -> bool {
+        let mut nodes = self.nodes.iter();
+        nodes.any(|node| node.forges || node.lie.is_some())
+    }
+
+    /// One at a time, as a lost disk is: more would be beyond what replication promises.
+    fn go_wrong(&mut self, node: usize) {
+        if self.may_lose_a_disk()
+            && let Some(running) = &self.nodes[node].running
+        {
+            running.replica().machine().go_wrong();
+        }
+    }
+
+    /// A process whose memory went wrong is started anew.
+    pub(super) fn mend_memory(&mut self, node: usize) {
+        if self.nodes[node].is_wrong() {
+            self.power_off(node, 100);
+        }
+    }
+
     fn pause(&mut self, node: usize, ms: u64) {
         let until = self.now + ms;
         self.nodes[node].busy_until = self.nodes[node].busy_until.max(until);
@@ -171,7 +194,7 @@ impl World {
     fn may_lose_a_disk(&self) -> bool {
         self.nodes
             .iter()
-            .all(|node| !node.harmed && node.replaces.is_none())
+            .all(|node| !node.harmed && node.replaces.is_none() && !node.is_wrong())
     }
 
     fn flip_bit(&mut self, node: usize, down_ms: u64) {
@@ -253,7 +276,7 @@ impl World {
         }
     }
 
-    fn leader(&self) -> Option<usize> {
+    pub(super) fn leader(&self) -> Option<usize> {
         let leads = |node: &usize| {
             let running = self.nodes[*node].running.as_ref();
             running.is_some_and(|running| running.replica().is_leader())
@@ -266,38 +289,6 @@ impl World {
                 .map(|running| running.replica().term())
         };
         (0..self.nodes.len()).filter(leads).max_by_key(term)
-    }
-
-    /// The leader takes the next step towards the members that there are machines for: a newcomer
-    /// learns, then votes, then the one in whose place it came leaves.
-    pub(super) fn drive_members(&mut self) {
-        let Some(leader) = self.leader() else { return };
-        let Some(running) = &self.nodes[leader].running else {
-            return;
-        };
-        let group = Group::of(&running.replica().status());
-        for node in &mut self.nodes {
-            let has_left = |old: ReplicaId| !group.voters.contains(&old.get());
-            if group.voters.contains(&node.id.get()) && node.replaces.is_some_and(has_left) {
-                node.replaces = None;
-            }
-        }
-        let wanted = self.nodes.iter().map(|node| node.id.get()).collect();
-        let begun = self.nodes.iter().filter(|node| node.running.is_some());
-        let begun = begun.map(|node| node.id.get()).collect();
-        let Some(step) = group.next_step(&wanted, &begun) else {
-            return;
-        };
-        let event = match step {
-            Step::HandOver(to) => CoreEvent::Transfer(to),
-            Step::Change(change) => CoreEvent::Members {
-                caller: operations::OPERATOR,
-                changes: vec![change],
-            },
-        };
-        // Refused while another change is under way or it is behind: tried again in a second.
-        self.nodes[leader].apply(self.now, event);
-        self.work(leader);
     }
 }
 
@@ -313,6 +304,7 @@ fn lasts(fault: &Fault) -> Option<u64> {
         | Fault::SlowDisk { ms, .. }
         | Fault::ReplaceApart { ms, .. }
         | Fault::Forge { ms, .. }
+        | Fault::Lie { ms, .. }
         | Fault::Reorder { ms } => Some(*ms),
         _ => None,
     }
@@ -342,6 +334,8 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Views { .. } => "views",
         Fault::Transfer { .. } => "transfer",
         Fault::Forge { .. } => "forge",
+        Fault::Lie { .. } => "lie",
+        Fault::WrongState { .. } => "wrong_state",
         Fault::Reorder { .. } => "reorder",
     }
 }

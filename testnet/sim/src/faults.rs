@@ -207,6 +207,19 @@ pub enum Fault {
         /// How long, or how far.
         ms: u64,
     },
+    /// A validator lies: it offers the others a state that it made up, and tells them, as a leader
+    /// of a later term would, that the members changed.
+    Lie {
+        /// The node.
+        node: usize,
+        /// For how long it gives out the parts of the state.
+        ms: u64,
+    },
+    /// A validator's memory goes wrong: its state is another, and its quick digests are right.
+    WrongState {
+        /// The node.
+        node: usize,
+    },
     /// A leader reorders the commands of batches it takes in.
     Reorder {
         /// How long, or how far.
@@ -285,7 +298,8 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             after: u32::try_from(random.below(6)).expect("a small number"),
         },
         81..83 => full(random, node, ms),
-        83..86 => Fault::SlowDisk {
+        83..84 => Fault::WrongState { node },
+        84..86 => Fault::SlowDisk {
             node,
             sync_ms: random.between(20, 400),
             ms,
@@ -298,7 +312,8 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             mask: random.between(1, (1 << nodes) - 2),
             ms,
         },
-        94..96 => Fault::Transfer { to: node },
+        94..95 => Fault::Transfer { to: node },
+        95..96 => Fault::Lie { node, ms },
         96..97 => Fault::Views {
             node,
             harm: HARMS[random.place(HARMS.len())],

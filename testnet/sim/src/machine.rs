@@ -1,20 +1,22 @@
 //! The real exchange as the simulated replicas run it, with an eye on its invariants.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
 use souk_consensus::{
-    CommandFault, Digest, History, LogTime, Position, RestoreError, StateMachine,
+    ChangeStanding, CommandFault, Digest, History, LogTime, MemberChange, OfferedState, Position,
+    ReplicaId, RestoreError, StateMachine, Tally,
 };
 use souk_market::{
     AccountKey, Balances, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
-    Millis, Signature, SignedBatch, VerifiedBatch,
+    Millis, Signature, SignedBatch, SigningKey, VerifiedBatch,
 };
+use souk_roles::market::roster::{Roster, SignedOrder};
 use souk_roles::market::words::{Answer, Request};
 pub use souk_roles::validator::exchange::BatchResult;
-use souk_roles::validator::exchange::{ExchangeMachine, Watch};
+use souk_roles::validator::exchange::{ExchangeMachine, LogCommand, Watch};
 use souk_roles::validator::questions::{self, AnsweringMachine};
 
 /// What wall clocks show when a simulation begins.
@@ -42,6 +44,8 @@ pub struct Decoding {
     leaf: RefCell<Option<(Vec<u8>, Digest)>>,
     /// The batch, whoever signed it.
     pub batch: Result<VerifiedBatch, BatchFault>,
+    /// The order about validators, if it is one.
+    pub order: Option<SignedOrder>,
     /// Whether its account did.
     pub authentic: bool,
 }
@@ -82,12 +86,17 @@ impl DecodingCache {
 
 impl Decoding {
     fn of(command: &[u8]) -> Self {
+        let order = SignedOrder::decode(command).and_then(Result::ok);
         let signed = SignedBatch::decode(command);
-        let authentic = signed.as_ref().is_ok_and(is_signed);
+        let authentic = match &order {
+            Some(order) => order.verify().is_ok(),
+            None => signed.as_ref().is_ok_and(is_signed),
+        };
         Self {
             bytes: command.to_vec(),
             leaf: RefCell::default(),
             batch: signed.and_then(VerifiedBatch::from_own_log),
+            order,
             authentic,
         }
     }
@@ -141,6 +150,8 @@ pub struct SimExchange {
     /// What each account was last told to have.
     told: BTreeMap<AccountKey, Balances>,
     breach: Option<MarketBreach>,
+    /// Its memory went wrong: the state is another, and every quick digest is right.
+    is_wrong: Cell<bool>,
 }
 
 impl SimExchange {
@@ -152,7 +163,31 @@ impl SimExchange {
             closed: BTreeSet::new(),
             told: BTreeMap::new(),
             breach: None,
+            is_wrong: Cell::new(false),
         }
+    }
+
+    /// The same, vouching for states with a validator's key.
+    pub fn signing_with(self, key: SigningKey) -> Self {
+        Self {
+            machine: self.machine.signing_with(key),
+            ..self
+        }
+    }
+
+    /// The validators.
+    pub fn roster(&self) -> &Roster {
+        self.machine.roster()
+    }
+
+    /// Its memory goes wrong until it is started anew.
+    pub fn go_wrong(&self) {
+        self.is_wrong.set(true);
+    }
+
+    /// Whether its memory went wrong.
+    pub fn is_wrong(&self) -> bool {
+        self.is_wrong.get()
     }
 
     /// The exchange.
@@ -171,6 +206,10 @@ impl SimExchange {
     }
 
     fn run(&mut self, at: Position, now: LogTime, command: &Decoding) -> Vec<u8> {
+        if let Some(order) = &command.order {
+            let order = LogCommand::Order(order.clone());
+            return self.machine.apply(at, now, &order);
+        }
         let Ok(batch) = &command.batch else {
             return Vec::new();
         };
@@ -259,12 +298,32 @@ impl StateMachine for SimExchange {
         self.machine.wakes_at()
     }
 
+    fn judge_change(&self, change: MemberChange) -> ChangeStanding {
+        self.machine.judge_change(change)
+    }
+
+    fn sign(&self, statement: &[u8]) -> Vec<u8> {
+        self.machine.sign(statement)
+    }
+
+    fn has_signed(&self, by: ReplicaId, statement: &[u8], signature: &[u8]) -> bool {
+        self.machine.has_signed(by, statement, signature)
+    }
+
+    fn tally(&self, offered: &OfferedState<'_>) -> Tally {
+        self.machine.tally(offered)
+    }
+
     fn digest(&self) -> [u8; 32] {
         self.machine.digest()
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        self.machine.snapshot()
+        let mut bytes = self.machine.snapshot();
+        if let Some(last) = bytes.last_mut() {
+            *last ^= u8::from(self.is_wrong());
+        }
+        bytes
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {

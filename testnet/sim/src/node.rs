@@ -22,6 +22,7 @@ use souk_roles::validator::event::{Caller, Event};
 
 use super::disk::SimDisk;
 use super::faults::Boundary;
+use super::forging::ForgedState;
 use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange};
 use super::random::Random;
 use super::rows::SimRows;
@@ -124,8 +125,10 @@ pub struct Node {
     pub replaces: Option<ReplicaId>,
     /// It takes in what is forged, and forges what it sends as a leader.
     pub forges: bool,
-    /// Whether it ever did.
+    /// Whether it ever did, or lied otherwise.
     pub forged: bool,
+    /// The state that it made up, while it offers one.
+    pub lie: Option<ForgedState>,
     drawn: NodeParameters,
     random: Random,
 }
@@ -199,8 +202,15 @@ impl Node {
             replaces: None,
             forges: false,
             forged: false,
+            lie: None,
             random: Random::new(seed, &format!("node {id}")),
         }
+    }
+
+    /// Whether the memory of its process went wrong.
+    pub fn is_wrong(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.replica().machine().is_wrong())
     }
 
     /// What its wall clock shows.

@@ -2,9 +2,10 @@
 //! refuse what people request, give and take credits, freeze and thaw, and change rules.
 
 use souk_market::{
-    Acceptance, AccountKey, ClassRules, Command, Credits, Genesis, Millis, Name, Price, Refusal,
-    RequestId, Rule, Setting, Units,
+    Acceptance, AccountKey, ClassRules, Command, Credits, Founder, Genesis, MarketId, Millis, Name,
+    Price, Refusal, RequestId, Rule, Setting, SigningKey, Units,
 };
+use souk_roles::market::roster::{Body, Order, SignedOrder};
 
 use super::goods::{key, push, resources};
 use super::random::Random;
@@ -12,6 +13,49 @@ use super::random::Random;
 /// How many there are, and how many must say the same.
 pub const OPERATORS: usize = 3;
 const NEEDED: u32 = 2;
+
+/// The key of an operator, by number.
+pub fn signing_key(number: usize) -> SigningKey {
+    let name = [&b"operator"[..], &number.to_le_bytes()[..]].concat();
+    SigningKey::from_bytes(blake3::hash(&name).as_bytes())
+}
+
+/// The key of a validator, by its raft id.
+pub fn validator_key(raft_id: u64) -> SigningKey {
+    let name = [&b"validator"[..], &raft_id.to_le_bytes()[..]].concat();
+    SigningKey::from_bytes(blake3::hash(&name).as_bytes())
+}
+
+/// The validators that a market begins with.
+pub fn found_validators(genesis: &mut Genesis, count: usize) {
+    let founder = |raft_id: u64| Founder {
+        raft_id,
+        account: AccountKey::from(&validator_key(raft_id)),
+        address: format!("validator {raft_id}"),
+    };
+    genesis.validators = (1..=count as u64).map(founder).collect();
+}
+
+/// The signatures of as many operators as must under an order about the validators.
+pub fn sign_order(
+    market: MarketId,
+    order: &Order,
+    number: u64,
+    expires: Millis,
+) -> Vec<SignedOrder> {
+    let signed = |operator| {
+        let key = signing_key(operator);
+        let body = Body {
+            market,
+            signer: AccountKey::from(&key),
+            number,
+            expires,
+            order: order.clone(),
+        };
+        SignedOrder::sign(body, &key)
+    };
+    (0..NEEDED as usize).map(signed).collect()
+}
 
 /// How long before it takes effect a change of the rules is told.
 const NOTICE: Millis = Millis(500);

@@ -1,9 +1,11 @@
 //! Messages changed on purpose: by leaders that reorder, and by leaders that forge.
 
 use bytes::Bytes;
+use raft::eraftpb::ConfChangeType;
 use souk_consensus::batch::Batch;
 use souk_consensus::wire::PeerMessage;
 
+use super::forging;
 use super::random::Random;
 
 /// raft's number for a forwarded proposal.
@@ -29,7 +31,7 @@ pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
 }
 
 /// What a leader that lies sends some of the others: the last signature of its entries does not
-/// hold, and the checksum does.
+/// hold, or one entry gives a stranger a vote; the checksum is right.
 pub fn forge(bytes: Bytes, random: &mut Random) -> Bytes {
     if !random.chance(300) {
         return bytes;
@@ -40,8 +42,13 @@ pub fn forge(bytes: Bytes, random: &mut Random) -> Bytes {
     if message.msg_type as i32 != APPEND || message.entries.is_empty() {
         return bytes;
     }
+    if random.chance(200) {
+        let stranger = forging::change(&[(ConfChangeType::AddNode, forging::STRANGER)]);
+        let place = random.place(message.entries.len());
+        forging::change_members(&mut message.mut_entries()[place], stranger);
+        return PeerMessage::Raft(message).encode();
+    }
     for entry in message.mut_entries().iter_mut() {
-        // Changes of members carry no signature: who sends unlike ones is not found out.
         if Batch::decode(entry.data.clone()).is_err() {
             continue;
         }

@@ -39,6 +39,36 @@ fn a_few_seeds_hold_every_promise() {
     }
 }
 
+/// A minute in which nothing goes wrong but this.
+fn with_fault(fault: Fault) -> Counts {
+    let faults = vec![TimedFault {
+        at_ms: 10_000,
+        fault,
+    }];
+    let config = Config {
+        nodes: 3,
+        ..Config::new(5, 1)
+    };
+    let mut world = World::new(&config, faults);
+    assert_eq!(world.run(), None);
+    world.counts
+}
+
+#[test]
+fn one_validator_s_wrong_state_stops_that_one_alone() {
+    let counts = with_fault(Fault::WrongState { node: 1 });
+    assert_eq!((counts.stopped_alone, counts.replaced), (1, 1));
+    assert!(counts.acknowledged > 100);
+}
+
+#[test]
+fn a_liar_s_state_and_members_are_refused_and_the_market_goes_on() {
+    let counts = with_fault(Fault::Lie { node: 2, ms: 5_000 });
+    assert_eq!(counts.states_refused, 2, "by each of the others");
+    assert!(counts.changes_refused > 0);
+    assert!(counts.acknowledged > 100);
+}
+
 #[test]
 fn one_seed_is_one_run() {
     let (one, other) = (run(&Config::new(11, 1)), run(&Config::new(11, 1)));

@@ -2,6 +2,7 @@
 //! order, and whoever forged it is named; nobody else is.
 
 use bytes::Bytes;
+use souk_consensus::check::Fault;
 use souk_consensus::replica::Forgery;
 use souk_consensus::{ReplicaId, Term};
 use souk_roles::validator::event::Event as CoreEvent;
@@ -59,6 +60,14 @@ impl World {
     /// A replica refuses what another one sent, which must have forged it.
     pub(super) fn on_forgery(&mut self, node: usize, forgery: &Forgery) {
         self.counts.forgeries += 1;
+        if let Forgery::Leader(accusation) = forgery
+            && matches!(
+                accusation.found.fault,
+                Fault::Unordered(_) | Fault::NoMember
+            )
+        {
+            self.counts.changes_refused += 1;
+        }
         let named = match forgery {
             Forgery::Leader(accusation) => accusation.leader,
             Forgery::Forwarded { from, .. } => Some(*from),
@@ -68,6 +77,18 @@ impl World {
         if known.is_some_and(|it| !it.forged) {
             let replica = self.nodes[node].id.get();
             let reason = forgery.to_string();
+            self.checker
+                .report(Violation::WronglyAccused { replica, reason });
+        }
+    }
+
+    /// A replica refuses a state for which no majority vouches. An honest one offers none.
+    pub(super) fn on_unvouched(&mut self, node: usize, from: ReplicaId) {
+        self.counts.states_refused += 1;
+        let sender = self.nodes.iter().find(|it| it.id == from);
+        if sender.is_some_and(|it| !it.forged) {
+            let replica = self.nodes[node].id.get();
+            let reason = format!("{from} offers a state for which no majority vouches");
             self.checker
                 .report(Violation::WronglyAccused { replica, reason });
         }

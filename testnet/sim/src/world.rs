@@ -24,6 +24,7 @@ use super::goods::CAPACITY;
 use super::machine::{DecodingCache, SimExchange};
 use super::network::Network;
 use super::node::{Node, Round, StartFault};
+use super::operators;
 use super::pledges::Pledges;
 use super::random::Random;
 use super::spoiling;
@@ -144,6 +145,7 @@ impl World {
         let seed = config.seed;
         let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
         let actors = Actors::new(seed, config.nodes, &mut genesis);
+        operators::found_validators(&mut genesis, config.nodes);
         people.join(&genesis);
         let decoded = Rc::new(RefCell::new(DecodingCache::default()));
         let nodes = config.nodes;
@@ -264,7 +266,7 @@ impl World {
         }
     }
 
-    fn machine(&self) -> SimExchange {
+    pub(super) fn machine(&self) -> SimExchange {
         SimExchange::new(&self.genesis, self.decoded.clone())
     }
 
@@ -282,7 +284,8 @@ impl World {
         }
         let members: Vec<ReplicaId> = (0..self.nodes.len()).map(id).collect();
         let founder = members.contains(&self.nodes[node].id);
-        let machine = self.machine();
+        let key = operators::validator_key(self.nodes[node].id.get());
+        let machine = self.machine().signing_with(key);
         let seed = self.config.seed;
         let founders = founder.then_some(&members[..]);
         match self.nodes[node].start(self.now, seed, founders, machine, &self.decoded) {
@@ -369,6 +372,9 @@ impl World {
             let time = self.nodes[to].busy_until;
             return self.at(time, Event::Deliver { from, to, bytes });
         }
+        if self.answer_falsely(from, to, &bytes) {
+            return;
+        }
         let bytes = if self.reorders > 0 {
             spoiling::reorder(&bytes, &mut self.random).unwrap_or(bytes)
         } else {
@@ -406,6 +412,10 @@ impl World {
                     return self.on_refusal(node, reason);
                 }
                 Round::Diverged(LogIndex(index)) => {
+                    if self.nodes[node].is_wrong() {
+                        self.counts.stopped_alone += 1;
+                        return self.replace(node);
+                    }
                     let replica = from.get();
                     self.checker
                         .report(Violation::StatesDiffer { index, replica });
@@ -497,6 +507,8 @@ impl World {
         self.reorders = 0;
         for node in 0..self.nodes.len() {
             self.replace_liar(node);
+            self.mend_memory(node);
+            self.nodes[node].lie = None;
             let now = self.now;
             let machine = &mut self.nodes[node];
             (machine.clock_skew_ms, machine.drift_ppm) = (0, 0);

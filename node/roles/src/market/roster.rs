@@ -6,8 +6,11 @@
 //! replays it. The roster says who *should* be a validator; the leader brings raft to it.
 //!
 //! A raft id is given once. Whoever left, or lost its disk, comes back under another.
+//!
+//! The roster keeps the signed orders that made it: they show to anyone who knows the genesis that
+//! the operators wanted a validator, or wanted it gone, whoever brings them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
@@ -15,7 +18,7 @@ use souk_market::{APPROVAL_LIFE, AccountKey, Genesis, MarketId, Millis, Signatur
 
 /// What stands before a signed order in the log: no batch of commands begins so, since a batch
 /// begins with the hash that is the market's id.
-const MAGIC: &[u8; 8] = b"soukRST1";
+const MAGIC: &[u8; 8] = b"soukRST2";
 
 /// What is signed begins with this, so that no other signature of the same key fits.
 const DOMAIN: &[u8] = b"souk roster v1";
@@ -100,6 +103,12 @@ pub struct RosterSeat {
     pub leaving: bool,
     /// The latest version of the market's rules that it said it carries out; 0 before it began.
     pub speaks: u16,
+    /// The operators' orders that admitted it; none for a founder, whom the genesis names.
+    pub admission: Vec<SignedOrder>,
+    /// The operators' orders that removed it.
+    pub removal: Vec<SignedOrder>,
+    /// Its own order that it has begun: binds its raft id to its key and address.
+    pub beginning: Option<SignedOrder>,
     /// The number of its last order.
     number: u64,
 }
@@ -180,7 +189,7 @@ pub const ORDERS_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct AwaitedOrder {
     order: Order,
-    given: Vec<AccountKey>,
+    given: Vec<SignedOrder>,
     until: Millis,
 }
 
@@ -291,13 +300,77 @@ impl Roster {
                 raft_id,
                 address,
                 speaks,
-            } => self.begin(body, *raft_id, (address, *speaks)),
+            } => self.begin(signed, *raft_id, (address, *speaks)),
             Order::Backup { .. } => Err(RosterRefusal::NotForTheLog),
-            order => self.operate(now, body, order),
+            _ => self.operate(now, signed),
         }
     }
 
-    fn operate(&mut self, now: Millis, body: &Body, order: &Order) -> Result<u64, RosterRefusal> {
+    /// Whether as many operators as must have signed `order`.
+    pub fn is_ordered(&self, order: &Order, orders: &[SignedOrder]) -> bool {
+        let signs = |signed: &&SignedOrder| {
+            let body = &signed.body;
+            body.market == self.market
+                && body.order == *order
+                && self.is_operator(body.signer)
+                && signed.verify().is_ok()
+        };
+        let signers = orders.iter().filter(signs).map(|it| it.body.signer);
+        signers.collect::<BTreeSet<_>>().len() >= self.operators_needed.max(1) as usize
+    }
+
+    /// Whether the operators signed that a validator be removed.
+    pub fn proves_removal(&self, raft_id: u64, orders: &[SignedOrder]) -> bool {
+        self.is_ordered(&Order::Remove { raft_id }, orders)
+    }
+
+    /// Whether the operators signed that a key be admitted.
+    pub fn proves_admission(&self, account: AccountKey, orders: &[SignedOrder]) -> bool {
+        let admits = |signed: &&SignedOrder| match &signed.body.order {
+            Order::Admit { account: of, .. } => *of == account,
+            _ => false,
+        };
+        let orders: Vec<SignedOrder> = orders.iter().filter(admits).cloned().collect();
+        let mut wanted = orders.iter().map(|signed| &signed.body.order);
+        wanted.any(|order| self.is_ordered(order, &orders))
+    }
+
+    /// Where a validator says that it is reached under a raft id, in its latest signed order; none
+    /// where it never said that it has begun.
+    pub fn find_beginning<'a>(
+        &self,
+        raft_id: u64,
+        account: AccountKey,
+        orders: &'a [SignedOrder],
+    ) -> Option<&'a str> {
+        let address = |signed: &'a SignedOrder| match &signed.body.order {
+            Order::Begin {
+                raft_id: id,
+                address,
+                ..
+            } if *id == raft_id => Some((signed, address.as_str())),
+            _ => None,
+        };
+        let holds = |(signed, _): &(&SignedOrder, &str)| {
+            let body = &signed.body;
+            body.market == self.market && body.signer == account && signed.verify().is_ok()
+        };
+        let said = orders.iter().filter_map(address).filter(holds);
+        let latest = said.max_by_key(|(signed, _)| signed.body.number);
+        latest.map(|(_, address)| address)
+    }
+
+    /// All signed orders that made it.
+    pub fn orders(&self) -> impl Iterator<Item = &SignedOrder> {
+        let seats = self.seats.values();
+        seats.flat_map(|seat| {
+            let operators = seat.admission.iter().chain(&seat.removal);
+            operators.chain(&seat.beginning)
+        })
+    }
+
+    fn operate(&mut self, now: Millis, signed: &SignedOrder) -> Result<u64, RosterRefusal> {
+        let (body, order) = (&signed.body, &signed.body.order);
         let signer = body.signer;
         if !self.is_operator(signer) {
             return Err(RosterRefusal::Operator(signer));
@@ -305,14 +378,19 @@ impl Roster {
         let last = self.numbers.get(&signer).copied().unwrap_or(0);
         newer(body.number, last)?;
         // Who leads is nobody's loss: one of them may say it.
-        let is_shared = !matches!(order, Order::Lead { .. });
-        if is_shared && let Err(awaits) = self.approve(now, signer, order) {
-            self.numbers.insert(signer, body.number);
-            return Err(awaits);
-        }
+        let orders = match order {
+            Order::Lead { .. } => Vec::new(),
+            _ => match self.approve(now, signed) {
+                Ok(orders) => orders,
+                Err(awaits) => {
+                    self.numbers.insert(signer, body.number);
+                    return Err(awaits);
+                }
+            },
+        };
         let raft_id = match order {
-            Order::Admit { account, address } => self.admit(*account, address)?,
-            Order::Remove { raft_id } => self.remove(*raft_id)?,
+            Order::Admit { account, address } => self.admit(*account, address, orders)?,
+            Order::Remove { raft_id } => self.remove(*raft_id, orders)?,
             Order::Lead { raft_id } => self.staying_seat(*raft_id).map(|_| *raft_id)?,
             Order::Begin { .. } | Order::Backup { .. } => unreachable!("told apart by the caller"),
         };
@@ -320,12 +398,17 @@ impl Roster {
         Ok(raft_id)
     }
 
-    /// Takes down who has given an order, unless as many have as must.
-    fn approve(&mut self, now: Millis, by: AccountKey, order: &Order) -> Result<(), RosterRefusal> {
+    /// Takes down who has given an order, unless as many have as must: then their orders.
+    fn approve(
+        &mut self,
+        now: Millis,
+        signed: &SignedOrder,
+    ) -> Result<Vec<SignedOrder>, RosterRefusal> {
         let needed = self.operators_needed;
         if needed <= 1 {
-            return Ok(());
+            return Ok(vec![signed.clone()]);
         }
+        let order = &signed.body.order;
         self.awaited.retain(|awaited| awaited.until > now);
         let known = self.awaited.iter().position(|one| one.order == *order);
         let at = known.unwrap_or(self.awaited.len());
@@ -340,18 +423,23 @@ impl Roster {
             });
         }
         let given = &mut self.awaited[at].given;
-        if !given.contains(&by) {
-            given.push(by);
+        let is_same = |one: &SignedOrder| one.body.signer == signed.body.signer;
+        if !given.iter().any(is_same) {
+            given.push(signed.clone());
         }
         let given = u32::try_from(given.len()).unwrap_or(u32::MAX);
         if given < needed {
             return Err(RosterRefusal::Awaits { given, needed });
         }
-        self.awaited.remove(at);
-        Ok(())
+        Ok(self.awaited.remove(at).given)
     }
 
-    fn admit(&mut self, account: AccountKey, address: &str) -> Result<u64, RosterRefusal> {
+    fn admit(
+        &mut self,
+        account: AccountKey,
+        address: &str,
+        orders: Vec<SignedOrder>,
+    ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
         if let Some((raft_id, _)) = self.of(account) {
             return Err(RosterRefusal::Known { account, raft_id });
@@ -361,25 +449,29 @@ impl Roster {
         }
         let raft_id = self.next_id;
         self.seat(raft_id, account, address.to_owned());
+        self.staying_seat(raft_id)?.admission = orders;
         Ok(raft_id)
     }
 
-    fn remove(&mut self, raft_id: u64) -> Result<u64, RosterRefusal> {
+    fn remove(&mut self, raft_id: u64, orders: Vec<SignedOrder>) -> Result<u64, RosterRefusal> {
         self.staying_seat(raft_id)?;
         if self.staying().count() == 1 {
             return Err(RosterRefusal::Last(raft_id));
         }
-        self.staying_seat(raft_id)?.leaving = true;
+        let seat = self.staying_seat(raft_id)?;
+        seat.leaving = true;
+        seat.removal = orders;
         Ok(raft_id)
     }
 
     fn begin(
         &mut self,
-        body: &Body,
+        signed: &SignedOrder,
         raft_id: u64,
         (address, speaks): (&str, u16),
     ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
+        let body = &signed.body;
         let seat = self.staying_seat(raft_id)?;
         if seat.account != body.signer {
             return Err(RosterRefusal::Operator(body.signer));
@@ -389,6 +481,7 @@ impl Roster {
         seat.begun = true;
         seat.address = address.to_owned();
         seat.speaks = speaks;
+        seat.beginning = Some(signed.clone());
         Ok(raft_id)
     }
 
@@ -407,6 +500,9 @@ impl Roster {
             begun: false,
             leaving: false,
             speaks: 0,
+            admission: Vec::new(),
+            removal: Vec::new(),
+            beginning: None,
             number: 0,
         };
         self.next_id = self.next_id.max(raft_id + 1);

@@ -302,6 +302,8 @@ pub struct Members {
     pub operators: Vec<AccountKey>,
     /// Those there are and were, by raft id.
     pub validators: Vec<Member>,
+    /// The signed orders that show it, for who believes no single validator.
+    pub orders: Vec<SignedOrder>,
 }
 
 impl Members {

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use souk_consensus::replica::{Outcome, ReadTicket, Work};
+use souk_consensus::replica::{Forgery, Outcome, ReadTicket, StepError, Work};
 use souk_consensus::{LogTime, Replica, Verdict};
 
 use super::action::{Action, News, ReplicaFailure, Report, Response};
@@ -184,8 +184,12 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         self.tells_at = None;
         match event {
             Event::Peer { from, bytes } => {
-                if let Err(error) = self.replica.step(self.clock(), from, bytes) {
-                    self.report(Report::Dropped { from, error });
+                match self.replica.step(self.clock(), from, bytes) {
+                    Ok(()) => {}
+                    Err(StepError::Unordered(accusation)) => {
+                        self.report(Report::Forged(Forgery::Leader(accusation)));
+                    }
+                    Err(error) => self.report(Report::Dropped { from, error }),
                 }
                 if self.replica.leader() == Some(from) {
                     self.heard_at = self.now.tick;

@@ -2,13 +2,17 @@
 //! batches and orders in, bytes of results out.
 
 use serde::{Deserialize, Serialize};
-use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine, Unable};
+use souk_consensus::{
+    ChangeStanding, CommandFault, LogTime, MemberChange, OfferedState, Position, ReplicaId,
+    RestoreError, StateMachine, Tally, Unable,
+};
 use souk_market::{
     Acceptance, BatchFault, BatchOutcome, Event, Exchange, Genesis, Millis, Outcome, RULES_VERSION,
-    Refusal, SignedBatch, VerifiedBatch,
+    Refusal, SignedBatch, SigningKey, VerifiedBatch,
 };
 use souk_memory::ContentId;
 
+use super::vouchers;
 use crate::market::roster::{Roster, RosterRefusal, SignedOrder};
 
 /// What a state's bytes begin with: name and layout version.
@@ -69,6 +73,8 @@ pub struct ExchangeMachine<W> {
     spoken: u16,
     /// What the last batch came to, in memory that is used again.
     applied: BatchOutcome,
+    /// This validator's key, with which it vouches for states; none for who only replays a log.
+    key: Option<SigningKey>,
 }
 
 impl<W: Watch> ExchangeMachine<W> {
@@ -80,7 +86,15 @@ impl<W: Watch> ExchangeMachine<W> {
             watch,
             spoken: RULES_VERSION,
             applied: BatchOutcome::default(),
+            key: None,
         }
+    }
+
+    /// The same, vouching for states with a validator's key.
+    #[must_use]
+    pub fn signing_with(self, key: SigningKey) -> ExchangeMachine<W> {
+        let key = Some(key);
+        ExchangeMachine { key, ..self }
     }
 
     /// The same, carrying out versions of the rules up to this one: a build that is to come.
@@ -111,8 +125,7 @@ impl<W: Watch> ExchangeMachine<W> {
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
-        let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
-        let (roster, exchange) = postcard::take_from_bytes(bytes)?;
+        let (roster, exchange) = split_state(bytes)?;
         let exchange = Exchange::restore(exchange)?;
         if let Some(version) = exchange.unspoken(exchange.now(), self.spoken) {
             let spoken = self.spoken;
@@ -144,8 +157,7 @@ impl<W: Watch> ExchangeMachine<W> {
 pub enum LogCommand {
     /// Its account signed it.
     Batch(VerifiedBatch),
-    /// Orders to the group are few: each replica checks their signatures as it applies them, since
-    /// their validity decides what they come to.
+    /// An operator or a validator signed it. The roster decides what it comes to.
     Order(SignedOrder),
 }
 
@@ -163,7 +175,10 @@ enum DecodedCommand {
 fn read(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
     let forged = |cause: Box<dyn std::error::Error + Send + Sync>| CommandFault { cause };
     match SignedOrder::decode(command) {
-        Some(Ok(order)) => Ok(DecodedCommand::Order(order)),
+        Some(Ok(order)) => match order.verify() {
+            Ok(()) => Ok(DecodedCommand::Order(order)),
+            Err(refusal) => Err(forged(Box::new(refusal))),
+        },
         Some(Err(fault)) => Err(forged(Box::new(NoOrder(fault)))),
         None => SignedBatch::decode(command)
             .map(DecodedCommand::Batch)
@@ -236,6 +251,33 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
         self.exchange.wakes_at().map(|at| LogTime(at.0))
     }
 
+    fn judge_change(&self, change: MemberChange) -> ChangeStanding {
+        vouchers::judge_change(&self.roster, change)
+    }
+
+    fn sign(&self, statement: &[u8]) -> Vec<u8> {
+        let key = self.key.as_ref();
+        key.map_or_else(Vec::new, |key| {
+            vouchers::sign(self.exchange.market(), statement, key)
+        })
+    }
+
+    fn has_signed(&self, by: ReplicaId, statement: &[u8], signature: &[u8]) -> bool {
+        let seat = self.roster.seats().get(&by.get());
+        seat.is_some_and(|seat| {
+            vouchers::has_signed(self.exchange.market(), statement, seat.account, signature)
+        })
+    }
+
+    fn tally(&self, offered: &OfferedState<'_>) -> Tally {
+        match split_state(offered.machine) {
+            Ok((roster, _)) => {
+                vouchers::tally(self.exchange.market(), &self.roster, &roster, offered)
+            }
+            Err(_) => vouchers::NOBODY,
+        }
+    }
+
     fn digest(&self) -> [u8; 32] {
         let mut both = self.exchange.digest().0.to_vec();
         both.extend(encoded(&self.roster));
@@ -254,6 +296,12 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
             cause: Box::new(fault),
         })
     }
+}
+
+/// The roster in a state's bytes, and the bytes of the exchange.
+fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
+    let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
+    Ok(postcard::take_from_bytes(bytes)?)
 }
 
 fn encoded(roster: &Roster) -> Vec<u8> {

@@ -122,5 +122,6 @@ pub fn members_of(roster: &Roster, status: &Status) -> Members {
         leader: status.leader.map_or(0, ReplicaId::get),
         operators: roster.operators().to_vec(),
         validators: validators.collect(),
+        orders: roster.orders().cloned().collect(),
     }
 }

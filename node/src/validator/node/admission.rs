@@ -1,12 +1,12 @@
 //! Before a validator begins: what the others say of it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
-use souk_market::AccountKey;
+use souk_market::{AccountKey, Genesis};
+use souk_roles::market::known_members::KnownMembers;
 use tokio::time::Instant;
 
 use crate::network::Network;
@@ -31,14 +31,55 @@ const FRESH_PERIOD: Duration = Duration::from_millis(50);
 /// Streams of [`FRESH`] at a time: one for each other validator, and some to spare.
 const FRESH_STREAMS_MAX: usize = 64;
 
+/// What other validators said, and what of it their signatures show.
+#[derive(Clone, Debug)]
+pub(super) struct MembersTold {
+    /// Whom the signatures show.
+    pub known: KnownMembers,
+    answers: Vec<Members>,
+}
+
+impl MembersTold {
+    /// Whether an answer shows that the operators removed a validator that has left.
+    pub(super) fn shows_removal(&self, raft_id: u64) -> bool {
+        let mut answers = self.answers.iter();
+        answers.any(|answer| self.known.shows_removal(raft_id, answer))
+    }
+
+    /// Whether most of the answers give a raft id to another key.
+    pub(super) fn names_another(&self, raft_id: u64, account: AccountKey) -> bool {
+        let names = |answer: &&Members| {
+            let member = answer.member(raft_id);
+            member.is_some_and(|member| member.account != account)
+        };
+        2 * self.answers.iter().filter(names).count() > self.answers.len()
+    }
+
+    /// The raft id that most of the answers give to a key.
+    fn raft_id_of(&self, account: AccountKey) -> Option<u64> {
+        let mut said: BTreeMap<u64, usize> = BTreeMap::new();
+        let named = self.answers.iter().filter_map(|answer| answer.of(account));
+        for member in named {
+            *said.entry(member.raft_id).or_default() += 1;
+        }
+        let most = said.into_iter().max_by_key(|(_, answers)| *answers);
+        let (raft_id, answers) = most?;
+        (2 * answers > self.answers.len()).then_some(raft_id)
+    }
+}
+
 /// What the others say of a founder that has no log. At a market's beginning they have none either,
 /// and say so; then, or where too many are away for long, nobody knows better.
-pub(super) async fn ask_as_fresh(network: &Network, peers: &[PeerId]) -> Option<Members> {
+pub(super) async fn ask_as_fresh(
+    network: &Network,
+    peers: &[PeerId],
+    genesis: &Genesis,
+) -> Option<MembersTold> {
     network.serve(FRESH, FRESH_STREAMS_MAX, |_, _| async {});
     let deadline = Instant::now() + FRESH_PATIENCE;
     loop {
-        if let Some(members) = ask_members(network, peers).await {
-            return Some(members);
+        if let Some(told) = ask_members(network, peers, genesis).await {
+            return Some(told);
         }
         let asked = peers.iter().map(|peer| network.open(*peer, FRESH));
         let fresh = futures::future::join_all(asked).await;
@@ -49,18 +90,23 @@ pub(super) async fn ask_as_fresh(network: &Network, peers: &[PeerId]) -> Option<
     }
 }
 
-/// Who the validators are, by the first of `peers` that answers; none where nobody does.
-pub(super) async fn ask_members(network: &Network, peers: &[PeerId]) -> Option<Members> {
-    let mut asked: FuturesUnordered<_> = peers.iter().map(|peer| ask(network, *peer)).collect();
-    let first = async {
-        while let Some(answer) = asked.next().await {
-            if answer.is_some() {
-                return answer;
-            }
-        }
-        None
-    };
-    tokio::time::timeout(ASK_TIMEOUT, first).await.ok()?
+/// Who the validators are, by all of `peers` that answer in time; none where nobody does.
+pub(super) async fn ask_members(
+    network: &Network,
+    peers: &[PeerId],
+    genesis: &Genesis,
+) -> Option<MembersTold> {
+    let asked = peers.iter().map(|peer| async {
+        let answer = tokio::time::timeout(ASK_TIMEOUT, ask(network, *peer)).await;
+        answer.ok().flatten()
+    });
+    let answers = futures::future::join_all(asked).await;
+    let answers: Vec<Members> = answers.into_iter().flatten().collect();
+    let mut known = KnownMembers::new(genesis);
+    for answer in &answers {
+        known.learn(answer);
+    }
+    (!answers.is_empty()).then_some(MembersTold { known, answers })
 }
 
 async fn ask(network: &Network, peer: PeerId) -> Option<Members> {
@@ -78,12 +124,13 @@ pub(super) async fn await_admission(
     network: &Network,
     peers: &[PeerId],
     account: AccountKey,
-) -> (u64, Members) {
+    genesis: &Genesis,
+) -> (u64, MembersTold) {
     loop {
-        if let Some(members) = ask_members(network, peers).await
-            && let Some(member) = members.of(account)
+        if let Some(told) = ask_members(network, peers, genesis).await
+            && let Some(raft_id) = told.raft_id_of(account)
         {
-            return (member.raft_id, members);
+            return (raft_id, told);
         }
         tokio::time::sleep(ADMISSION_PERIOD).await;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{Proposal, Role, Status};
-use souk_market::{AccountKey, MarketId, Millis, RULES_VERSION};
+use souk_market::{AccountKey, Genesis, Millis, RULES_VERSION};
 use souk_roles::validator::steps::{Group, Step};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use crate::clock::{unix_ms, unix_us};
 use crate::folder::contact::Contact;
 use crate::folder::key::NodeKey;
 use crate::network::Network;
-use crate::protocols::market::{Member, Standing};
+use crate::protocols::market::Member;
 use crate::protocols::roster::{Body, Order, Roster, SignedOrder};
 use crate::validator::Validator;
 use crate::validator::exchange_machine::{ExchangeMachine, LogCommand};
@@ -39,11 +39,11 @@ pub(super) struct Keeper {
     pub(super) network: Network,
     pub(super) validator: Validator<ExchangeMachine>,
     pub(super) key: NodeKey,
-    pub(super) market: MarketId,
+    pub(super) genesis: Genesis,
     pub(super) id: ReplicaId,
     /// Where this validator is reached; none where it can't tell.
     pub(super) address: Option<String>,
-    /// Validators as others named them when this one started: its own log may be behind.
+    /// Validators that others showed when this one started: its own log may be behind.
     pub(super) told: Vec<Member>,
     pub(super) peers: watch::Sender<Peers>,
     pub(super) learned: HashMap<u64, String>,
@@ -85,8 +85,7 @@ impl Keeper {
         let is_member = |id: &u64| members.voters.contains(id) || members.learners.contains(id);
         let mut seats: BTreeMap<u64, (AccountKey, &str)> = BTreeMap::new();
         for member in &self.told {
-            if !roster.seats().contains_key(&member.raft_id) && member.standing != Standing::Removed
-            {
+            if !roster.seats().contains_key(&member.raft_id) {
                 seats.insert(member.raft_id, (member.account, &member.address));
             }
         }
@@ -134,7 +133,7 @@ impl Keeper {
             return;
         }
         let body = Body {
-            market: self.market,
+            market: self.genesis.market_id(),
             signer: seat.account,
             number: unix_us(),
             expires: Millis(unix_ms() + ORDER_MS),
@@ -178,13 +177,11 @@ impl Keeper {
         }
     }
 
+    /// Whether another validator shows, by the operators' signatures, that this one was removed.
     async fn was_removed(&self) -> bool {
         let others: Vec<_> = self.peers.borrow().keys().copied().collect();
-        let Some(members) = admission::ask_members(&self.network, &others).await else {
-            return false;
-        };
-        let mine = members.member(self.id.get());
-        mine.is_some_and(|member| member.standing == Standing::Removed)
+        let told = admission::ask_members(&self.network, &others, &self.genesis).await;
+        told.is_some_and(|told| told.shows_removal(self.id.get()))
     }
 }
 

@@ -264,8 +264,14 @@ impl World {
             match report {
                 Report::Dropped { from, error } => {
                     self.counts.messages_dropped += 1;
-                    if let StepError::Conflict { term, .. } = error {
-                        self.on_contradiction(node, from, term);
+                    match error {
+                        StepError::Conflict { term, .. } => {
+                            self.on_contradiction(node, from, term);
+                        }
+                        StepError::Unvouched { .. } | StepError::Unlike(_) => {
+                            self.on_unvouched(node, from);
+                        }
+                        _ => {}
                     }
                 }
                 Report::Forged(forgery) => self.on_forgery(node, &forgery),

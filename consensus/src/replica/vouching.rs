@@ -1,0 +1,290 @@
+//! Members vouch for states: each makes the whole state at the same entries, signs its digest, and
+//! tells the others.
+//!
+//! A state becomes this replica's snapshot, on disk and for others that lag, only once a majority
+//! of its voters has signed the same. Until then the log behind the one before stays. Signatures
+//! are kept with the snapshot: they convince a replica that lags although whoever signed is gone.
+//! A replica whose state is not the one that a quorum signed stops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::members::voters;
+use super::{Divergence, Replica};
+use crate::history::Digest;
+use crate::ids::{LogIndex, ReplicaId};
+use crate::machine::StateMachine;
+use crate::snapshot::Snapshot;
+use crate::voucher::{Certificate, Statement, Voucher};
+use crate::wire::{Envelope, PeerMessage};
+use bytes::Bytes;
+
+/// States of each member of which the signature is remembered.
+const STATES_MAX: usize = 16;
+
+/// What one member signed, by entry.
+type SignedStates = BTreeMap<LogIndex, (Digest, Bytes)>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Vouching {
+    /// The states that this replica came to itself.
+    mine: BTreeMap<LogIndex, Digest>,
+    /// What members signed, this one included; each signature was checked. One that signs much
+    /// crowds out nobody but itself.
+    signed: BTreeMap<ReplicaId, SignedStates>,
+    /// The latest state made here for which too few vouch yet.
+    pending: Option<Snapshot>,
+    /// The latest for which a majority does, until it is taken.
+    certified: Option<Snapshot>,
+    /// No signature came since the last comparison.
+    compared: bool,
+}
+
+impl Vouching {
+    /// This replica came to a state, and signed it.
+    fn on_reached(&mut self, snapshot: Snapshot, voucher: Voucher) {
+        let statement = snapshot.statement();
+        keep(&mut self.mine, statement.index, statement.state);
+        self.on_signed(statement, voucher);
+        self.pending = Some(snapshot);
+    }
+
+    /// A member signed a statement; the signature was checked.
+    fn on_signed(&mut self, statement: Statement, voucher: Voucher) {
+        self.compared = false;
+        let states = self.signed.entry(voucher.by).or_default();
+        keep(
+            states,
+            statement.index,
+            (statement.state, voucher.signature),
+        );
+    }
+
+    fn has(&self, statement: Statement, by: ReplicaId) -> bool {
+        let states = self.signed.get(&by);
+        let signed = states.and_then(|states| states.get(&statement.index));
+        signed.is_some_and(|(state, _)| *state == statement.state)
+    }
+
+    /// A statement with all signatures under it that are here.
+    fn certificate(&self, statement: Statement) -> Certificate {
+        let voucher = |(by, states): (&ReplicaId, &SignedStates)| {
+            let (state, signature) = states.get(&statement.index)?;
+            (*state == statement.state).then(|| Voucher {
+                by: *by,
+                signature: signature.clone(),
+            })
+        };
+        Certificate {
+            statement,
+            vouchers: self.signed.iter().filter_map(voucher).collect(),
+        }
+    }
+
+    /// Whether a majority of its voters now vouches for the pending state.
+    fn certify(&mut self) {
+        let Some(pending) = &self.pending else { return };
+        let electors = voters(&pending.members);
+        let mut vouchers = self.certificate(pending.statement()).vouchers;
+        vouchers.retain(|voucher| electors.contains(&voucher.by));
+        if 2 * vouchers.len() <= electors.len() {
+            return;
+        }
+        self.certified = self.pending.take();
+        if let Some(certified) = &mut self.certified {
+            certified.vouchers = vouchers;
+        }
+    }
+
+    /// A state from another replica took the place of what was here.
+    pub(super) fn on_installed(&mut self, index: LogIndex) {
+        self.pending.take_if(|pending| pending.index <= index);
+        self.certified.take_if(|certified| certified.index <= index);
+    }
+
+    pub(super) fn has_certified(&self) -> bool {
+        self.certified.is_some()
+    }
+
+    /// The latest state for which a majority vouches, if it was not taken yet.
+    pub(super) fn take_certified(&mut self) -> Option<Snapshot> {
+        self.certified.take()
+    }
+
+    /// Whether `quorum` others signed a state that is not this replica's.
+    pub(super) fn compare(&mut self, me: ReplicaId, quorum: usize) -> Option<Divergence> {
+        if std::mem::replace(&mut self.compared, true) {
+            return None;
+        }
+        let others = || self.signed.iter().filter(|(by, _)| **by != me);
+        let mut agreed = LogIndex(0);
+        for (index, mine) in &self.mine {
+            let mut states: BTreeMap<Digest, BTreeSet<ReplicaId>> = BTreeMap::new();
+            for (by, signed) in others() {
+                if let Some((state, _)) = signed.get(index) {
+                    states.entry(*state).or_default().insert(*by);
+                }
+            }
+            if states.contains_key(mine) {
+                agreed = *index;
+            }
+            states.remove(mine);
+            if let Some((theirs, by)) = states.into_iter().find(|(_, by)| by.len() >= quorum) {
+                return Some(Divergence {
+                    index: *index,
+                    agreed,
+                    part: "whole state",
+                    mine: *mine,
+                    theirs,
+                    by: by.into_iter().collect(),
+                });
+            }
+        }
+        None
+    }
+}
+
+/// Adds a row and forgets the earliest ones.
+fn keep<T>(rows: &mut BTreeMap<LogIndex, T>, index: LogIndex, row: T) {
+    rows.insert(index, row);
+    while rows.len() > STATES_MAX {
+        rows.pop_first();
+    }
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// Makes the whole state at the entry applied last, signs it and tells the others.
+    pub(super) fn vouch(&mut self) {
+        let snapshot = self.vouched_snapshot();
+        self.growth = snapshot.growth;
+        let statement = snapshot.statement();
+        let voucher = Voucher {
+            by: self.config.id,
+            signature: self.machine.sign(&statement.bytes()).into(),
+        };
+        let certificate = Certificate {
+            statement,
+            vouchers: vec![voucher.clone()],
+        };
+        self.vouching.on_reached(snapshot, voucher);
+        self.vouching.certify();
+        self.tell_others(&PeerMessage::Vouchers(certificate));
+    }
+
+    /// Members' signatures came, by whatever way.
+    pub(super) fn on_vouchers(&mut self, certificate: Certificate) {
+        let Certificate {
+            statement,
+            vouchers,
+        } = certificate;
+        let bytes = statement.bytes();
+        for voucher in vouchers {
+            let by = voucher.by;
+            let is_news = by != self.config.id && !self.vouching.has(statement, by);
+            let is_member = voters(self.raw.store().members()).contains(&by);
+            if is_news && is_member && self.machine.has_signed(by, &bytes, &voucher.signature) {
+                self.vouching.on_signed(statement, voucher);
+            }
+        }
+        self.vouching.certify();
+    }
+
+    /// Another replica lacks signatures under its state at an index.
+    pub(super) fn on_voucher_request(&mut self, from: ReplicaId, index: LogIndex) {
+        let kept = self.raw.store().snapshot();
+        let certificate = match self.vouching.mine.get(&index) {
+            Some(state) => {
+                let state = *state;
+                self.vouching.certificate(Statement { index, state })
+            }
+            None if kept.index == index => Certificate {
+                statement: kept.statement(),
+                vouchers: kept.vouchers.clone(),
+            },
+            None => return,
+        };
+        let bytes = PeerMessage::Vouchers(certificate).encode();
+        self.outbox.push(Envelope { to: from, bytes });
+    }
+
+    /// Asks for the signatures that are missing under the latest state, now and then.
+    pub(super) fn request_vouchers(&mut self) {
+        if !self.ticks.is_multiple_of(self.config.election_ticks as u64) {
+            return;
+        }
+        let Some(pending) = &self.vouching.pending else {
+            return;
+        };
+        let statement = pending.statement();
+        let certificate = self.vouching.certificate(statement);
+        self.tell_others(&PeerMessage::Vouchers(certificate));
+        self.tell_others(&PeerMessage::VoucherRequest(statement.index));
+    }
+
+    /// Sends the same to all other members.
+    pub(super) fn tell_others(&mut self, message: &PeerMessage) {
+        let bytes = message.encode();
+        let others = self.others().into_iter();
+        self.outbox.extend(others.map(|to| Envelope {
+            to,
+            bytes: bytes.clone(),
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u64) -> ReplicaId {
+        ReplicaId::new(number).unwrap()
+    }
+
+    fn say(vouching: &mut Vouching, by: u64, index: u64, state: u8) {
+        let statement = Statement {
+            index: LogIndex(index),
+            state: Digest([state; 32]),
+        };
+        if by == 1 {
+            keep(&mut vouching.mine, statement.index, statement.state);
+        }
+        let signature = Bytes::new();
+        vouching.on_signed(
+            statement,
+            Voucher {
+                by: id(by),
+                signature,
+            },
+        );
+    }
+
+    #[test]
+    fn who_differs_from_a_quorum_is_the_one_that_stops() {
+        let mut vouching = Vouching::default();
+        for (by, state) in [(1, 5), (2, 5), (3, 5)] {
+            say(&mut vouching, by, 8, state);
+        }
+        for (by, state) in [(1, 5), (2, 6)] {
+            say(&mut vouching, by, 16, state);
+        }
+        assert_eq!(vouching.compare(id(1), 2), None, "one voice is no quorum");
+        say(&mut vouching, 3, 16, 6);
+        let divergence = vouching.compare(id(1), 2).unwrap();
+        assert_eq!(divergence.index, LogIndex(16));
+        assert_eq!(divergence.agreed, LogIndex(8));
+        assert_eq!(divergence.by, [id(2), id(3)]);
+    }
+
+    #[test]
+    fn one_that_signs_much_crowds_out_nobody() {
+        let mut vouching = Vouching::default();
+        for by in [1, 2, 3] {
+            say(&mut vouching, by, 8, if by == 1 { 5 } else { 6 });
+        }
+        for index in 0..1_000 {
+            say(&mut vouching, 4, u64::MAX - index, 1);
+        }
+        assert_eq!(vouching.signed[&id(4)].len(), STATES_MAX);
+        assert_eq!(vouching.compare(id(1), 2).unwrap().by, [id(2), id(3)]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Who the members of a state are, by the operators' orders, and what they sign about it.
+//!
+//! A replica may lag behind changes of the roster, or know the genesis alone. It then learns from
+//! the state that another replica offers who joined and who left since, but believes each of these
+//! only with the operators' signatures. So a state needs the signatures of a majority of
+//! those whom this replica knows and nobody removed, and those who were admitted since.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ed25519_dalek::{Signature, Signer, VerifyingKey};
+use souk_consensus::{ChangeStanding, MemberChange, OfferedState, ReplicaId, Tally};
+use souk_market::{AccountKey, MarketId, SigningKey};
+
+use crate::market::roster::Roster;
+
+/// A signature for a state begins with this, so that no other signature of the same key fits.
+const DOMAIN: &[u8] = b"souk voucher v1";
+
+/// Nobody vouches.
+pub(super) const NOBODY: Tally = Tally {
+    members: 1,
+    vouched: 0,
+};
+
+/// What the roster says about a change of raft's members. Nobody joins twice and nobody who left
+/// comes back, so only [`ChangeStanding::Unordered`] is ever followed by another answer.
+pub(super) fn judge_change(roster: &Roster, change: MemberChange) -> ChangeStanding {
+    let seat = |id: ReplicaId| roster.seats().get(&id.get());
+    match change {
+        MemberChange::AddLearner(id) | MemberChange::Promote(id) => match seat(id) {
+            None => ChangeStanding::Unordered,
+            Some(seat) if seat.leaving => ChangeStanding::Outdated,
+            Some(_) => ChangeStanding::Ordered,
+        },
+        MemberChange::Remove(id) => match seat(id) {
+            Some(seat) if seat.leaving => ChangeStanding::Ordered,
+            _ => ChangeStanding::Unordered,
+        },
+    }
+}
+
+fn signed_bytes(market: MarketId, statement: &[u8]) -> Vec<u8> {
+    [DOMAIN, market.0.as_slice(), statement].concat()
+}
+
+/// A validator's signature under a statement about its market's state.
+pub(super) fn sign(market: MarketId, statement: &[u8], key: &SigningKey) -> Vec<u8> {
+    key.sign(&signed_bytes(market, statement))
+        .to_bytes()
+        .to_vec()
+}
+
+/// Whether a key signed a statement.
+pub(super) fn has_signed(
+    market: MarketId,
+    statement: &[u8],
+    account: AccountKey,
+    signature: &[u8],
+) -> bool {
+    let holds = || {
+        let key = VerifyingKey::from_bytes(&account.0).ok()?;
+        let signature = Signature::from_slice(signature).ok()?;
+        key.verify_strict(&signed_bytes(market, statement), &signature)
+            .ok()
+    };
+    holds().is_some()
+}
+
+/// Who must vouch for an offered state and who has; `mine` is the roster here, `theirs` the one in
+/// the state.
+pub(super) fn tally(
+    market: MarketId,
+    mine: &Roster,
+    theirs: &Roster,
+    offered: &OfferedState<'_>,
+) -> Tally {
+    let Some(members) = members(mine, theirs, offered) else {
+        return NOBODY;
+    };
+    let statement = offered.certificate.statement.bytes();
+    let vouchers = offered.certificate.vouchers.iter();
+    let valid = vouchers.filter(|voucher| {
+        let account = members.get(&voucher.by);
+        account.is_some_and(|account| has_signed(market, &statement, *account, &voucher.signature))
+    });
+    Tally {
+        members: members.len(),
+        vouched: valid.map(|it| it.by).collect::<BTreeSet<_>>().len(),
+    }
+}
+
+/// Those of whom a majority must vouch, each with its own key; none where a voter of the state was
+/// never admitted, or two share a key.
+fn members(
+    mine: &Roster,
+    theirs: &Roster,
+    offered: &OfferedState<'_>,
+) -> Option<BTreeMap<ReplicaId, AccountKey>> {
+    // Before its first state a replica knows those that the genesis names.
+    let founders = mine.staying().filter_map(ReplicaId::new);
+    let known: BTreeSet<ReplicaId> = match offered.known.is_empty() {
+        true => founders.collect(),
+        false => offered.known.clone(),
+    };
+    let has_left = |id: &ReplicaId| {
+        let seat = theirs.seats().get(&id.get());
+        let removal = seat.map_or(&[][..], |seat| &seat.removal);
+        !offered.voters.contains(id) && mine.proves_removal(id.get(), removal)
+    };
+    let stayed = known.iter().filter(|id| !has_left(id));
+    let ids: BTreeSet<ReplicaId> = stayed.chain(offered.voters).copied().collect();
+    let account = |id: ReplicaId| {
+        if let Some(seat) = mine.seats().get(&id.get()) {
+            return Some((id, seat.account));
+        }
+        let seat = theirs.seats().get(&id.get())?;
+        let is_admitted = mine.proves_admission(seat.account, &seat.admission);
+        is_admitted.then_some((id, seat.account))
+    };
+    let members: Option<BTreeMap<_, _>> = ids.into_iter().map(account).collect();
+    let members = members?;
+    let keys: BTreeSet<AccountKey> = members.values().copied().collect();
+    (keys.len() == members.len()).then_some(members)
+}
+
+#[cfg(test)]
+mod tests;

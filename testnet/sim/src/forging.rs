@@ -1,0 +1,39 @@
+//! What a validator that lies sends: states it made up, and changes of members that nobody ordered.
+
+use bytes::Bytes;
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType};
+use souk_consensus::manifest::Manifest;
+
+/// A raft id that operators never give.
+pub const STRANGER: u64 = 1_000;
+
+/// A state that a liar gives out, part by part.
+pub struct ForgedState {
+    /// Its parts.
+    pub manifest: Manifest,
+    /// All of it.
+    pub bytes: Bytes,
+}
+
+/// A change of members in raft's own form.
+pub fn change(steps: &[(ConfChangeType, u64)]) -> ConfChangeV2 {
+    let single = |(kind, id): &(ConfChangeType, u64)| {
+        let mut single = ConfChangeSingle {
+            node_id: *id,
+            ..ConfChangeSingle::default()
+        };
+        single.set_change_type(*kind);
+        single
+    };
+    let mut change = ConfChangeV2::default();
+    change.set_changes(steps.iter().map(single).collect::<Vec<_>>().into());
+    change
+}
+
+/// Makes an entry one that changes the members.
+pub fn change_members(entry: &mut Entry, change: ConfChangeV2) {
+    entry.set_entry_type(EntryType::EntryConfChangeV2);
+    let data = change.write_to_bytes();
+    entry.data = data.expect("every field can be encoded").into();
+}

@@ -1,0 +1,199 @@
+//! A validator that offers the others a state it made up, and tells them, as a leader of a later
+//! term would, of changes of members that nobody ordered. All else it does is honest.
+
+use bytes::Bytes;
+use raft::eraftpb::{ConfChangeType, ConfChangeV2, Entry, Message, MessageType};
+use souk_consensus::manifest::{Manifest, SnapshotOffer};
+use souk_consensus::snapshot::{Growth, SnapshotParts};
+use souk_consensus::wire::PeerMessage;
+use souk_consensus::{
+    Certificate, Digest, History, LogIndex, LogTime, Replica, ReplicaId, Sessions, Snapshot,
+    StateMachine, Term, Voucher,
+};
+
+use super::forging::{ForgedState, STRANGER, change, change_members};
+use super::machine::SimExchange;
+use super::random::Random;
+use super::world::{Event, World};
+
+/// Bytes of a part of a state that is offered.
+const PART_BYTES: usize = 16 << 10;
+
+/// How far a state may set the log's clock ahead, in milliseconds.
+const YEAR_MS: u64 = 31_536_000_000;
+
+impl World {
+    /// A validator lies to all others.
+    pub(super) fn lie(&mut self, node: usize) {
+        let market = self.machine();
+        let Some(running) = &self.nodes[node].running else {
+            return;
+        };
+        let liar = running.replica();
+        let (from, state) = (
+            liar.status().id,
+            forged_state(liar, &market, &mut self.random),
+        );
+        let manifest = Manifest::of(&state.bytes, PART_BYTES);
+        let others: Vec<(usize, ReplicaId)> = {
+            let others = self.nodes.iter().enumerate();
+            let others = others.filter(|(number, _)| *number != node);
+            others.map(|(number, other)| (number, other.id)).collect()
+        };
+        let mut told = Vec::new();
+        for (to, id) in &others {
+            told.push((*to, offer(liar, *id, &state, &manifest)));
+            let steps = forged_steps(liar, *id, &others, &mut self.random);
+            told.push((*to, append(liar, *id, &steps)));
+        }
+        self.nodes[node].forged = true;
+        self.nodes[node].lie = Some(ForgedState {
+            manifest,
+            bytes: state.bytes,
+        });
+        for (to, bytes) in told {
+            let time = self.now + self.random.between(1, 200);
+            self.at(time, Event::Deliver { from, to, bytes });
+        }
+    }
+
+    /// A liar gives out a part of what it made up. False if that is not what is asked for.
+    pub(super) fn answer_falsely(&mut self, from: ReplicaId, to: usize, bytes: &Bytes) -> bool {
+        let Some(lie) = &self.nodes[to].lie else {
+            return false;
+        };
+        let Ok(PeerMessage::ChunkRequest { snapshot, number }) = PeerMessage::decode(bytes.clone())
+        else {
+            return false;
+        };
+        let range = lie.manifest.range(number);
+        let range = range.filter(|_| lie.manifest.digest() == snapshot);
+        let asker = self.nodes.iter().position(|node| node.id == from);
+        let (Some(range), Some(asker)) = (range, asker) else {
+            return false;
+        };
+        let bytes = lie.bytes.slice(range);
+        let part = PeerMessage::Chunk {
+            snapshot,
+            number,
+            bytes,
+        };
+        let event = Event::Deliver {
+            from: self.nodes[to].id,
+            to: asker,
+            bytes: part.encode(),
+        };
+        self.at(self.now + 5, event);
+        true
+    }
+}
+
+/// The market at its beginning as if it were the latest state, sometimes of a time far ahead.
+fn forged_state(
+    liar: &Replica<SimExchange>,
+    market: &SimExchange,
+    random: &mut Random,
+) -> Snapshot {
+    let status = liar.status();
+    let ahead_ms = if random.chance(200) { YEAR_MS } else { 0 };
+    Snapshot::new(&SnapshotParts {
+        index: LogIndex(status.last.0 + random.between(1, 2_000)),
+        term: Term(status.term.0 + 1),
+        members: &status.members,
+        time: LogTime(status.time.0 + ahead_ms),
+        sessions: &Sessions::default(),
+        history: &History::default(),
+        growth: Growth::default(),
+        state: Digest(market.digest()),
+        machine: &market.snapshot(),
+    })
+}
+
+/// An offer that the liar signed, for itself and in everybody's name.
+fn offer(
+    liar: &Replica<SimExchange>,
+    to: ReplicaId,
+    state: &Snapshot,
+    manifest: &Manifest,
+) -> Bytes {
+    let statement = state.statement();
+    let signature = Bytes::from(liar.machine().sign(&statement.bytes()));
+    let voters = state.members.get_voters().iter();
+    let voters = voters.filter_map(|id| ReplicaId::new(*id));
+    let vouchers = voters.map(|by| Voucher {
+        by,
+        signature: signature.clone(),
+    });
+    let certificate = Certificate {
+        statement,
+        vouchers: vouchers.collect(),
+    };
+    let mut message = message(liar, to, MessageType::MsgSnapshot);
+    let offered = message.mut_snapshot();
+    offered.mut_metadata().index = state.index.0;
+    offered.mut_metadata().term = state.term.0;
+    offered.data = SnapshotOffer {
+        certificate,
+        manifest: manifest.clone(),
+    }
+    .encode();
+    PeerMessage::Raft(Box::new(message)).encode()
+}
+
+/// Who is to leave or to join, and where it takes two entries the second one. What operators did
+/// order is none of it: valid entries told in two ways are found only at the next snapshot.
+fn forged_steps(
+    liar: &Replica<SimExchange>,
+    to: ReplicaId,
+    others: &[(usize, ReplicaId)],
+    random: &mut Random,
+) -> Vec<ConfChangeV2> {
+    use ConfChangeType::{AddLearnerNode, AddNode, RemoveNode};
+    let all = |kind| -> Vec<(ConfChangeType, u64)> {
+        others.iter().map(|(_, id)| (kind, id.get())).collect()
+    };
+    let seats = liar.machine().roster().seats();
+    let leaves = |id: &ReplicaId| seats.get(&id.get()).is_none_or(|seat| seat.leaving);
+    let is_member = |id: &ReplicaId| liar.status().members.get_voters().contains(&id.get());
+    let all_known = others.iter().all(|(_, id)| is_member(id) && !leaves(id));
+    match random.below(4) {
+        _ if !all_known => vec![change(&[(AddNode, STRANGER)])],
+        0 => vec![change(&all(RemoveNode)), change(&[])],
+        1 => vec![change(&all(AddLearnerNode)), change(&[])],
+        2 => vec![change(&[(AddNode, STRANGER)])],
+        _ => vec![change(&[(RemoveNode, to.get())])],
+    }
+}
+
+/// Entries after the liar's last, said to be committed.
+fn append(liar: &Replica<SimExchange>, to: ReplicaId, changes: &[ConfChangeV2]) -> Bytes {
+    let mut message = message(liar, to, MessageType::MsgAppend);
+    let last = liar.log().last();
+    message.index = last.0;
+    message.log_term = liar.log().term_at(last).map_or(0, |term| term.0);
+    message.commit = last.0 + changes.len() as u64;
+    let entry = |(index, change): (u64, &ConfChangeV2)| {
+        let mut entry = Entry {
+            term: message.term,
+            index,
+            ..Entry::default()
+        };
+        change_members(&mut entry, change.clone());
+        entry
+    };
+    let entries: Vec<Entry> = (last.0 + 1..).zip(changes).map(entry).collect();
+    message.set_entries(entries.into());
+    PeerMessage::Raft(Box::new(message)).encode()
+}
+
+/// A message of a term in which nobody was elected.
+fn message(liar: &Replica<SimExchange>, to: ReplicaId, kind: MessageType) -> Message {
+    let mut message = Message {
+        from: liar.status().id.get(),
+        to: to.get(),
+        term: liar.term().0 + 1,
+        ..Message::default()
+    };
+    message.set_msg_type(kind);
+    message
+}

@@ -1,0 +1,97 @@
+//! The operators' orders about validators, and the leader's steps towards them, as an operator and
+//! each validator's keeper would do it.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use souk_consensus::ReplicaId;
+use souk_consensus::replica::Proposal;
+use souk_market::{AccountKey, Millis};
+use souk_roles::market::roster::{Order, Roster};
+use souk_roles::validator::event::Event as CoreEvent;
+use souk_roles::validator::steps::{Group, Step};
+
+use super::machine::EPOCH_MS;
+use super::operators;
+use super::world::{World, operations};
+
+/// How long an order is valid, in milliseconds: longer than any clock is behind.
+const ORDER_MS: u64 = 600_000;
+
+impl World {
+    /// Operators admit the machines there are and remove those that are gone. The leader takes the
+    /// next step towards that: a newcomer learns, then votes, then the one in whose place it came
+    /// leaves.
+    pub(super) fn drive_members(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        let Some(running) = &self.nodes[leader].running else {
+            return;
+        };
+        let group = Group::of(&running.replica().status());
+        let roster = running.replica().machine().roster().clone();
+        for node in &mut self.nodes {
+            let has_left = |old: ReplicaId| !group.voters.contains(&old.get());
+            if group.voters.contains(&node.id.get()) && node.replaces.is_some_and(has_left) {
+                node.replaces = None;
+            }
+        }
+        if let Some(order) = self.next_order(&roster) {
+            self.give_order(leader, &order);
+        }
+        // An id that no machine ever had is never taken in.
+        let is_known = |id: &u64| {
+            self.has_machine(*id) || group.voters.contains(id) || group.learners.contains(id)
+        };
+        let wanted: BTreeSet<u64> = roster.staying().filter(is_known).collect();
+        let begun = self.nodes.iter().filter(|node| node.running.is_some());
+        let begun = begun.map(|node| node.id.get()).collect();
+        let Some(step) = group.next_step(&wanted, &begun) else {
+            return;
+        };
+        let event = match step {
+            Step::HandOver(to) => CoreEvent::Transfer(to),
+            Step::Change(change) => CoreEvent::Members {
+                caller: operations::OPERATOR,
+                changes: vec![change],
+            },
+        };
+        // Refused while another change is under way or it is behind: tried again in a second.
+        self.nodes[leader].apply(self.now, event);
+        self.work(leader);
+    }
+
+    fn has_machine(&self, raft_id: u64) -> bool {
+        self.nodes.iter().any(|node| node.id.get() == raft_id)
+    }
+
+    /// Machines are admitted in the order of their ids, so that each gets its own.
+    fn next_order(&self, roster: &Roster) -> Option<Order> {
+        let unknown = |id: &u64| !roster.seats().contains_key(id);
+        if let Some(raft_id) = (1..self.next_id).find(unknown) {
+            return Some(Order::Admit {
+                account: AccountKey::from(&operators::validator_key(raft_id)),
+                address: format!("validator {raft_id}"),
+            });
+        }
+        let gone = roster.staying().find(|id| !self.has_machine(*id))?;
+        Some(Order::Remove { raft_id: gone })
+    }
+
+    fn give_order(&mut self, leader: usize, order: &Order) {
+        let market = self.genesis().market_id();
+        let expires = Millis(EPOCH_MS + self.now + ORDER_MS);
+        let signed = operators::sign_order(market, order, self.now, expires);
+        let proposal = |bytes: Vec<u8>| Proposal {
+            command: self.decoded.borrow_mut().get(&bytes),
+            bytes: Bytes::from(bytes),
+        };
+        let commands = signed.iter().map(|it| proposal(it.encode())).collect();
+        self.counts.orders += 1;
+        let event = CoreEvent::Propose {
+            caller: operations::OPERATOR,
+            commands,
+        };
+        self.nodes[leader].apply(self.now, event);
+        self.work(leader);
+    }
+}
