@@ -415,6 +415,12 @@ impl World {
     fn restart(&mut self, provider: usize) {
         self.styles[provider] = Style::Honest;
         let key = AccountKey::from(&provider_key(provider));
+        let leases = self.market.leases();
+        let begun = leases.filter(|lease| lease.provider == key && lease.is_running());
+        let begun: Vec<LeaseId> = begun.map(|lease| lease.id).collect();
+        for lease in begun {
+            self.command(key, Command::GiveUp { lease }).unwrap();
+        }
         let asks = self.market.asks().filter(|ask| ask.provider == key);
         let orders: Vec<_> = asks.map(|ask| ask.order).collect();
         for order in orders {
