@@ -228,3 +228,23 @@ fn weights_that_several_nodes_read_are_packed_once() {
     assert!(many < two + (1 << 19), "{two} bytes, then {many}");
     assert!(two < (3 << 19), "{two} bytes");
 }
+
+#[test]
+fn a_program_grows_with_its_nodes_and_no_faster() {
+    let _alone = ALLOCATOR.wait_alone();
+    let left = |depth: usize| {
+        let output = format!("x{depth}");
+        let ports = ([("x0", DType::F32)], [(&output[..], DType::F32)]);
+        let proto = model(products(depth), &ports.0, &ports.1, &[("w", weight(1))]);
+        let subgraph = ranked(proto, &[("x0", &[ROWS, COLUMNS])]);
+        let (program, counted) = ALLOCATOR.count(|| cpu().compile_owned(subgraph).unwrap());
+        drop(program);
+        counted.left
+    };
+    let (some, twice, four_times) = (left(40), left(80), left(160));
+    let (first, second) = (twice - some, four_times - twice);
+    assert!(
+        second <= 5 * first / 2,
+        "{first} bytes for 40 layers, then {second} for 80"
+    );
+}
