@@ -56,8 +56,10 @@ fn peak(nodes: Vec<NodeProto>, output: &str, input: &Tensor) -> usize {
     let dtype = input.dtype();
     let weight = match dtype {
         DType::F64 => {
-            let wide = weight(1).to_f64s().unwrap();
-            Tensor::from_vec([COLUMNS, COLUMNS], wide).unwrap()
+            let wide = weight(1)
+                .to_f64s()
+                .expect("a test is built from what holds");
+            Tensor::from_vec([COLUMNS, COLUMNS], wide).expect("a test is built from what holds")
         }
         _ => weight(1),
     };
@@ -71,10 +73,15 @@ fn peak(nodes: Vec<NodeProto>, output: &str, input: &Tensor) -> usize {
         DType::F32 => ranked(proto, &[("x0", &[ROWS, COLUMNS])]),
         _ => subgraph(&proto),
     };
-    let program = cpu().compile_owned(subgraph).unwrap();
+    let program = cpu()
+        .compile_owned(subgraph)
+        .expect("a test is built from what holds");
     let inputs = named(&[("x0", input.clone())]);
     let (outcome, counted) = ALLOCATOR.count(|| program.run(&inputs));
-    assert_eq!(outcome.unwrap().outputs[output].dims(), [ROWS, COLUMNS]);
+    assert_eq!(
+        outcome.expect("a test is built from what holds").outputs[output].dims(),
+        [ROWS, COLUMNS]
+    );
     counted.peak
 }
 
@@ -83,7 +90,11 @@ fn narrow() -> Tensor {
 }
 
 fn wide() -> Tensor {
-    Tensor::from_vec([ROWS, COLUMNS], narrow().to_f64s().unwrap()).unwrap()
+    Tensor::from_vec(
+        [ROWS, COLUMNS],
+        narrow().to_f64s().expect("a test is built from what holds"),
+    )
+    .expect("a test is built from what holds")
 }
 
 /// Fails if a graph of many layers takes more than half a value beyond one of a few.
