@@ -103,7 +103,7 @@ def gated(depth=300, rows=4096, width=256):
     return model_of(nodes, [("x0", [rows, width])], [(f"x{depth}", [rows, width])], weights)
 
 
-def chain(depth=300, rows=1_600_000, width=16):
+def chain(depth=300, rows=400_000, width=16):
     """Products one after the other, of which another engine takes every second step."""
     from onnx import helper
 

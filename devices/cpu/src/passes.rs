@@ -75,10 +75,13 @@ pub(super) fn folded(graph: &Graph) -> Graph {
     folded
 }
 
+/// What equal weights have in common: the type, the sizes, and the bytes at the same places.
+type WeightSample<'a> = (i32, &'a [usize], Vec<u8>);
+
 /// The graph with one weight for each content: its nodes read the first of equal ones. Names that a
 /// graph within a node reads stay as they are.
 pub(super) fn merged(mut graph: Graph) -> Graph {
-    let mut firsts: BTreeMap<(i32, &[usize], Vec<u8>), Vec<&String>> = BTreeMap::new();
+    let mut firsts: BTreeMap<WeightSample<'_>, Vec<&String>> = BTreeMap::new();
     let mut renamed: BTreeMap<String, String> = BTreeMap::new();
     for (name, weight) in &graph.weights {
         let bytes = weight.bytes();

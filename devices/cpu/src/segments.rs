@@ -361,6 +361,11 @@ fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
         .weights
         .iter()
         .filter(|(name, _)| read.contains(name.as_str()));
+    // An engine keeps these for as long as it lives: those of the whole graph would be too many.
+    let dtypes = read.union(&made).filter_map(|name| {
+        let (name, dtype) = graph.dtypes.get_key_value(*name)?;
+        Some((name.clone(), *dtype))
+    });
     let proto = GraphProto {
         node: nodes.to_vec(),
         name: graph.graph().name.clone(),
@@ -370,9 +375,10 @@ fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
     };
     Graph {
         model: ModelProto {
+            ir_version: graph.model.ir_version,
+            opset_import: graph.model.opset_import.clone(),
             graph: Some(proto),
-            functions: Vec::new(),
-            ..graph.model.clone()
+            ..ModelProto::default()
         },
         opset: graph.opset,
         weights: held
@@ -380,7 +386,7 @@ fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
             .collect(),
         inputs,
         outputs,
-        dtypes: graph.dtypes.clone(),
+        dtypes: dtypes.collect(),
     }
 }
 

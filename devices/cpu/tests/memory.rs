@@ -56,8 +56,10 @@ fn peak(nodes: Vec<NodeProto>, output: &str, input: &Tensor) -> usize {
     let dtype = input.dtype();
     let weight = match dtype {
         DType::F64 => {
-            let wide = weight(1).to_f64s().unwrap();
-            Tensor::from_vec([COLUMNS, COLUMNS], wide).unwrap()
+            let wide = weight(1)
+                .to_f64s()
+                .expect("a test is built from what holds");
+            Tensor::from_vec([COLUMNS, COLUMNS], wide).expect("a test is built from what holds")
         }
         _ => weight(1),
     };
@@ -71,10 +73,15 @@ fn peak(nodes: Vec<NodeProto>, output: &str, input: &Tensor) -> usize {
         DType::F32 => ranked(proto, &[("x0", &[ROWS, COLUMNS])]),
         _ => subgraph(&proto),
     };
-    let program = cpu().compile_owned(subgraph).unwrap();
+    let program = cpu()
+        .compile_owned(subgraph)
+        .expect("a test is built from what holds");
     let inputs = named(&[("x0", input.clone())]);
     let (outcome, counted) = ALLOCATOR.count(|| program.run(&inputs));
-    assert_eq!(outcome.unwrap().outputs[output].dims(), [ROWS, COLUMNS]);
+    assert_eq!(
+        outcome.expect("a test is built from what holds").outputs[output].dims(),
+        [ROWS, COLUMNS]
+    );
     counted.peak
 }
 
@@ -83,7 +90,11 @@ fn narrow() -> Tensor {
 }
 
 fn wide() -> Tensor {
-    Tensor::from_vec([ROWS, COLUMNS], narrow().to_f64s().unwrap()).unwrap()
+    Tensor::from_vec(
+        [ROWS, COLUMNS],
+        narrow().to_f64s().expect("a test is built from what holds"),
+    )
+    .expect("a test is built from what holds")
 }
 
 /// Fails if a graph of many layers takes more than half a value beyond one of a few.
@@ -227,4 +238,24 @@ fn weights_that_several_nodes_read_are_packed_once() {
     // A weight has a mebibyte; a node with all that belongs to it some kibibytes.
     assert!(many < two + (1 << 19), "{two} bytes, then {many}");
     assert!(two < (3 << 19), "{two} bytes");
+}
+
+#[test]
+fn a_program_grows_with_its_nodes_and_no_faster() {
+    let _alone = ALLOCATOR.wait_alone();
+    let left = |depth: usize| {
+        let output = format!("x{depth}");
+        let ports = ([("x0", DType::F32)], [(&output[..], DType::F32)]);
+        let proto = model(products(depth), &ports.0, &ports.1, &[("w", weight(1))]);
+        let subgraph = ranked(proto, &[("x0", &[ROWS, COLUMNS])]);
+        let (program, counted) = ALLOCATOR.count(|| cpu().compile_owned(subgraph).unwrap());
+        drop(program);
+        counted.left
+    };
+    let (some, twice, four_times) = (left(40), left(80), left(160));
+    let (first, second) = (twice - some, four_times - twice);
+    assert!(
+        second <= 5 * first / 2,
+        "{first} bytes for 40 layers, then {second} for 80"
+    );
 }
