@@ -66,6 +66,9 @@ impl Exchange {
         }
         let lease = self.leases.get(id);
         let account = lease.map_or(first.body.provider, |lease| lease.provider);
+        if lease.is_some_and(|lease| lease.faulted) {
+            return Err(Refusal::FaultKnown { lease: id });
+        }
         let of_lease = |one: &Receipt| {
             let body = &one.body;
             (body.market, body.lease, body.provider) == (self.market, id, account)
@@ -77,11 +80,7 @@ impl Exchange {
         let guilty = self.ledger.slot(account);
         let guilty = guilty.ok_or(Refusal::AccountUnknown { account })?;
         // Of leases that are forgotten one number is kept, so they are proven in their order.
-        let is_known = match lease {
-            Some(lease) => lease.faulted,
-            None => self.ledger.get(guilty).faulted >= Some(id),
-        };
-        if is_known {
+        if lease.is_none() && self.ledger.get(guilty).faulted >= Some(id) {
             return Err(Refusal::FaultKnown { lease: id });
         }
         Ok(self.punish(first, guilty, context.events))
