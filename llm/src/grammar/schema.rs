@@ -64,13 +64,13 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     let mut left = VALUES_MAX;
     measure(schema, DEPTH_MAX, &mut left)?;
     let mut schema = schema.clone();
-    let mut joined = Joined {
+    let mut joined = Conjunction {
         of_texts: 0,
         has_joined: false,
         states: 1.0,
     };
     joined.prepare(&mut schema)?;
-    let Joined {
+    let Conjunction {
         of_texts,
         has_joined,
         states,
@@ -90,7 +90,7 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
 }
 
 /// What a schema joins.
-struct Joined {
+struct Conjunction {
     /// Patterns and the like.
     of_texts: usize,
     /// Whether some are joined.
@@ -121,7 +121,7 @@ fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), String> 
     }
 }
 
-impl Joined {
+impl Conjunction {
     fn prepare(&mut self, schema: &mut Value) -> Result<(), String> {
         let fields = match schema {
             Value::Object(fields) => fields,
