@@ -291,7 +291,7 @@ impl JobCore {
         // What a step of a session gives does not follow from what it brings.
         let known = self.known.get(&id).filter(|_| self.spec.sequences == 0);
         let known = known.cloned().unwrap_or_default();
-        self.fetch_answer(number, &known);
+        self.find_makers(number, &known);
         let asked = OpenRequest {
             sequence,
             size,
@@ -326,6 +326,7 @@ impl JobCore {
             }
             Wait::FetchKept { leg, name, id } => self.on_kept_fetched(leg, (name, id), answer),
             Wait::FetchGiven { leg, name } => self.on_given_fetched(leg, name, answer),
+            Wait::FindPast { request } => self.on_makers_found(request, &answer),
             Wait::FetchPast { request, name, id } => {
                 self.on_past_fetched(request, (name, id), &answer);
             }

@@ -75,7 +75,7 @@ impl JobCore {
     /// Whether an answer of an earlier life is on its way.
     fn is_fetching_answers(&self) -> bool {
         let mut waits = self.waits.iter();
-        waits.any(|wait| matches!(wait, Wait::FetchPast { .. }))
+        waits.any(|wait| matches!(wait, Wait::FindPast { .. } | Wait::FetchPast { .. }))
     }
 
     /// Whether something that a third run reads is not here yet.

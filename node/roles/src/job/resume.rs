@@ -50,20 +50,35 @@ impl JobCore {
 
     /// Has the answer of a request come that an earlier life was given and its caller has not: it
     /// is paid for, and its makers serve it for some time.
-    pub(super) fn fetch_answer(&mut self, request: u32, known: &KnownRequest) {
-        let Some(answer) = known.answer.as_ref().filter(|_| !known.makers.is_empty()) else {
+    pub(super) fn find_makers(&mut self, request: u32, known: &KnownRequest) {
+        let outputs = known.answer.iter().flat_map(|answer| &answer.outputs);
+        let mut missing = outputs.filter(|(name, _)| !known.values.contains_key(name));
+        if missing.next().is_some() && !known.makers.is_empty() {
+            let providers = known.makers.clone();
+            self.ask(Action::Find { providers }, Wait::FindPast { request });
+        }
+    }
+
+    /// It is known where they are, or the answer is made again.
+    pub(super) fn on_makers_found(&mut self, request: u32, answer: &Answer) {
+        let asked = self.requests.get(&request);
+        let known = asked.and_then(|asked| self.known.get(&asked.id)).cloned();
+        let (Answer::Found(_), Some(known)) = (answer, known) else {
             return;
         };
-        let missing = answer.outputs.iter();
-        let missing = missing.filter(|(name, _)| !known.values.contains_key(name));
-        for (name, id) in missing {
+        let Some(answer) = known.answer else {
+            return;
+        };
+        for (name, id) in answer.outputs {
+            if known.values.contains_key(&name) {
+                continue;
+            }
             let wait = Wait::FetchPast {
                 request,
                 name: name.clone(),
-                id: *id,
+                id,
             };
-            let holders = known.makers.clone();
-            self.fetch(answer.attempt, (name.clone(), *id), holders, wait);
+            self.fetch(answer.attempt, (name, id), known.makers.clone(), wait);
         }
     }
 

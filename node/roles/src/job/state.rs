@@ -55,6 +55,10 @@ pub(super) enum Wait {
         leg: Leg,
         name: String,
     },
+    /// Where those are who made what an earlier life was given.
+    FindPast {
+        request: u32,
+    },
     /// What an earlier life was given, from who made it.
     FetchPast {
         request: u32,

@@ -150,18 +150,6 @@ impl World {
         }
     }
 
-    /// M5: what was held for leases is let go with the last of them.
-    pub(super) fn check_held(&mut self, actor: usize) {
-        let Role::Worker(worker) = &self.actors.list[actor].role else {
-            return;
-        };
-        let status = worker.core.as_ref().map(provider::ProviderCore::status);
-        let is_idle = status.is_some_and(|status| status.at_work.is_empty());
-        if let Some(id) = worker.tally.unreleased().filter(|_| is_idle) {
-            self.breach_of_job(actor, format!("{id} is held, and no lease is at work"));
-        }
-    }
-
     /// J2: no id of a job is bought under twice.
     pub(super) fn check_id(&mut self, actor: usize, action: &Action) {
         let Action::Buy { id, .. } = action else {
@@ -177,7 +165,7 @@ impl World {
         }
     }
 
-    /// M6: nobody is refused for what it did right: that it bills more than its buyer can have
+    /// M5: nobody is refused for what it did right: that it bills more than its buyer can have
     /// seen, or what was not bought, or speaks out of turn, is never true of who does neither.
     fn check_blame(&mut self, actor: usize, outcome: &Outcome) {
         let last = match &outcome.how {

@@ -1,10 +1,8 @@
-//! What a provider's device did, and what its store holds for it, by what its core was told: bills
-//! and holds are compared with that.
+//! What a provider's device did, by what its core was told: bills are compared with that.
 
 use std::collections::BTreeMap;
 
 use souk_market::{LeaseId, ReceiptBody};
-use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::provider::Answer;
 
@@ -14,7 +12,6 @@ pub struct WorkTally {
     busy: BTreeMap<LeaseId, Micros>,
     /// When the device is done with what a lease had it run: it runs one thing at a time.
     free_at: BTreeMap<LeaseId, u64>,
-    held: BTreeMap<ContentId, i64>,
 }
 
 impl WorkTally {
@@ -25,43 +22,16 @@ impl WorkTally {
         *free_at - now
     }
 
-    /// Its core is told that a run was done for a lease, or that contents came.
+    /// Its core is told what something came to that was done for a lease.
     pub fn tell(&mut self, lease: Option<LeaseId>, answer: &Answer) {
-        match (lease, answer) {
-            (Some(lease), Answer::Ran(Ok(ran))) => {
-                let busy = self.busy.entry(lease).or_default();
-                *busy = busy.plus(ran.busy);
-            }
-            (_, Answer::Came(arrivals)) => self.hold(arrivals.iter().map(|it| it.id)),
-            _ => {}
+        if let (Some(lease), Answer::Ran(Ok(ran))) = (lease, answer) {
+            let busy = self.busy.entry(lease).or_default();
+            *busy = busy.plus(ran.busy);
         }
     }
 
-    /// Contents are held once more.
-    pub fn hold(&mut self, contents: impl IntoIterator<Item = ContentId>) {
-        for id in contents {
-            self.add(id, 1);
-        }
-    }
-
-    /// Contents are held once less.
-    pub fn release(&mut self, contents: impl IntoIterator<Item = ContentId>) {
-        for id in contents {
-            self.add(id, -1);
-        }
-    }
-
-    fn add(&mut self, id: ContentId, change: i64) {
-        let count = self.held.entry(id).or_default();
-        *count += change;
-        if *count == 0 {
-            self.held.remove(&id);
-        }
-    }
-
-    /// The process ended: it holds nothing, and runs nothing.
+    /// The process ended: it runs nothing.
     pub fn restart(&mut self) {
-        self.held.clear();
         self.free_at.clear();
     }
 
@@ -71,10 +41,5 @@ impl WorkTally {
         let billed = body.usage.0;
         let is_wrong = billed != busy.0.max(1);
         is_wrong.then(|| format!("{} bills {billed} us of {} us", body.lease, busy.0))
-    }
-
-    /// A content that is held, or let go more often than it was held.
-    pub fn unreleased(&self) -> Option<ContentId> {
-        self.held.keys().next().copied()
     }
 }

@@ -232,7 +232,6 @@ impl World {
             );
         }
         self.carry_out_worker(actor, effects);
-        self.check_held(actor);
     }
 
     fn carry_out_worker(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
@@ -318,20 +317,12 @@ impl World {
                 }
             }
             Action::Over => self.on_worker_over(actor),
-            Action::Hold { .. } | Action::Release { .. } => self.hold_for_worker(actor, action),
-            Action::Hurry { .. } | Action::Learn { .. } | Action::Tell(_) => {}
+            Action::Hurry { .. }
+            | Action::Hold { .. }
+            | Action::Release { .. }
+            | Action::Learn { .. }
+            | Action::Tell(_) => {}
             place => self.carry_out_in_place(actor, ticket, place),
-        }
-    }
-
-    fn hold_for_worker(&mut self, actor: usize, action: Action) {
-        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
-            return;
-        };
-        match action {
-            Action::Hold { contents } => worker.tally.hold(contents),
-            Action::Release { contents } => worker.tally.release(contents),
-            _ => unreachable!("nothing else is held"),
         }
     }
 
