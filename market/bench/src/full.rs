@@ -6,9 +6,9 @@
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, Command, Credits, DeviceId, Digest, Dtype,
-    Exchange, Features, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, OrderId, Price,
-    Region, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce, Units, VerifiedBatch,
-    Wants,
+    Exchange, Features, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, OrderId, Permille,
+    Price, Region, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce, Units,
+    VerifiedBatch, Wants,
 };
 
 use crate::{Operation, Script, Tally};
@@ -202,6 +202,7 @@ fn order(owner: u32, buys: bool, limit: Limit, quantity: u32, tif: TimeInForce) 
             duration_min: Millis(1_000),
             duration_max: Millis(7_200_000),
             notice: Millis(0),
+            idle: Permille(0),
             spot: Vec::new(),
             accepts: Accepts::default(),
             tif,

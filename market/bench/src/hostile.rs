@@ -3,8 +3,8 @@
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, ClassRules, Command, Credits, DeviceId,
-    Exchange, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Price, Resources, Signature,
-    SignedBatch, Term, TimeInForce, Units, VerifiedBatch, Wants,
+    Exchange, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Permille, Price, Resources,
+    Signature, SignedBatch, Term, TimeInForce, Units, VerifiedBatch, Wants,
 };
 
 /// What the market is full of, and what comes.
@@ -80,6 +80,7 @@ fn ask(device: u64, price: u64) -> Ask {
         duration_min: Millis(1),
         duration_max: Millis(3_600_000),
         notice: Millis(0),
+        idle: Permille(0),
         spot: Vec::new(),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,

@@ -2,9 +2,9 @@
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, Bid, COMMANDS_MAX, Command, Credits, DeviceId, Dtype,
-    Exchange, Features, FirstAsk, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Price,
-    Region, Regions, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce, Units,
-    VerifiedBatch, Wants,
+    Exchange, Features, FirstAsk, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Permille,
+    Price, Region, Regions, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce,
+    Units, VerifiedBatch, Wants,
 };
 
 /// How the asks' attributes are spread, and the bids' demands.
@@ -136,6 +136,7 @@ fn ask(attributes: Attributes, number: u64) -> Ask {
         duration_min: Millis(1_000),
         duration_max: Millis(3_600_000),
         notice: Millis(0),
+        idle: Permille(0),
         spot: Vec::new(),
         accepts: Accepts::default(),
         tif: TimeInForce::Gtc,
