@@ -37,6 +37,7 @@ mod receipt;
 mod requests;
 mod resume;
 mod running;
+mod seen_span;
 mod seen_time;
 mod settling;
 pub mod spec;

@@ -13,7 +13,6 @@ use souk_market::{
 };
 use souk_memory::ContentId;
 
-use super::action::Spending;
 use super::event::Leg;
 use super::plan::{Exclusion, Plan};
 use super::reason::Reason;
@@ -340,25 +339,6 @@ impl Past {
         let terms = self.attempts.get(&attempt).map(|past| &past.terms);
         let terms = terms.into_iter().flatten();
         terms.map(|terms| terms.provider).collect()
-    }
-
-    /// What each of its leases cost or holds at most, as far as that is put down.
-    pub(super) fn costs(&self) -> BTreeMap<LeaseId, Spending> {
-        let terms = self.attempts.values().flat_map(|past| &past.terms);
-        let mut costs: BTreeMap<LeaseId, Spending> = terms
-            .map(|terms| (terms.lease, Spending::from_held(terms.escrow)))
-            .collect();
-        let right = self
-            .right
-            .values()
-            .map(|it| (it.body.lease, it.body.amount));
-        let closed = self.closed.iter().map(|(lease, cost)| (*lease, *cost));
-        costs.extend(
-            right
-                .chain(closed)
-                .map(|(lease, cost)| (lease, Spending::from_paid(cost))),
-        );
-        costs
     }
 
     /// The tensors that answers of an attempt are made of, by name.

@@ -9,6 +9,7 @@ use souk_market::{
 
 use super::JobCore;
 use super::action::Spending;
+use super::facts::Past;
 use super::plan::{Plan, PlanLeg};
 use super::reason::Reason;
 use super::spec::Limits;
@@ -48,6 +49,27 @@ impl Spending {
     /// Both together.
     fn total(self) -> Credits {
         Credits(self.spent.0.saturating_add(self.held.0))
+    }
+}
+
+impl Past {
+    /// What each of its leases cost or holds at most, as far as that is put down.
+    pub(super) fn costs(&self) -> BTreeMap<LeaseId, Spending> {
+        let terms = self.attempts.values().flat_map(|past| &past.terms);
+        let mut costs: BTreeMap<LeaseId, Spending> = terms
+            .map(|terms| (terms.lease, Spending::from_held(terms.escrow)))
+            .collect();
+        let right = self
+            .right
+            .values()
+            .map(|it| (it.body.lease, it.body.amount));
+        let closed = self.closed.iter().map(|(lease, cost)| (*lease, *cost));
+        costs.extend(
+            right
+                .chain(closed)
+                .map(|(lease, cost)| (lease, Spending::from_paid(cost))),
+        );
+        costs
     }
 }
 

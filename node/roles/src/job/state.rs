@@ -10,7 +10,7 @@ use super::event::Leg;
 use super::facts::{PastAnswer, Terms};
 use super::plan::Plan;
 use super::reason::Reason;
-use super::seen_time::SeenTime;
+use super::seen_span::SeenTime;
 use crate::clock::Micros;
 use crate::lease::Start;
 

@@ -298,8 +298,8 @@ impl World {
                 self.done_soon(actor, 5, 60, ticket, EffectResult::Worker(answer));
             }
             Action::Check { .. } => {
-                let done = EffectResult::Worker(Answer::Checked(Ok(())));
-                self.done_soon(actor, 0, 3, ticket, done);
+                let checked = Answer::Checked(Ok(()));
+                self.done_soon(actor, 0, 3, ticket, EffectResult::Worker(checked));
             }
             Action::Record(facts) => self.record_for_worker(actor, ticket, facts),
             Action::Sign(body) => {
