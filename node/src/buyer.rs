@@ -76,11 +76,9 @@ pub use unfinished_job::UnfinishedJob;
 /// Attempts of a job that are looked for: more than it makes, its checks counted.
 const ATTEMPTS_SEEN: u32 = 64;
 
-/// Content a buyer keeps in memory: models, inputs and outputs of its jobs.
+/// Content a buyer keeps in memory: models, inputs and outputs of its jobs. An output may have as
+/// many bytes, but no more.
 const STORE_BYTES_MAX: u64 = 8 << 30;
-
-/// The largest single output fetched.
-const CONTENT_BYTES_MAX: u64 = 2 << 30;
 
 /// How often the book is looked at again while a job waits for devices.
 const BOOK_PERIOD: Duration = Duration::from_millis(50);
@@ -249,7 +247,7 @@ impl Buyer {
             times,
             queue,
         } = config;
-        let config = TransferConfig::new(&traffic, None, CONTENT_BYTES_MAX, links);
+        let config = TransferConfig::new(&traffic, None, STORE_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         Ok(Buyer {
             trader,

@@ -49,7 +49,7 @@ use crate::folder::config::ProviderFile;
 use crate::folder::fact_writer::WriterEnded;
 use crate::folder::facts::FactLogError;
 use crate::folder::key::NodeKey;
-use crate::folder::limits::LimitRefusal;
+use crate::folder::limits::{LimitRefusal, ProviderLimits};
 use crate::folder::market_file::MarketFile;
 use crate::metrics::PageMaker;
 use crate::network::profile::{self, Profile};
@@ -86,9 +86,6 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Content kept on disk.
 const FOLDER_BYTES_MAX: u64 = 16 << 30;
-
-/// The largest single content fetched.
-const CONTENT_BYTES_MAX: u64 = 1 << 30;
 
 /// How often validators are told where this node lives; one that restarted has forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
@@ -270,12 +267,22 @@ fn peak_of(provider: &ProviderFile, profiles: &[souk_vocabulary::profile::Profil
     sold(provider, &together(profiles))
 }
 
+/// The largest single content fetched: what one job may hold. Contents come in frames that are
+/// checked one by one and take memory only as they come, so no other limit is needed; and none
+/// would do, since a plan knows what a device has for a job and no further limit of its provider's.
+fn content_bytes_max(limits: &ProviderLimits, machine_bytes: u64) -> u64 {
+    let of_a_job = limits.memory_bytes_each().min(machine_bytes);
+    of_a_job.min(FOLDER_BYTES_MAX)
+}
+
 /// How a provider brings and serves contents.
 fn transfers_of(provider: &ProviderFile, home: &Path) -> TransferConfig {
     let (traffic, links) = (&provider.traffic, Some(home.join(LINKS_FILE)));
+    let machine_bytes = souk_host::system::memory_bytes().unwrap_or(u64::MAX);
+    let bytes_max = content_bytes_max(&provider.limits, machine_bytes);
     TransferConfig {
         shown: Some(home.join(SHOWN_FILE)),
-        ..TransferConfig::new(traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links)
+        ..TransferConfig::new(traffic, Some(&provider.listen), bytes_max, links)
     }
 }
 
@@ -507,6 +514,23 @@ async fn measured_pace(provider: &ProviderFile, opened: &OpenedDevices, model: &
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    #[test]
+    fn a_tensor_may_be_as_large_as_a_job() {
+        const GIB: u64 = 1 << 30;
+        let of = |memory_mib, leases, machine_bytes| {
+            let limits = ProviderLimits {
+                memory_mib,
+                leases,
+                ..ProviderLimits::default()
+            };
+            content_bytes_max(&limits, machine_bytes)
+        };
+        assert_eq!(of(Some(3 << 10), 1, 64 * GIB), 3 * GIB);
+        assert_eq!(of(Some(4 << 10), 2, 64 * GIB), 2 * GIB, "of two leases");
+        assert_eq!(of(None, 1, 8 * GIB), 8 * GIB, "the machine's memory");
+        assert_eq!(of(None, 1, 64 * GIB), FOLDER_BYTES_MAX, "it is on disk too");
+    }
 
     /// An emulated device as it is sold.
     pub(crate) fn resources() -> Resources {

@@ -21,7 +21,7 @@ pub const NOTICE_SECONDS: u32 = 5;
 
 /// What one lease may make where nothing is said, in mebibytes: a quarter of the folder for
 /// contents.
-const OUTPUTS_MIB: u64 = 4_096;
+pub(crate) const OUTPUTS_MIB: u64 = 4_096;
 
 /// The most leases that are sold at once: each has a process, and as many may be at work.
 pub const LEASES_MAX: u32 = 16;

@@ -20,6 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
+use crate::folder::limits::OUTPUTS_MIB;
 use crate::sandbox::messages::{SandboxAnswer, SandboxOrder};
 
 /// Bytes of a frame's head: two numbers of 32 bits.
@@ -28,8 +29,8 @@ const HEAD_BYTES: usize = 8;
 /// The longest message of a sandbox: reports and timelines; tensors come after it.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// The largest output of a run.
-const OUTPUT_BYTES_MAX: u64 = 1 << 30;
+/// The largest output of a run: all that one lease may make, unless its owner says otherwise.
+const OUTPUT_BYTES_MAX: u64 = OUTPUTS_MIB << 20;
 
 /// Memory is taken in such steps as bytes arrive.
 const STEP_BYTES: usize = 1 << 20;

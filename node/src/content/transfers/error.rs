@@ -50,7 +50,7 @@ pub enum FetchError {
         cause: Box<OutlineError>,
     },
     /// The content is over this node's limit.
-    #[error("{id} has {length} bytes, over this node's limit of {limit} for one tensor")]
+    #[error("{id} has {length} bytes, and this node holds {limit} for one job")]
     TooLong {
         /// What was wanted.
         id: ContentId,
