@@ -505,10 +505,12 @@ pub struct LimitArgs {
     pub min_price: Option<f64>,
     /// Per cent of its price that a second costs in which a buyer holds the device and does not use
     /// it. The market's reserve (10) where that is more.
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 0,
+          value_parser = clap::value_parser!(u16).range(0..=100))]
     pub idle_percent: u16,
     /// Sell only to buyers of at least this reputation, 0 to 1000. Who is new has 500.
-    #[arg(long, value_name = "PERMILLE", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    #[arg(long, value_name = "PERMILLE", default_value_t = 0,
+          value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub min_reputation: u16,
     /// Limit what a power domain draws while the provider runs, such as intel-rapl:0=65, in watts.
     /// `souk device power` shows the domains. May be given again.

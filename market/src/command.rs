@@ -128,8 +128,9 @@ pub enum Command {
         lease: LeaseId,
     },
     /// The provider says that it is ready and sees no work. Unless the buyer says in time that the
-    /// work has begun, or ends the lease, the market ends it. Of a lease that has ended the provider
-    /// claims by this word the time in which its device was held and not used, and nothing else.
+    /// work has begun, or ends the lease, the market ends it. Of a lease that has ended the
+    /// provider claims by this word the time in which its device was held and not used, and nothing
+    /// else.
     StateReady {
         /// Which lease.
         lease: LeaseId,

@@ -161,7 +161,8 @@ impl ReceiptBody {
         price.usage_cost(usage, Rounding::Up)
     }
 
-    /// The device time that is paid at the full price: what was used, and the part of the idle time.
+    /// The device time that is paid at the full price: what was used, and the part of the idle
+    /// time.
     pub fn charged(&self) -> DeviceMicros {
         let idle = self.idle.part(self.idle_part);
         DeviceMicros(self.usage.0.saturating_add(idle.0))

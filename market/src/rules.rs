@@ -241,8 +241,8 @@ rules! {
     fixed NoteSpan note_span: Millis = Millis(300_000), 1, TIME_MAX;
     /// After so many notes in a row that the buyer did not answer, the lease ends.
     fixed SilentNotesMax silent_notes_max: u8 = 2, 1, u8::MAX.into();
-    /// How long a buyer has to say that it works, or to end a lease, once its provider said that it is
-    /// ready.
+    /// How long a buyer has to say that it works, or to end a lease, once its provider said that it
+    /// is ready.
     fixed ReserveWait reserve_wait: Millis = Millis(60_000), 1, TIME_MAX;
     /// The least part of its price that a second costs in which a device is held and not used.
     fixed Reserve reserve: Permille = Permille(100), 0, 1_000;

@@ -65,8 +65,8 @@ impl Exchange {
         Ok(Acceptance::Ready { until })
     }
 
-    /// The provider claims nothing but the time in which its device was held. A note that is open is
-    /// answered first.
+    /// The provider claims nothing but the time in which its device was held. A note that is open
+    /// is answered first.
     fn claim_idle(
         &mut self,
         id: LeaseId,

@@ -235,8 +235,8 @@ fn act_honestly(game: Game, planned: Millis, position: &mut Position) {
     }
 }
 
-/// A buyer that is there, and to which nothing is given: it accepts nothing by word of it, and leaves
-/// in the end.
+/// A buyer that is there, and to which nothing is given: it accepts nothing by word of it, and
+/// leaves in the end.
 fn judge_note(planned: Millis, position: &mut Position) {
     let lease = position.lease().id;
     let (times, beyond) = PATIENCE;
@@ -390,8 +390,8 @@ fn is_signed(body: &ReceiptBody, honest: &ReceiptBody) -> bool {
     *body == known && is_bounded && body.check().is_ok()
 }
 
-/// A buyer with new keys refuses, goes silent and settles a thousandth of a credit, a hundred times:
-/// what becomes of the provider's reputation.
+/// A buyer with new keys refuses, goes silent and settles a thousandth of a credit, a hundred
+/// times: what becomes of the provider's reputation.
 fn talk() -> Finding {
     let mut position = Position::new();
     let rounds = 100;

@@ -97,8 +97,8 @@ struct LeaseDebt {
 }
 
 impl LeaseDebt {
-    /// What is paid without a receipt where the lease ended at `until` at the latest: device time and
-    /// its price, and what the buyer loses to the market for work that it refused.
+    /// What is paid without a receipt where the lease ended at `until` at the latest: device time
+    /// and its price, and what the buyer loses to the market for work that it refused.
     fn unsigned(&self, until: Millis) -> Option<(Credits, DeviceMicros, Credits)> {
         let until = self.ended.unwrap_or(until);
         let held = DeviceMicros::of(self.units, until.since(self.begins));

@@ -73,9 +73,9 @@ impl JobCore {
     }
 
     /// A note is about to be accepted by silence, which ends a lease in the end. It is accepted by
-    /// word where something was made since the last one: who makes nothing is paid by silence, which
-    /// is for one note's span and no more. It is also accepted of a result that is here where nothing speaks against
-    /// it and nobody is still to.
+    /// word where something was made since the last one: who makes nothing is paid by silence,
+    /// which is for one note's span and no more. It is also accepted of a result that is here where
+    /// nothing speaks against it and nobody is still to.
     pub(super) fn answer_note(&mut self, leg: Leg) {
         let attempt = self.attempt(leg.attempt);
         let state = attempt.leg(leg.place);

@@ -118,7 +118,8 @@ fn check_usage(
     Ok(())
 }
 
-/// Whether a receipt bills, used or idle, no more than the time for which its buyer held the device.
+/// Whether a receipt bills, used or idle, no more than the time for which its buyer held the
+/// device.
 pub(super) fn check_held(body: &ReceiptBody, held: DeviceMicros) -> Result<(), Objection> {
     let billed = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
     match billed > held {

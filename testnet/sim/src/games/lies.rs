@@ -1,7 +1,7 @@
 //! Receipts with a field that is false, one for each field there is.
 //!
-//! The table takes a receipt apart without a rest pattern, so a field that is added does not compile
-//! before its row says how a provider would falsify it.
+//! The table takes a receipt apart without a rest pattern, so a field that is added does not
+//! compile before its row says how a provider would falsify it.
 
 use souk_market::{
     AccountKey, Class, ContentId, Credits, DeviceMicros, Dtype, JobId, LeaseId, MarketId, Millis,

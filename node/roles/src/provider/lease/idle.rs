@@ -1,5 +1,5 @@
-//! A device that is held for requests which do not come: that time is billed, and a buyer that holds
-//! it for long is asked whether it is still there.
+//! A device that is held for requests which do not come: that time is billed, and a buyer that
+//! holds it for long is asked whether it is still there.
 
 use souk_market::Command;
 
