@@ -173,11 +173,10 @@ fn resized(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
         values = next;
     }
     if !input.dtype().is_float() {
-        // Integers lose their fraction, as in ONNX Runtime and the ONNX project's evaluator, and
-        // saturate.
+        // Integers are rounded, as by the ONNX project's evaluator, and saturate.
         let rounded = values
             .into_iter()
-            .map(|value| super::quantize::saturated(input.dtype(), without_fraction(value)));
+            .map(|value| super::quantize::saturated(input.dtype(), value.round_ties_even()));
         let rounded = rounded.collect();
         return Ok(vec![super::value::from_ints(
             input.dtype(),
@@ -186,14 +185,6 @@ fn resized(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
         )?]);
     }
     Ok(vec![from_floats(input.dtype(), &dims, values)?])
-}
-
-/// A sum of weighted integers without its fraction. One that is whole but for the last bits of a
-/// double is whole.
-fn without_fraction(value: f64) -> f64 {
-    let near = value.round();
-    let is_whole = (value - near).abs() < 1e-9 * near.abs().max(1.0);
-    if is_whole { near } else { value.trunc() }
 }
 
 impl Axis {
