@@ -1,9 +1,7 @@
 //! The buyer: plans a job over the book, buys the leases, has the parts run, checks and settles.
 //!
-//! What a job does is decided by its core (`souk_roles::job`). Here is what it wants done: `shell`
-//! is its one task, [`quote`] and `planner` say what would run where, at what price, `rest` what is
-//! left, [`journal`] survives this process, `compare` judges what was run twice, `holders` where
-//! what was made is, `turn` whose job goes first.
+//! A core decides what a job does (`souk_roles::job`). `shell` is its one task here, [`quote`] and
+//! `planner` say what would run where and at what price, and [`journal`] survives this process.
 
 pub mod checked;
 mod compare;
@@ -76,11 +74,10 @@ pub use unfinished_job::UnfinishedJob;
 /// Attempts of a job that are looked for: more than it makes, its checks counted.
 const ATTEMPTS_SEEN: u32 = 64;
 
-/// Content a buyer keeps in memory: models, inputs and outputs of its jobs. An output may have as
-/// many bytes, but no more.
+/// Bytes that a buyer keeps in memory: models, inputs and outputs of its jobs.
 const STORE_BYTES_MAX: u64 = 8 << 30;
 
-/// How often the book is looked at again while a job waits for devices.
+/// How often a job that waits for devices looks at the book.
 const BOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// A buyer's place in the market; clones share it.
@@ -104,12 +101,11 @@ pub struct Buyer {
 pub struct Config {
     /// What its network may be used for.
     pub traffic: Traffic,
-    /// Where what is known of links is kept from job to job.
+    /// The file of what links took.
     pub links: Option<PathBuf>,
-    /// Where it is kept from job to job what jobs took.
+    /// The file of what jobs took.
     pub times: Option<PathBuf>,
-    /// A folder in which all jobs of this buyer, in whatever process, say what they want, so that
-    /// those of a lower priority stand back.
+    /// The folder in which all jobs of this buyer say what they want.
     pub queue: Option<PathBuf>,
 }
 
@@ -124,7 +120,7 @@ pub enum JoinError {
     Direct(std::io::Error),
 }
 
-/// Requests of the same shapes, one after the other; a job of one is a stream of one.
+/// Requests of the same shapes; a job of one is a stream of one.
 #[derive(Debug)]
 pub struct Requests {
     /// How many there will be, for the plan and the length of leases.

@@ -540,7 +540,7 @@ pub(crate) mod tests {
         device::resources(
             &choice,
             &whole,
-            &crate::folder::limits::ProviderLimits::default(),
+            &ProviderLimits::default(),
         )
     }
 }

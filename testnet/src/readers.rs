@@ -18,7 +18,7 @@ use souk_node::folder::key::{KeyError, NodeKey};
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::{
     Acceptance, Accepts, AccountKey, Ask, Bid, Class, Command, Credits, DeviceId, JobId, LeaseId,
-    Limit, Millis, Name, Price, Resources, Term, TimeInForce, Units, Wants,
+    Limit, Millis, Name, Permille, Price, Resources, Term, TimeInForce, Units, Wants,
 };
 use souk_node::network::{self, Network};
 use tokio::task::JoinSet;

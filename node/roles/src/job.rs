@@ -65,6 +65,7 @@ pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 
 use comparing::Pair;
+use ending::{Ending, EndingStep};
 use state::{
     Attempt, Errand, Judging, KnownRequest, OpenRequest, Phase, Pursuit, Question, Stage, Timer,
     Uncertain, Wait,
@@ -123,27 +124,6 @@ struct Check {
     of: u32,
     inputs: Vec<(String, ContentId)>,
     pursuit: Pursuit,
-}
-
-/// The way out.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Ending {
-    how: End,
-    leases_ended: u32,
-    spending: Option<Spending>,
-    looks: u32,
-    step: EndingStep,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum EndingStep {
-    /// What is under way is ended.
-    Closing,
-    /// It is looked for what still runs.
-    Looking,
-    /// It is put down.
-    Recording,
-    Over,
 }
 
 /// How a job stands, for whoever looks.

@@ -6,6 +6,8 @@
 //! system is made of and has a longer list; of `/dev` it has the device nodes of processors alone,
 //! and no socket of any kind.
 
+mod calls;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -25,6 +27,11 @@ use seccompiler::{
 };
 
 use super::SandboxPolicy;
+#[cfg(target_arch = "x86_64")]
+use calls::OLDER_FORMS;
+use calls::{
+    ALLOWED, ALLOWED_TO_DRIVERS, DRIVER_CONTROLS, DRIVER_FILE_CONTROLS, FILE_CONTROLS, PR_SET_NAME,
+};
 
 /// Memory of the process itself beside what a job may use: stacks, the allocator, the program.
 const OWN_BYTES: u64 = 256 << 20;
@@ -44,40 +51,9 @@ const CLONE_THREAD: u64 = 0x0001_0000;
 /// A mapping that may be executed.
 const PROT_EXEC: u64 = 4;
 
-/// Sets the name of a thread.
-const PR_SET_NAME: u64 = 15;
-
 /// Bits of a mapping's flags: others see it; no file is behind it.
 const SHARED_ANONYMOUS: u64 = 0x21;
 const ANONYMOUS: u64 = 0x20;
-
-/// What a driver may set or ask of itself: names of its threads and mappings, its capabilities.
-const DRIVER_CONTROLS: [u64; 4] = [
-    PR_SET_NAME,
-    libc::PR_GET_NAME as u64,
-    libc::PR_CAPBSET_READ as u64,
-    libc::PR_SET_VMA as u64,
-];
-
-/// What a driver may do to a descriptor beyond [`FILE_CONTROLS`].
-const DRIVER_FILE_CONTROLS: [i32; 6] = [
-    libc::F_DUPFD,
-    libc::F_ADD_SEALS,
-    libc::F_GETLK,
-    libc::F_SETLK,
-    libc::F_SETLKW,
-    libc::F_OFD_SETLK,
-];
-
-/// What may be done to a descriptor: not, above all, to have signals sent for it.
-const FILE_CONTROLS: [i32; 6] = [
-    libc::F_DUPFD_CLOEXEC,
-    libc::F_GETFD,
-    libc::F_SETFD,
-    libc::F_GETFL,
-    libc::F_SETFL,
-    libc::F_GET_SEALS,
-];
 
 /// What a system is made of, which drivers read: libraries, their settings, what devices there are.
 const READ_BY_DRIVERS: [&str; 33] = [
@@ -169,149 +145,6 @@ const TELLING_PATHS: [&str; 5] = [
     "VK_ADD_DRIVER_FILES",
     "LD_LIBRARY_PATH",
     "OCL_ICD_VENDORS",
-];
-
-/// What a job's process may ask of the kernel: memory, threads, time, and its channel.
-const ALLOWED: [i64; 48] = [
-    libc::SYS_brk,
-    libc::SYS_clock_getres,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    // Answered by another filter, so that the C library takes the older call.
-    libc::SYS_clone3,
-    libc::SYS_close,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_fstat,
-    libc::SYS_futex,
-    libc::SYS_getcpu,
-    libc::SYS_getpid,
-    libc::SYS_getrandom,
-    libc::SYS_gettid,
-    libc::SYS_gettimeofday,
-    libc::SYS_getrusage,
-    libc::SYS_lseek,
-    libc::SYS_madvise,
-    libc::SYS_membarrier,
-    libc::SYS_mremap,
-    libc::SYS_munmap,
-    libc::SYS_nanosleep,
-    libc::SYS_ppoll,
-    libc::SYS_pread64,
-    libc::SYS_read,
-    libc::SYS_readv,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
-    libc::SYS_restart_syscall,
-    libc::SYS_rseq,
-    libc::SYS_rt_sigaction,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_yield,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
-    libc::SYS_set_robust_list,
-    libc::SYS_sigaltstack,
-    libc::SYS_statx,
-    libc::SYS_uname,
-    libc::SYS_write,
-    libc::SYS_writev,
-    libc::SYS_set_tid_address,
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_sched_getparam,
-    libc::SYS_sched_getscheduler,
-];
-
-/// What a driver may ask of the kernel beyond [`ALLOWED`]: files, device nodes and their mappings,
-/// threads, waiting. Nothing in it reaches another process or machine, starts a program, changes
-/// what this one may do, or leads around this list.
-const ALLOWED_TO_DRIVERS: [i64; 63] = [
-    libc::SYS_capget,
-    libc::SYS_dup,
-    libc::SYS_dup3,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_eventfd2,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_fadvise64,
-    libc::SYS_fallocate,
-    libc::SYS_fdatasync,
-    libc::SYS_flock,
-    libc::SYS_fstatfs,
-    libc::SYS_fsync,
-    libc::SYS_ftruncate,
-    libc::SYS_futex_waitv,
-    libc::SYS_get_mempolicy,
-    libc::SYS_getcwd,
-    libc::SYS_getdents64,
-    libc::SYS_getegid,
-    libc::SYS_getgid,
-    libc::SYS_getgroups,
-    libc::SYS_getppid,
-    libc::SYS_getpriority,
-    libc::SYS_getresgid,
-    libc::SYS_getresuid,
-    libc::SYS_getrlimit,
-    libc::SYS_ioctl,
-    libc::SYS_mbind,
-    libc::SYS_memfd_create,
-    libc::SYS_mincore,
-    libc::SYS_mlock,
-    libc::SYS_mlock2,
-    libc::SYS_mmap,
-    libc::SYS_mprotect,
-    libc::SYS_msync,
-    libc::SYS_munlock,
-    libc::SYS_newfstatat,
-    libc::SYS_openat,
-    libc::SYS_openat2,
-    libc::SYS_pipe2,
-    libc::SYS_preadv,
-    libc::SYS_pselect6,
-    libc::SYS_pwrite64,
-    libc::SYS_readlinkat,
-    libc::SYS_sched_get_priority_max,
-    libc::SYS_sched_get_priority_min,
-    libc::SYS_sched_getattr,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_sched_setparam,
-    libc::SYS_sched_setscheduler,
-    libc::SYS_set_mempolicy,
-    libc::SYS_setpriority,
-    libc::SYS_statfs,
-    libc::SYS_sysinfo,
-    libc::SYS_timer_create,
-    libc::SYS_timer_delete,
-    libc::SYS_timer_settime,
-    libc::SYS_timerfd_create,
-    libc::SYS_timerfd_settime,
-    libc::SYS_times,
-    libc::SYS_umask,
-];
-
-/// The older forms of those calls, which x86-64 alone still has.
-#[cfg(target_arch = "x86_64")]
-const OLDER_FORMS: [i64; 16] = [
-    libc::SYS_access,
-    libc::SYS_arch_prctl,
-    libc::SYS_dup2,
-    libc::SYS_epoll_create,
-    libc::SYS_epoll_wait,
-    libc::SYS_eventfd,
-    libc::SYS_getdents,
-    libc::SYS_lstat,
-    libc::SYS_open,
-    libc::SYS_pipe,
-    libc::SYS_poll,
-    libc::SYS_readlink,
-    libc::SYS_select,
-    libc::SYS_stat,
-    libc::SYS_time,
-    libc::SYS_getrlimit,
 ];
 
 /// What a sandbox computes on.

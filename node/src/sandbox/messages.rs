@@ -171,7 +171,7 @@ mod tests {
             left: Some(Duration::from_secs(3)),
             fault: None,
         };
-        let hold = vec![(id, SharedContent::Here(bytes::Bytes::from_static(b"model")))];
+        let hold = vec![(id, SharedContent::Here(Bytes::from_static(b"model")))];
         fuzzed::try_messages(14, &[SandboxOrder::Hold(hold), SandboxOrder::Run(3, run)]);
         fuzzed::try_messages::<SandboxAnswer>(15, &[SandboxAnswer::Alive]);
     }

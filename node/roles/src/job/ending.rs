@@ -1,10 +1,12 @@
 //! The way out: leases are ended, refusals told and disputed, and what it all cost is looked up.
 
-use super::action::{Action, Outcome};
+use serde::{Deserialize, Serialize};
+
+use super::JobCore;
+use super::action::{Action, Outcome, Spending};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::state::{Stage, Timer, Wait};
-use super::{Ending, EndingStep, JobCore};
 use crate::clock::Micros;
 use crate::lease::BuyerWord;
 
@@ -13,6 +15,27 @@ const LOOK_PERIOD: Micros = Micros::seconds(1);
 
 /// How often it is looked for what still runs: what is not ended by then ends with its time.
 const LOOKS_MAX: u32 = 4;
+
+/// The way out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Ending {
+    pub how: End,
+    pub leases_ended: u32,
+    pub spending: Option<Spending>,
+    looks: u32,
+    pub step: EndingStep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum EndingStep {
+    /// What is under way is ended.
+    Closing,
+    /// It is looked for what still runs.
+    Looking,
+    /// It is put down.
+    Recording,
+    Over,
+}
 
 impl JobCore {
     /// The job is over, and nothing that was not begun is begun.

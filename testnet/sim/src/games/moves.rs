@@ -95,6 +95,13 @@ moves! {
 
 /// The commands of a kind that make sense in a scene.
 pub fn instances(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
+    let commands = make_commands(kind, scene);
+    let are_of_kind = commands.iter().all(|command| Kind::of(command) == kind);
+    assert!(are_of_kind, "{kind:?} makes commands of its own kind");
+    commands
+}
+
+fn make_commands(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
     let lease = scene.lease.id;
     match kind {
         Kind::StartWork => vec![Command::StartWork { lease }],

@@ -275,8 +275,7 @@ impl World {
                 self.ask_for_worker(actor, WorkerAsked::Lease(ticket), Request::Lease(lease));
             }
             Action::LookAtMarket { .. } => {
-                let request = Request::Leases(account);
-                self.ask_for_worker(actor, WorkerAsked::Market(ticket), request);
+                self.ask_for_worker(actor, WorkerAsked::Market(ticket), Request::Leases(account));
             }
             Action::Command(command) => {
                 let asked = self.actors.list[actor].name();
