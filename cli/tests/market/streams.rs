@@ -665,7 +665,8 @@ fn of_two_that_differed_before_the_buyer_was_killed_who_was_right_is_signed_for(
         .filter(|it| it["body"]["job"] == done["job"]);
     let first: Vec<String> = first.map(by).collect();
     // What the liar noted meanwhile pays nothing unless its work was begun in the log.
-    assert_eq!(first, std::slice::from_ref(right), "{receipts:?}");
+    let logs = market.souk(&["job", "logs", job["name"].as_str().unwrap()]);
+    assert_eq!(first, std::slice::from_ref(right), "{}", logs.stdout);
     assert!(receipts.iter().all(|receipt| by(receipt) != *liar));
     let exact = ["--max-providers", "1", "--exclude", liar.as_str()];
     for number in [0, RUNS, COUNT - 1] {

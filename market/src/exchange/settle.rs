@@ -58,7 +58,7 @@ impl Exchange {
         reason: CloseReason,
         events: &mut Vec<Event>,
     ) -> Acceptance {
-        let payment = unsigned_payment(&self.leases[&id], self.now);
+        let payment = unsigned_payment(&self.leases[&id], reason, self.now);
         self.close(id, reason, payment, events)
     }
 
@@ -201,22 +201,26 @@ pub(super) struct Payment {
 const WHOLE: u16 = 10_000;
 
 /// What a lease costs that no receipt closes. Work that was refused costs its buyer what its
-/// provider states, so that nobody gains by refusing; the provider has no more of it than the price
-/// of a device that is held, so that nobody gains by work that is wrong.
-fn unsigned_payment(lease: &Lease, now: Millis) -> Payment {
+/// provider states, or the price of a device that is held, so that nobody gains by refusing. All of
+/// it beyond what the buyer accepted is the market's, so that nobody gains by work that is wrong.
+fn unsigned_payment(lease: &Lease, reason: CloseReason, now: Millis) -> Payment {
     let held = lease.usage_possible(now);
     let idle = match lease.claimed {
         true => lease.idle_counts(DeviceMicros(held.0.saturating_sub(lease.agreed.0))),
         false => DeviceMicros(0),
     };
     // Beyond what the buyer accepted by word, silence pays notes or the idle price: not both.
-    let usage = DeviceMicros(lease.agreed.0.saturating_add(idle.0)).max(lease.accepted);
+    let owed = DeviceMicros(lease.agreed.0.saturating_add(idle.0)).max(lease.accepted);
+    let usage = match reason {
+        CloseReason::Disputed => lease.accepted,
+        _ => owed,
+    };
     let due = |usage| {
         let due = ReceiptBody::due(lease.price, usage);
         due.map_or(lease.escrow, |due| due.min(lease.escrow))
     };
     let amount = due(usage);
-    let forfeit = due(usage.max(lease.refused)).minus(amount);
+    let forfeit = due(owed.max(lease.refused)).minus(amount);
     Payment {
         amount,
         usage,

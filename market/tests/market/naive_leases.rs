@@ -385,9 +385,11 @@ impl Naive {
             false => 0,
         };
         let idle = ceil(u128::from(idle) * u128::from(rent.idle), 1_000);
-        let usage = rent.accepted.max(rent.agreed + idle);
+        let owed = rent.accepted.max(rent.agreed + idle);
+        let is_refused = reason == CloseReason::Disputed;
+        let usage = if is_refused { rent.accepted } else { owed };
         let amount = due(rent.price, usage).min(rent.escrow);
-        let lost = due(rent.price, rent.refused).min(rent.escrow);
+        let lost = due(rent.price, owed.max(rent.refused)).min(rent.escrow);
         let forfeit = lost.saturating_sub(amount);
         self.close(id, reason, (amount, usage, forfeit))
     }

@@ -262,8 +262,8 @@ fn disputed_note_closes_the_lease_and_neither_has_what_it_says() {
     .unwrap();
     town.run(BUYER, Command::Dispute { lease }).unwrap();
     assert_eq!(town.purse(BUYER), (FULL - 1_200, 0));
-    assert_eq!(town.purse(PROVIDER), (FULL + 300 + 90, 0));
-    assert_eq!(town.exchange.totals().fees, Credits(810));
+    assert_eq!(town.purse(PROVIDER), (FULL + 300, 0));
+    assert_eq!(town.exchange.totals().fees, Credits(900));
     town.place(PROVIDER, sell(ask(1, 300)));
 }
 

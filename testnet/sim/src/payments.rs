@@ -99,16 +99,24 @@ struct LeaseDebt {
 impl LeaseDebt {
     /// What is paid without a receipt where the lease ended at `until` at the latest: device time
     /// and its price, and what the buyer loses to the market for work that it refused.
-    fn unsigned(&self, until: Millis) -> Option<(Credits, DeviceMicros, Credits)> {
+    fn unsigned(
+        &self,
+        reason: CloseReason,
+        until: Millis,
+    ) -> Option<(Credits, DeviceMicros, Credits)> {
         let until = self.ended.unwrap_or(until);
         let held = DeviceMicros::of(self.units, until.since(self.begins));
         let idle = match self.claimed {
             true => held.0.saturating_sub(self.agreed.0).div_ceil(10),
             false => 0,
         };
-        let usage = self.accepted.max(DeviceMicros(self.agreed.0 + idle));
+        let owed = self.accepted.max(DeviceMicros(self.agreed.0 + idle));
+        let usage = match reason {
+            CloseReason::Disputed => self.accepted,
+            _ => owed,
+        };
         let due = |usage| Some(ReceiptBody::due(self.price, usage)?.min(self.escrow));
-        let (amount, lost) = (due(usage)?, due(usage.max(self.refused))?);
+        let (amount, lost) = (due(usage)?, due(owed.max(self.refused))?);
         Some((amount, usage, Credits(lost.0 - amount.0)))
     }
 }
@@ -406,9 +414,9 @@ impl Payments {
             }
             CloseReason::Unused => {
                 owed.claimed = true;
-                owed.unsigned(reserved?)?
+                owed.unsigned(reason, reserved?)?
             }
-            _ => owed.unsigned(self.now)?,
+            _ => owed.unsigned(reason, self.now)?,
         };
         let cost = amount.0 + forfeit.0;
         let refunded = Credits(owed.escrow.0.checked_sub(cost)?);
