@@ -315,11 +315,13 @@ impl Buyer {
         loop {
             match quote::over_book(self, graph.clone(), &job.limits, &[], &turn).await {
                 Err(error) if error.may_pass() && Instant::now() < deadline => {
-                    let known = match comes_back {
-                        None => self.has_leased_devices().await,
-                        Some(known) => known,
-                    };
-                    if !(known || error.passes()) {
+                    // Devices that suited a moment ago and were leased since come back.
+                    let known = error.passes()
+                        || match comes_back {
+                            None => self.has_leased_devices().await,
+                            Some(known) => known,
+                        };
+                    if !known {
                         return Err(error);
                     }
                     comes_back = Some(known);

@@ -11,7 +11,7 @@ use crate::naive::{Naive, Rent, Resting};
 use crate::town::{account, body, key, resources};
 
 /// Refusals that no stream comes near; `refusals.rs` has a test for each.
-const UNMET: [&str; 22] = [
+const UNMET: [&str; 24] = [
     "market_other",
     "batch_far",
     "accounts_many",
@@ -25,11 +25,13 @@ const UNMET: [&str; 22] = [
     "changes_many",
     "change_unknown",
     "version_old",
+    "request_locked",
     "amount_large",
     "duration_bad",
     "predicate_large",
     "region_bad",
     "classes_many",
+    "lease_waits",
     "note_differs",
     "receipt_market",
     "receipt_parties",

@@ -323,7 +323,8 @@ mod tests {
         teach();
         let shown = LearnedCosts::read(home.path());
         assert_eq!(shown.devices[0].device, "one");
-        assert_eq!(shown.devices[0].slowness[1], 5.0);
+        // One run weighs a little less than all.
+        assert!((shown.devices[0].slowness[1] - 5.0).abs() < 0.25);
         assert_eq!((shown.recent[0].at_ms, shown.recent[0].times), (5, 5.0));
         assert!(!seen.begin_anew_if_asked(), "nobody asked");
         LearnedCosts::reset(home.path()).unwrap();

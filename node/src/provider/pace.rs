@@ -351,7 +351,8 @@ mod tests {
                 pace.advertise(pace.due(spoilt));
             }
             let times = Work::ALL.map(|work| pace.advertised().times(work));
-            let most = STEP_MAX.powi(job) * 1.02;
+            // Shares are told in hundredths, so a step may be a little longer.
+            let most = STEP_MAX.powi(job) * 1.04;
             assert!(times.iter().all(|times| *times <= most), "{job}: {times:?}");
         }
         assert!(pace.has_changed(NOTHING) || pace.advertised() != before);
@@ -380,14 +381,13 @@ mod tests {
         pace.note(ms(100), ms(200));
         assert!(pace.has_changed(NOTHING));
         let peak = resources();
-        let next = pace.due(NOTHING);
         assert_eq!(
             pace.advertised().of(&peak),
             peak,
             "not before it is in the book"
         );
         assert!(!pace.is_placed());
-        pace.advertise(next);
+        let next = settled(&pace, NOTHING);
         let half = pace.advertised().of(&peak);
         assert_eq!(half, next.of(&peak));
         assert!(pace.is_placed());
@@ -406,7 +406,7 @@ mod tests {
             pace.has_changed(NOTHING),
             "a machine that is free again says so"
         );
-        assert_eq!(pace.due(NOTHING).of(&peak), peak);
+        assert_eq!(settled(&pace, NOTHING).of(&peak), peak);
     }
 
     #[test]
@@ -434,13 +434,12 @@ mod tests {
         // Three times as long as by the peak was what it was known to take.
         pace.note(ms(300), ms(300));
         assert!(pace.has_changed(known));
-        let due = pace.due(known);
+        let due = settled(&pace, known);
         assert_eq!((due.share, due.slowness.0), (1.0, [0, 200, 0]));
-        pace.advertise(due);
         assert!(!pace.has_changed(known));
         // On a busy machine all kinds are slower, and convolutions as many times as before.
         pace.note(ms(300), ms(600));
-        let due = pace.due(known);
+        let due = settled(&pace, known);
         assert_eq!((due.share, due.slowness.0), (0.5, [0, 200, 0]));
     }
 
@@ -497,7 +496,7 @@ mod tests {
             convolution: 3.0,
             ..NOTHING
         };
-        let due = Pace::new(0.5).due(known);
+        let due = settled(&Pace::new(0.5), known);
         assert_eq!((due.share, due.slowness.0), (0.5, [0, 50, 0]));
         assert!((due.times(Work::Convolution) - 3.0).abs() < 0.01);
     }

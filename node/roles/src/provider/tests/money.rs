@@ -443,7 +443,7 @@ fn a_device_that_was_held_and_not_begun_is_claimed_once_the_lease_is_over() {
 }
 
 #[test]
-fn of_work_that_is_refused_the_provider_has_the_price_of_a_device_that_is_held() {
+fn work_that_is_refused_earns_nothing_and_costs_the_price_of_a_device_that_is_held() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 100_000);
     let stream = told(&mut world, start(&lease, true));
@@ -460,6 +460,8 @@ fn of_work_that_is_refused_the_provider_has_the_price_of_a_device_that_is_held()
         panic!("{:?}", closed.state)
     };
     assert_eq!(reason, CloseReason::Disputed);
-    // Nothing of the work was accepted: a second and its way at a tenth.
-    assert!((100_000..130_000).contains(&paid.0), "{paid}");
+    // Nothing of the work was accepted: a second and its way at a tenth is the market's.
+    assert_eq!(paid.0, 0);
+    let cost = closed.cost.0;
+    assert!((100_000..130_000).contains(&cost), "{cost}");
 }
