@@ -144,8 +144,9 @@ impl World {
     pub fn new(config: &Config, faults: Vec<TimedFault>) -> Self {
         let seed = config.seed;
         let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
-        let actors = Actors::new(seed, config.nodes, &mut genesis);
+        // Before anybody signs for it: the market's id follows from them.
         operators::found_validators(&mut genesis, config.nodes);
+        let actors = Actors::new(seed, config.nodes, &mut genesis);
         people.join(&genesis);
         let decoded = Rc::new(RefCell::new(DecodingCache::default()));
         let nodes = config.nodes;
