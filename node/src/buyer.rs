@@ -300,9 +300,8 @@ impl Buyer {
         self.trader.broker()
     }
 
-    /// Plans a job over the book as it stands. No money moves. Where the book has too few devices
-    /// it is looked at again, as long as the job's limits allow to wait; so it is where jobs of
-    /// this buyer of a higher priority want the devices.
+    /// Plans a job over the book as it stands. No money moves. If the book has too few devices, or
+    /// jobs of a higher priority want them, this looks again as long as the job's limits allow.
     ///
     /// # Errors
     /// Why there is no plan, as the book stood last.
@@ -332,8 +331,7 @@ impl Buyer {
         }
     }
 
-    /// Whether devices were sold of a class that nobody asks for now: their asks come back when
-    /// their leases are over, and a moment later where those just were.
+    /// Whether a class has no ask whose devices were sold: asks come back after their leases.
     async fn has_leased_devices(&self) -> bool {
         let classes = self.broker().classes().await.unwrap_or_default();
         classes

@@ -537,10 +537,6 @@ pub(crate) mod tests {
         let choice = crate::folder::config::DeviceChoice::emulated("nvidia-h100-sxm");
         let devices = device::open(&choice, None).unwrap();
         let whole = together(&device::profiles(&devices));
-        device::resources(
-            &choice,
-            &whole,
-            &ProviderLimits::default(),
-        )
+        device::resources(&choice, &whole, &ProviderLimits::default())
     }
 }

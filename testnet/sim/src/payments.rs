@@ -203,9 +203,15 @@ impl Payments {
 
     /// A lease has ended: its grace says when.
     fn on_ended(&mut self, event: &Event) {
-        if let Event::LeaseEnded { lease, until, .. } = event
+        if let Event::LeaseEnded {
+            lease,
+            until,
+            reason,
+            ..
+        } = event
             && let Some(owed) = self.leases.get_mut(lease)
         {
+            owed.claimed |= *reason == CloseReason::Unused;
             owed.ended = Some(until.since(self.rules.settle_grace));
         }
     }
