@@ -211,12 +211,15 @@ impl PaceState {
         let mut recent: Vec<f64> = self.recent.iter().copied().collect();
         recent.sort_by(f64::total_cmp);
         let least = recent.get(recent.len() / OUTLIERS).copied().unwrap_or(1.0);
-        let first = self.measured.unwrap_or(1.0);
+        let (first, last) = (self.measured.unwrap_or(1.0), self.recent.back());
         let known = of_each(known);
         let times: [f64; 3] = std::array::from_fn(|place| {
             let due = (known[place].max(1.0) / least).max(1.0 / first);
             let now = self.advertised.times(Work::ALL[place]);
-            due.clamp(now / STEP_MAX, now * STEP_MAX).max(1.0)
+            // A job that got more than is advertised makes it no worse, whatever came before.
+            let is_good = last.is_some_and(|got| known[place].max(1.0) / got < now);
+            let most = if is_good { now } else { now * STEP_MAX };
+            due.clamp(now / STEP_MAX, most).max(1.0)
         });
         let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
         let share = ((100.0 / fastest).floor() / 100.0).max(SHARE_MIN);
