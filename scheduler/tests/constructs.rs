@@ -68,7 +68,7 @@ fn with_bodies(mut node: NodeProto, bodies: Vec<(&str, GraphProto)>) -> NodeProt
 }
 
 fn floats(dims: &[usize], values: &[f32]) -> Tensor {
-    Tensor::from_vec(dims, values.to_vec()).unwrap()
+    Tensor::from_vec(dims, values.to_vec()).expect("the model of a test runs")
 }
 
 fn x() -> Tensor {
@@ -84,27 +84,32 @@ fn imported(model: &ModelProto, inputs: &[(&str, Tensor)]) -> Result<Graph, Impo
 
 /// What a model gives.
 fn run(model: &ModelProto, inputs: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
-    let graph = imported(model, inputs).unwrap();
+    let graph = imported(model, inputs).expect("the model of a test runs");
     let weights: BTreeMap<_, _> = cut::weight_bytes(&graph).collect();
-    let parts = cut::cut(&graph, &vec![0; graph.nodes().len()]).unwrap();
-    let profile = catalogue::find("amd-epyc-9654").unwrap().clone();
+    let parts = cut::cut(&graph, &vec![0; graph.nodes().len()]).expect("the model of a test runs");
+    let profile = catalogue::find("amd-epyc-9654")
+        .expect("the model of a test runs")
+        .clone();
     let cpu = Cpu::new(profile, NonZeroUsize::MIN);
     let program = cpu
         .compile(&subgraph::Subgraph {
             model: parts[0].model.clone(),
             weights,
         })
-        .unwrap();
+        .expect("the model of a test runs");
     let given = inputs
         .iter()
         .map(|(name, it)| ((*name).to_owned(), it.clone()));
     let mut given: BTreeMap<String, Tensor> = given.collect();
     given.retain(|name, _| program.inputs().iter().any(|port| port.name == *name));
-    program.run(&given).unwrap().outputs
+    program
+        .run(&given)
+        .expect("the model of a test runs")
+        .outputs
 }
 
 fn is_near(found: &Tensor, expected: &[f32], tolerance: f64) {
-    let found = found.to_f64s().unwrap();
+    let found = found.to_f64s().expect("the model of a test runs");
     assert_eq!(found.len(), expected.len());
     for (found, expected) in found.iter().zip(expected) {
         let off = (found - f64::from(*expected)).abs();

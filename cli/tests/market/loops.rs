@@ -109,7 +109,7 @@ fn loops_whose_count_comes_in_the_run_teach_their_own_model_alone() {
     market.until(|| of_device(&status(), "operators").is_u64());
     let before = status();
 
-    let last = (0..3).map(|_| run_loop(&market)).last();
+    let last = (0..3).fold(None, |_, _| Some(run_loop(&market)));
     let last = last.expect("it ran thrice");
     let seconds = |which: &str| {
         let compute = last[which]["compute_seconds"].as_f64();

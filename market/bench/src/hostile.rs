@@ -202,7 +202,7 @@ impl HostileMarket {
                 Command::PlaceAsk(Box::new(ask(ASKS + number, 100)))
             }
             Hostile::RefusedGangs => legs(1),
-            Hostile::CrowdedGangs => legs(if number % 2 == 0 { 1 } else { 2 }),
+            Hostile::CrowdedGangs => legs(if number.is_multiple_of(2) { 1 } else { 2 }),
             Hostile::Auction | Hostile::Expiry => Command::Stake { amount: Credits(1) },
         };
         let commands = (0..64).map(command).collect();

@@ -270,10 +270,10 @@ fn note_work(planned: Millis, position: &mut Position) {
         return;
     }
     if usage <= accepted {
-        return match is_over {
-            true => claim(position),
-            false => {}
-        };
+        if is_over {
+            claim(position);
+        }
+        return;
     }
     position.noted = position.now;
     let lease = position.lease();

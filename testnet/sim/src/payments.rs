@@ -73,6 +73,7 @@ pub struct Dealings {
 }
 
 /// What is owed for one lease.
+#[derive(Clone, Debug)]
 struct LeaseDebt {
     price: Price,
     escrow: Credits,
@@ -380,9 +381,11 @@ impl Payments {
             } => {
                 self.count(*reason);
                 let told = (*paid, *fee, *refunded);
+                let debt = self.leases.get(lease).cloned();
                 let due = self.close(*lease, *reason, settled);
-                (due != Some(told))
-                    .then(|| format!("lease {lease} by {reason:?}: {told:?}, due {due:?}"))
+                (due != Some(told)).then(|| {
+                    format!("lease {lease} by {reason:?}: {told:?}, due {due:?} of {debt:?}")
+                })
             }
             _ => None,
         }
