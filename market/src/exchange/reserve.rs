@@ -82,11 +82,12 @@ impl Exchange {
     }
 
     /// The buyer neither said that it works nor ended the lease: it pays for the time it held the
-    /// device. Of work that has begun the provider may still note what is left.
+    /// device. Of work that has begun the provider may still note what is left, and a note that is
+    /// open is answered first.
     pub(super) fn end_unused(&mut self, id: LeaseId, events: &mut Vec<Event>) {
         let lease = self.lease_mut(id);
         lease.claimed = true;
-        match lease.work_started {
+        match lease.work_started || lease.note.is_some() {
             true => self.end_lease(id, CloseReason::Unused, events),
             false => {
                 self.close_on_accepted(id, CloseReason::Unused, events);

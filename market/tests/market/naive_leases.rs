@@ -133,7 +133,7 @@ impl Naive {
     /// Nobody says that there is work.
     pub fn end_unused(&mut self, id: u64) {
         self.rent_mut(id).claimed = true;
-        match self.rent(id).started {
+        match self.rent(id).started || self.rent(id).note.is_some() {
             true => self.end(id, CloseReason::Unused),
             false => {
                 self.close_accepted(id, CloseReason::Unused);
