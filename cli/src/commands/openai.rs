@@ -246,7 +246,9 @@ async fn answered(
         tokio::task::block_in_place(|| prepare(voice, &question, calls.as_ref(), grammar))?;
     let mut choices = Vec::with_capacity(prepared.len());
     for (order, choice) in prepared {
-        let events = server.desk.take(&mut places, DeskOrder::Text(order))?;
+        let events = server
+            .desk
+            .take(&mut places, DeskOrder::Text(Box::new(order)))?;
         choices.push(ChoiceEvents { choice, events });
     }
     let shape = Shape::new(kind, &question.model);

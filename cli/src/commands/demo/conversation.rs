@@ -44,6 +44,7 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
     let place = PlaceArgs {
         here: false,
         lease: LeaseArgs {
+            emulated: true,
             device: Vec::new(),
             budget: Some(BUDGET),
             min_providers: PROVIDERS,

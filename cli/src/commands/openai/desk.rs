@@ -49,7 +49,7 @@ pub struct VectorOrder {
 
 /// What is asked of a desk.
 pub enum DeskOrder {
-    Text(TextOrder),
+    Text(Box<TextOrder>),
     Vectors(VectorOrder),
 }
 
@@ -330,7 +330,7 @@ impl Answering {
             return Ok(());
         }
         let answered = match &task.order {
-            DeskOrder::Text(order) => self.write(sequence, (order, events), &is_wanted),
+            DeskOrder::Text(order) => self.write(sequence, (order.as_ref(), events), &is_wanted),
             DeskOrder::Vectors(order) => self.embed(sequence, order, &is_wanted),
         };
         let event = match answered {
