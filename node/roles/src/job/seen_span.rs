@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Micros;
 
-/// What a bill may be over what was seen: a sixteenth and a twentieth of a second, for clocks that
-/// differ and words that travel unevenly.
+/// What a bill may be over what was seen: a sixteenth and two seconds, for clocks that differ, words
+/// that travel unevenly and runs that a buyer hears of late. A provider may note as much unstarted.
 const UNSEEN_SHARE: u64 = 16;
-const UNSEEN: Micros = Micros::millis(50);
+const UNSEEN: Micros = Micros::millis(2_000);
 
 /// The time in which something was to be done, as far as it has been counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
