@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Micros;
 
-/// What a bill may be over what was seen: a sixteenth and two seconds, for clocks that differ, words
-/// that travel unevenly and runs that a buyer hears of late. A provider may note as much unstarted.
+/// What a bill may be over what was seen: a sixteenth and two seconds, for clocks that differ,
+/// words that travel unevenly and runs that a buyer hears of late. A provider may note as much
+/// unstarted.
 const UNSEEN_SHARE: u64 = 16;
 const UNSEEN: Micros = Micros::millis(2_000);
 
