@@ -200,9 +200,11 @@ pub(super) struct Payment {
 /// All of an amount, as a market's share.
 const WHOLE: u16 = 10_000;
 
-/// What a lease costs that no receipt closes. Work that was refused costs its buyer what its
-/// provider states, or the price of a device that is held, so that nobody gains by refusing. All of
-/// it beyond what the buyer accepted is the market's, so that nobody gains by work that is wrong.
+/// What a lease costs that no receipt closes. A buyer that refuses the work pays what the provider
+/// states, or the price of a device that is held, so that it gains nothing by refusing. The market
+/// keeps all of it beyond what the buyer accepted, so that a provider gains nothing by wrong work.
+/// The same holds if the buyer ends the lease itself: it pays for the time in which it held the
+/// device, and a provider that stalled until then earns nothing.
 fn unsigned_payment(lease: &Lease, reason: CloseReason, now: Millis) -> Payment {
     let held = lease.usage_possible(now);
     let idle = match lease.claimed {
@@ -212,7 +214,7 @@ fn unsigned_payment(lease: &Lease, reason: CloseReason, now: Millis) -> Payment 
     // Beyond what the buyer accepted by word, silence pays notes or the idle price: not both.
     let owed = DeviceMicros(lease.agreed.0.saturating_add(idle.0)).max(lease.accepted);
     let usage = match reason {
-        CloseReason::Disputed => lease.accepted,
+        CloseReason::Disputed | CloseReason::BuyerEnded => lease.accepted,
         _ => owed,
     };
     let due = |usage| {

@@ -90,8 +90,20 @@ fn a_device_is_held_for_its_idle_price_however_the_lease_ends() {
         town.run(PROVIDER, Command::StateReady { lease }).unwrap();
         assert!(matches!(town.state(lease), LeaseState::Closed { .. }));
         assert_eq!(spent(&town, BUYER), 59 * 30);
-        assert_eq!(earned(&town, PROVIDER), 59 * 30);
+        assert_eq!(earned(&town, PROVIDER), 0, "stalling would earn as much");
+        assert_eq!(town.exchange.totals().fees.0, 59 * 30);
     }
+}
+
+#[test]
+fn a_provider_earns_the_idle_price_of_a_lease_that_its_buyer_leaves_to_its_deadline() {
+    let mut town = Town::new();
+    let lease = leased(&mut town, 600);
+    town.run(BUYER, Command::StartWork { lease }).unwrap();
+    town.wait(600_000);
+    town.run(PROVIDER, Command::StateReady { lease }).unwrap();
+    assert_eq!(spent(&town, BUYER), 600 * 30);
+    assert_eq!(earned(&town, PROVIDER), 600 * 30);
 }
 
 #[test]

@@ -386,8 +386,8 @@ impl Naive {
         };
         let idle = ceil(u128::from(idle) * u128::from(rent.idle), 1_000);
         let owed = rent.accepted.max(rent.agreed + idle);
-        let is_refused = reason == CloseReason::Disputed;
-        let usage = if is_refused { rent.accepted } else { owed };
+        let by_buyer = matches!(reason, CloseReason::Disputed | CloseReason::BuyerEnded);
+        let usage = if by_buyer { rent.accepted } else { owed };
         let amount = due(rent.price, usage).min(rent.escrow);
         let lost = due(rent.price, owed.max(rent.refused)).min(rent.escrow);
         let forfeit = lost.saturating_sub(amount);

@@ -113,7 +113,7 @@ impl LeaseDebt {
         };
         let owed = self.accepted.max(DeviceMicros(self.agreed.0 + idle));
         let usage = match reason {
-            CloseReason::Disputed => self.accepted,
+            CloseReason::Disputed | CloseReason::BuyerEnded => self.accepted,
             _ => owed,
         };
         let due = |usage| Some(ReceiptBody::due(self.price, usage)?.min(self.escrow));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Recording ─Ran on the disk─> Signing ─> Told ─both signed─> Keeping ─on the disk─> Settling
-//!   Told ─refused, 30 s, end, gone─> Noting          Settling ─2 s or stop─> Closing
+//!   Told ─refused, 30 s, end, stop─> Noting          Settling ─2 s or stop─> Closing
 //!   nothing ran: GivingUp for an own fault, else Closing (the log ends it)
 //!   Closing ─ended, nothing else to say─> Claiming ─> Closing
 //! ```
@@ -207,7 +207,7 @@ impl Claim {
         }
         self.stage = ClaimStage::Told;
         shared.send(self.stream, ProviderWord::Finished(Box::new(finished)));
-        match self.stream.is_none() || shared.stage >= Stage::Leaving {
+        match self.must_not_wait(shared) {
             true => self.note(shared, None),
             false => self.await_signature(shared),
         }
@@ -277,20 +277,31 @@ impl Claim {
         }
     }
 
-    /// The provider stops: it settles what it would have left to the buyer.
+    /// The provider stops: it settles what it would have left to the buyer, and notes what a buyer
+    /// that is away has not signed.
     pub(super) fn on_stopping(&mut self, shared: &mut SharedState) {
+        if self.stage == ClaimStage::Told && self.must_not_wait(shared) {
+            return self.note(shared, None);
+        }
         if self.stage == ClaimStage::Settling && shared.timers.is_set(Timer::Settle(self.lease)) {
             shared.timers.stop(Timer::Settle(self.lease));
             shared.look_at(self.lease);
         }
     }
 
-    /// The buyer's stream is over.
+    /// The buyer's stream is over. A buyer that crashed comes back and signs, or finds out which of
+    /// two providers was right: it has the same time as one that stays.
     pub(super) fn on_lost(&mut self, shared: &mut SharedState) {
         self.stream = None;
-        if self.stage == ClaimStage::Told {
+        if self.stage == ClaimStage::Told && self.must_not_wait(shared) {
             self.note(shared, None);
         }
+    }
+
+    /// Whether a provider that stops would wait for a buyer that may not come back.
+    fn must_not_wait(&self, shared: &SharedState) -> bool {
+        let is_away = self.stream.is_none();
+        shared.stage >= Stage::Leaving || is_away && shared.stage >= Stage::Draining
     }
 
     fn unsigned(&mut self, shared: &mut SharedState, reason: Option<String>) {
@@ -461,6 +472,10 @@ impl Claim {
                 } else {
                     self.give_up(shared);
                 }
+            }
+            ClaimStage::Told if lease.ends() < self.ends_at => {
+                self.ends_at = lease.ends();
+                self.await_signature(shared);
             }
             ClaimStage::Closing
                 if self.noted_part.is_some()

@@ -5,7 +5,7 @@ use souk_market::{CloseReason, Command, LeaseState, Term};
 use super::world::*;
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
-use crate::provider::event::RunResult;
+use crate::provider::event::{Event, RunResult};
 use crate::provider::{Action, Answer, ClaimStage, Fact, StreamId};
 
 /// What a lease of 100 s brings that is held to its end: a tenth of its price.
@@ -167,23 +167,54 @@ fn a_signature_is_not_awaited_beyond_the_lease() {
 }
 
 #[test]
-fn a_buyer_that_refuses_or_goes_is_noted_at_once() {
-    for goes in [false, true] {
-        let mut world = World::selling();
-        let lease = world.buy(Term::Firm, 100_000);
-        let stream = told(&mut world, start(&lease, true));
-        match goes {
-            true => world.hang(stream),
-            false => world.say(
-                stream,
-                BuyerWord::Refused {
-                    reason: "no".repeat(1_000),
-                },
-            ),
-        }
-        world.settle();
-        assert_eq!(notes(&world), 1);
-    }
+fn a_buyer_that_refuses_is_noted_at_once() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    let reason = "no".repeat(1_000);
+    world.say(stream, BuyerWord::Refused { reason });
+    world.settle();
+    assert_eq!(notes(&world), 1);
+}
+
+#[test]
+fn a_buyer_that_goes_has_as_long_to_sign_as_one_that_stays() {
+    let mut world = World::selling();
+    let lease = world.buy_quietly(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    world.live(2_000);
+    world.hang(stream);
+    world.live(27_000);
+    assert_eq!(notes(&world), 0);
+    world.live(2_000);
+    assert_eq!(notes(&world), 1);
+}
+
+#[test]
+fn a_lease_that_its_buyer_ends_unsigned_is_noted_within_the_grace() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    world.hang(stream);
+    let buyer = world.buyer.clone();
+    let ends = Command::EndLease { lease: lease.id };
+    world.carry(&buyer, ends).expect("it is the buyer's");
+    world.on(Event::Changed);
+    world.live(2_000);
+    assert_eq!(notes(&world), 1);
+}
+
+#[test]
+fn a_provider_that_stops_notes_what_a_buyer_that_is_away_has_not_signed() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 100_000);
+    let stream = told(&mut world, start(&lease, true));
+    world.hang(stream);
+    world.settle();
+    assert_eq!(notes(&world), 0);
+    world.on(Event::Stop);
+    world.settle();
+    assert_eq!(notes(&world), 1);
 }
 
 #[test]
@@ -207,7 +238,7 @@ fn a_buyer_that_comes_back_is_told_the_result_and_may_still_sign() {
     let lease = world.buy(Term::Firm, 100_000);
     let stream = told(&mut world, start(&lease, true));
     world.hang(stream);
-    world.settle();
+    world.live(31_000);
     assert_eq!(notes(&world), 1);
     let stranger = account(&key(8));
     let asked = world.open_as(stranger, Opening::Resume(lease.id));
@@ -253,6 +284,7 @@ fn a_tensor_that_nobody_offers_is_not_awaited_for_a_buyer_that_is_lost() {
     assert_eq!(world.core.status().at_work.len(), 1);
     world.live(1_000);
     assert_eq!(world.core.status().at_work.len(), 0);
+    world.live(30_000);
     assert_eq!(notes(&world), 1, "its first part was run");
 }
 
@@ -282,6 +314,7 @@ fn a_command_that_the_market_does_not_answer_is_given_again() {
     let lease = world.buy(Term::Firm, 100_000);
     let stream = told(&mut world, start(&lease, true));
     world.hang(stream);
+    world.pass(30_000);
     let is_note = |action: &Action| matches!(action, Action::Command(_));
     for _ in 0..3 {
         let place = world.wanted(is_note).expect("it is noted again");
