@@ -22,8 +22,8 @@ use souk_onnx::{GraphProto, decode, encode};
 use souk_vocabulary::processor::Processor;
 use thiserror::Error;
 
-/// Allowed error of an expected value, in roundings of the largest element. The expected values
-/// were computed in the output's own precision, where sums of large terms have errors of this size.
+/// An expected value may be off by this many roundings of the largest element, because it was
+/// computed in the output's own precision, where sums of large terms have errors of that size.
 pub const ROUNDINGS: f64 = 2.0;
 
 /// The results of a backend on the cases of a folder.

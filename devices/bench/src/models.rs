@@ -1,7 +1,8 @@
 //! Times whole models on a device, with inputs that you can also pass to other engines.
 //!
-//! A rule that fits in a line of any language generates the inputs: ones for an input whose name
-//! contains "mask", `index * 37 % 30000` for other integers, the sine of the index for floats.
+//! A rule that fits in a line of any language generates the inputs: ones for integers whose input
+//! has "mask" in its name, `index * 37 % 30000` for other integers, the sine of the index for
+//! floats.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -20,16 +20,16 @@ use souk_vocabulary::processor::{Processor, RunError, WorkError};
 use souk_vocabulary::residency::TensorHandle;
 use thiserror::Error;
 
-/// Required rate of large products, as a part of the library's.
+/// Large products must reach this part of the library's rate.
 pub const PRODUCT_PART_MIN: f64 = 0.90;
-/// Required rate of memory-bound operators, as a part of a copy's.
+/// Memory-bound operators must reach this part of a copy's rate.
 pub const MEMORY_PART_MIN: f64 = 0.85;
 
 /// Version of the operator set of the timed nodes.
 const OPSET: i64 = 21;
 /// Number of timed rounds of each side; the best counts.
 const ROUNDS: usize = 3;
-/// The longest time to wait for the card.
+/// The card must complete all operations within this time.
 const TIME_MAX: Duration = Duration::from_secs(60);
 /// Columns of the matrices for memory-bound operators.
 const COLUMNS: usize = 4096;
@@ -65,7 +65,7 @@ pub struct Ratio {
     pub ours: f64,
     /// The maker's operations or bytes per second.
     pub makers: f64,
-    /// The required part of the maker's rate.
+    /// Our rate must reach this part of the maker's.
     pub part_min: f64,
 }
 

@@ -11,13 +11,13 @@ use thiserror::Error;
 
 use crate::{self as onnx, FunctionProto, GraphProto, NodeProto, type_proto};
 
-/// The most nodes of a model, including those in bodies, and those of functions once per call. The
-/// largest exports of language models have some 30,000.
+/// A model can have at most this many nodes, including those in bodies, and those of functions once
+/// per call. The largest exports of language models have some 30,000.
 pub const NODES_MAX: u64 = 100_000;
-/// The most bytes that the messages of a model may take in addition to those of its file. A node
-/// with its attributes takes about two KiB.
+/// The messages of a model can take at most this many bytes in addition to those of its file. A
+/// node with its attributes takes about two KiB.
 pub const MEMORY_MAX: u64 = 256 << 20;
-/// The most levels of nested messages. A body within a body takes three levels.
+/// Messages can nest at most this many levels; a body within a body takes three.
 const DEPTH_MAX: u64 = 64;
 
 /// The limit that a model exceeds.
@@ -26,7 +26,7 @@ pub enum Beyond {
     /// The model has too many nodes.
     #[error("the ONNX model has more than {limit} nodes, functions counted at each call")]
     Nodes {
-        /// The limit.
+        /// Most nodes allowed.
         limit: u64,
     },
     /// The model's messages need too much memory.
@@ -38,13 +38,13 @@ pub enum Beyond {
     /// The model nests messages too deeply.
     #[error("the ONNX model has more than {limit} messages within each other")]
     Depth {
-        /// The limit.
+        /// Most levels allowed.
         limit: u64,
     },
     /// The inference of the model's bodies takes too many steps.
     #[error("the bodies of the ONNX model take more than {limit} steps to infer")]
     Steps {
-        /// The limit.
+        /// Most steps allowed.
         limit: u64,
     },
 }

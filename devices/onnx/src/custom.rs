@@ -1,8 +1,9 @@
 //! A buyer's own operators: kernels that come with the graph, as nodes of the domain `ai.souk`.
 //!
-//! The kernel is the first input, an initializer of bytes, so it is content like any weight:
-//! identified by its hash, and sent once. The node's attributes state its outputs' types and sizes,
-//! so that the planner can plan a graph without running it. docs/kernels.md has the whole contract.
+//! The kernel is the first input, which must be an initializer of bytes, so it is content like any
+//! weight: identified by its hash, and sent once. The node's attributes must state its outputs'
+//! types and sizes, so that the planner can plan a graph without running it. docs/kernels.md has
+//! the whole contract.
 
 use std::collections::BTreeMap;
 

@@ -122,7 +122,8 @@ fn walk(bytes: &[u8]) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Far above the 26 of today, so that newer models pass; the keys of text files are far beyond it.
+/// Far above the 26 of today, because newer models must pass; the keys of text files are far beyond
+/// it.
 const FIELD_MAX: u32 = 1000;
 
 fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {

@@ -44,7 +44,8 @@ const OPSET_DEFAULT: i64 = 21;
 /// Reasons why a model cannot be expressed in numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ExpansionError {
-    /// A node does more with texts than move and compare them, and would run at a provider.
+    /// A node does more with texts than move and compare them, and would run at a provider, which
+    /// must not see texts.
     #[error(
         "node {node:?} ({operator}) computes with texts that are not at hand before the model runs"
     )]

@@ -51,8 +51,8 @@ impl<'a> StepValues<&'a str> {
 }
 
 impl<V: Ord + Clone> Liveness<V> {
-    /// Computes the lifetimes of a run's values: `given` exist before its first step, `kept` after
-    /// its last.
+    /// Computes the lifetimes of a run's values: those in `given` exist before its first step, and
+    /// those in `kept` must outlive its last.
     pub fn new(
         given: impl IntoIterator<Item = V>,
         steps: impl IntoIterator<Item = StepValues<V>>,

@@ -28,7 +28,7 @@ impl Ranks {
         ranks
     }
 
-    /// Returns what is known about the values with these names.
+    /// Returns the known ranks and lengths of the values with these names.
     pub(crate) fn of_names(&self, names: &[&str]) -> Self {
         let only = |map: &BTreeMap<String, usize>| {
             let found = names.iter().filter_map(|name| map.get_key_value(*name));

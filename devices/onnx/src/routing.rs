@@ -4,9 +4,9 @@
 //! skips the other matrices. So souk defines `RoutedMatMul` in the domain `ai.souk`. Its inputs are
 //! `x`, `[.., rows, depth]` or, if each choice has a row of its own, `[.., rows, choices, depth]`;
 //! the matrices, `[experts, columns, depth]`; and the experts of each row, `[.., rows, choices]`,
-//! integers from 0 to below the number of experts. Its output is `[.., rows, choices, columns]`:
-//! for each row and choice the product with that expert's matrix, whose rows are the result's
-//! columns.
+//! which must be integers from 0 to below the number of experts. Its output is `[.., rows, choices,
+//! columns]`: for each row and choice the product with that expert's matrix, whose rows are the
+//! result's columns.
 
 use crate::NodeProto;
 use crate::custom::DOMAIN;

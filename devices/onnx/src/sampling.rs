@@ -23,7 +23,7 @@ pub const OPERATOR: &str = "Sample";
 /// Numbers in [`Sampling::numbers`] before those of the bias.
 const NUMBERS: usize = 7;
 
-/// The largest integer up to which a float represents every integer.
+/// Up to this number a float can represent every integer.
 const WHOLE_MAX: f64 = (1_u64 << 53) as f64;
 
 /// Number of likeliest tokens in the first search for a nucleus.
@@ -48,7 +48,7 @@ pub struct Sampling {
     pub min_p: f64,
     /// Divisor of the logits of tokens in the history, or multiplier if a logit is negative.
     pub repetition: f64,
-    /// Amount to subtract from a token's logit for each time that it was generated.
+    /// Amount to subtract from a token's logit for each time that the model generated it.
     pub frequency: f64,
     /// Amount to subtract from the logit of each generated token.
     pub presence: f64,
@@ -116,7 +116,8 @@ impl History<'_> {
 }
 
 impl Sampling {
-    /// Returns the settings, if every number is in its range.
+    /// Returns the settings, if every number is in its range. You should check settings before you
+    /// draw.
     ///
     /// # Errors
     /// [`SamplingError`], for the first that is not.
@@ -371,7 +372,7 @@ pub struct LogProbabilities {
 }
 
 impl LogProbabilities {
-    /// Computes them for a token and for the `most` likeliest.
+    /// Computes the log probabilities of a token and of the `most` likeliest ones from logits.
     ///
     /// # Panics
     /// Panics if the token has no logit.

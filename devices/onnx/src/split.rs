@@ -117,7 +117,7 @@ impl Splitter {
         Ok(place.encode_to_vec())
     }
 
-    /// Reads bytes of the file. The caller has checked the length against the rest of the file.
+    /// Reads bytes of the file. The caller must check the length against the rest of the file.
     fn bytes(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
         let length = usize::try_from(length);
         let length = length.map_err(|_| SplitError::NotOnnx("a field is too long"))?;

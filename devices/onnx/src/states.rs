@@ -2,12 +2,12 @@
 //! values.
 //!
 //! A state is an output that is an input of the next request, where one node both reads it and
-//! computes its next value. That node declares it in its own metadata, so the declaration moves
+//! computes its next value. That node must declare it in its own metadata, so the declaration moves
 //! with the node, no cut of the graph separates the two, and other tools ignore it.
 //!
 //! A model declares an output that it feeds back in the same way: it becomes an input of the next
-//! request, unless that request brings the input itself. An example is the token from which a
-//! decoder continues. Any other node can read it.
+//! request, unless that request brings the input itself. For example, a decoder continues from the
+//! last token. Any other node can read it.
 //!
 //! A model may also declare the values at which the planner may cut it; it then cuts nowhere else.
 //! This suits models for whose parts some provider has kernels.

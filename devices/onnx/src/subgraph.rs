@@ -86,7 +86,7 @@ pub enum CompileError {
     WeightMismatch {
         /// Name of the weight in the model.
         name: String,
-        /// The difference.
+        /// Description of the difference.
         cause: String,
     },
     /// The location of a weight's values is not a content id.
@@ -94,7 +94,7 @@ pub enum CompileError {
     WeightPlace {
         /// Name of the weight in the model.
         name: String,
-        /// The location.
+        /// The model's `location` entry.
         location: String,
     },
     /// A weight in the model is malformed.

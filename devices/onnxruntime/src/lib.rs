@@ -1,9 +1,9 @@
 //! A backend for ONNX Runtime, if its library is installed: it reaches processors whose makers
 //! wrote a provider for it, and is a second engine for the CPU.
 //!
-//! souk does not include ONNX Runtime. You name the library in `SOUK_ONNXRUNTIME`; otherwise souk
-//! looks for one with the usual name in the system's library folders. The library reports its own
-//! providers. A process uses a single library, the first that it opens.
+//! souk does not include ONNX Runtime. You can name the library in `SOUK_ONNXRUNTIME`; otherwise
+//! souk looks for one with the usual name in the system's library folders. The library reports its
+//! own providers. A process can use only one library, the first that it opens.
 
 mod elements;
 mod library;

@@ -19,7 +19,7 @@ use super::provider::{self, Provider};
 use super::refusal::{self, Placements, Refusal};
 use super::rules;
 
-/// The environment variable with the library's path.
+/// You can set this environment variable to the library's path.
 pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
 
 /// Folders of libraries on Linux and macOS, searched if the variable is not set.

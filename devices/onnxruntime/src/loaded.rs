@@ -88,7 +88,7 @@ fn is_aligned(tensor: &Tensor) -> bool {
 
 /// A session and the weights that it reads.
 pub(super) struct OpenSession {
-    // Must be dropped before the weights.
+    // The session must be dropped before the weights that it reads.
     pub session: Session,
     _beside: Vec<(String, Tensor)>,
 }

@@ -238,7 +238,7 @@ impl Provider {
 }
 
 /// Returns Qualcomm's provider on its tensor unit. Without a library's name, the provider would use
-/// no processor or the CPU.
+/// no backend, or its CPU backend.
 fn hexagon() -> QNN {
     let library = match OS {
         "windows" => "QnnHtp.dll",

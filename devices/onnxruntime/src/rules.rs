@@ -72,7 +72,7 @@ fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
 }
 
 /// Returns whether the library's own kernels multiply u8 by i8 exactly on this CPU. Without an
-/// instruction for it they add two products in 16 bits, too few for large ones.
+/// instruction for it they add two products in 16 bits, which cannot hold large ones.
 pub(super) fn bytes_are_exact() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");

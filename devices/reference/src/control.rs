@@ -11,7 +11,7 @@ use super::layout::{joined, section};
 use super::value::{from_bytes, from_truths, truths};
 use super::{Scope, run_freeing};
 
-/// The most runs of a loop's body: a longer loop counts as infinite.
+/// A loop can have at most this many rounds; a longer one counts as infinite.
 const ITERATIONS_MAX: i64 = 1 << 24;
 
 /// A nested graph, ready for any number of runs.

@@ -19,11 +19,12 @@ use crate::conv::{Spread, Window};
 use crate::shape::{broadcast, count};
 use crate::{Scope, run_nodes};
 
-/// The most integers of a value to follow: lists of sizes, or indices of a batch of sequences.
+/// A value can have at most this many integers to follow: lists of sizes, or indices of a batch of
+/// sequences.
 const WHOLE_MAX: usize = 1 << 16;
 
-/// The most integers of an input to follow. Each different input needs a new analysis, so this
-/// covers lists of sizes, but not the words of a text.
+/// An input can have at most this many integers to follow. Each different input needs a new
+/// analysis, so this covers lists of sizes, but not the words of a text.
 const GIVEN_MAX: usize = 1 << 8;
 
 /// The known properties of a value before a run makes it.

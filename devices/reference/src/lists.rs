@@ -20,9 +20,9 @@ const MARK: u64 = u64::from_le_bytes(*b"souklist");
 const WORD: usize = 8;
 /// Elements begin at a multiple of this many bytes, which suits every type.
 const ALIGNED: usize = 16;
-/// The most tensors in a list.
+/// A list can hold at most this many tensors.
 const LENGTH_MAX: u64 = 1 << 20;
-/// The most dimensions of such a tensor.
+/// Such a tensor can have at most this many dimensions.
 const RANK_MAX: u64 = 64;
 
 /// Packs a list into one tensor.

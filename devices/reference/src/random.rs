@@ -1,7 +1,7 @@
 //! The mask of a dropout with a seed, from a generator that is identical on every machine.
 //!
-//! ONNX does not define the generator, so souk refuses a node without a seed. For a node with one,
-//! ONNX's reference draws by the Mersenne Twister, seeded by an integer as in numpy's
+//! ONNX does not define the generator, so souk must refuse a node without a seed. For a node with
+//! one, ONNX's reference draws by the Mersenne Twister, seeded by an integer as in numpy's
 //! `RandomState`, and this module does the same.
 
 use souk_onnx::NodeProto;

@@ -2,8 +2,8 @@
 
 use super::error::KernelError;
 
-/// The most elements of a result, 4 GiB of 64-bit floats. A few bytes of a model can request any
-/// number, and an allocation that fails ends the process.
+/// A result can have at most this many elements, 4 GiB of 64-bit floats. A few bytes of a model can
+/// request any number, and an allocation that fails ends the process.
 const ELEMENTS_MAX: u128 = 1 << 29;
 
 /// Returns the number of elements of a shape, if it is below the limit.

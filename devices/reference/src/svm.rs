@@ -8,7 +8,7 @@ use super::call::{Call, KernelError, Results};
 use super::trees::matrix;
 use super::value::{from_floats, from_indices};
 
-/// The most iterations of the conversion of pairwise into class probabilities.
+/// The conversion of pairwise into class probabilities can take at most this many iterations.
 const ROUNDS_MAX: usize = 100;
 
 /// The error at which the iteration stops, divided by the number of classes.

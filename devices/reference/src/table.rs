@@ -127,7 +127,7 @@ fn standard(operator: &str) -> Option<Entry> {
     })
 }
 
-/// Refuses training without a seed: its random drops would differ between machines.
+/// Refuses training without a seed, because its random drops would differ between machines.
 fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     let is_seeded = super::random::seed(node).is_some();
     if node.input_name(2).is_some() && !is_seeded || node.int("is_test") == Some(0) {
@@ -136,7 +136,7 @@ fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     Ok(())
 }
 
-/// Refuses unknown names of sampling methods, which would choose other elements.
+/// Refuses unknown names of sampling methods, because a guess would choose other elements.
 fn mode_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     const KNOWN: [(&str, &[&str]); 3] = [
         (

@@ -1,7 +1,7 @@
 //! Ensembles of trees: their attributes, and the plain evaluation.
 //!
 //! Both of ONNX's representations become one form, where every node is reachable from exactly one
-//! root by one path, so an evaluation ends for any model.
+//! root by one path, so an evaluation will end for any model.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::{NodeProto, tensor_from_proto};

@@ -19,8 +19,8 @@ use thiserror::Error;
 
 /// The operator set of the checks.
 const OPSET: i64 = 17;
-/// Allowed distance from the CPU's result, relative to its largest element. Processors that compute
-/// 32-bit floats with 8 bits of mantissa stay below it in sums this short.
+/// A device's result may differ from the CPU's by at most this part of its largest element.
+/// Processors that compute 32-bit floats with 8 bits of mantissa stay below it in sums this short.
 const TOLERANCE: f64 = 0.03;
 /// Names of a check's inputs.
 const NAMES: [&str; 3] = ["a", "b", "c"];

@@ -26,7 +26,8 @@ use souk_vocabulary::profile::Profile;
 /// Runs of each engine before the contest chooses one: the first warms up, the best of the others
 /// counts.
 const RUNS_EACH: usize = 4;
-/// The most sets of input shapes with a winner; further ones get the winner of the nearest in size.
+/// At most this many sets of input shapes can have a winner of their own; further ones get the
+/// winner of the nearest in size.
 const ROUNDS_MAX: usize = 16;
 /// Runs without new shapes after which the contest drops an engine that has won nowhere.
 const QUIET_RUNS: usize = 32;
@@ -35,8 +36,8 @@ const QUIET_RUNS: usize = 32;
 /// takes about that long for models of a hundred megabytes, and less for small ones.
 const OWN_TIME: Duration = Duration::from_millis(100);
 
-/// The most that two engines' floats may differ, relative to the largest of a tensor. A different
-/// order of summation causes smaller differences, and wrong results are further apart.
+/// Two engines' floats may differ by at most this part of a tensor's largest. A different order of
+/// summation causes smaller differences, and wrong results are further apart.
 const APART_MAX: f64 = 1e-3;
 /// The same limit for floats of 16 bits.
 const APART_MAX_HALVES: f64 = 2e-2;

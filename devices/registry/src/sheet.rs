@@ -61,8 +61,8 @@ pub struct Sheet {
     pub links: Vec<Link>,
     /// Mean watts over the whole table; `None` if there is no meter.
     pub watts: Option<f64>,
-    /// Seconds of the whole measurement, including opening and describing the device; `None` in
-    /// sheets older than this field.
+    /// Seconds of the whole measurement, including the time to open and describe the device; `None`
+    /// in sheets older than this field.
     #[serde(default)]
     pub seconds: Option<f64>,
 }
@@ -97,9 +97,10 @@ impl Sheet {
     }
 }
 
-/// The most seconds for a quick sheet, including opening the device.
+/// A quick sheet should take at most this many seconds, including the time to open the device.
 pub const QUICK_SECONDS_MAX: f64 = 10.0;
-/// The most seconds of one run, as predicted from the next smaller size; longer runs are left out.
+/// One run should take at most this many seconds, as predicted from the next smaller size; the
+/// table leaves out longer ones.
 const RUN_SECONDS_MAX: f64 = 1.0;
 /// The most seconds of one run in a quick table.
 const RUN_SECONDS_MAX_QUICK: f64 = 0.04;

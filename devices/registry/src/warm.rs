@@ -6,7 +6,8 @@
 use souk_onnx::sample;
 use souk_vocabulary::processor::{Processor, WorkError};
 
-/// Compiles a small model on a device and runs it once.
+/// Compiles a small model on a device and runs it once. You should call this before the device's
+/// first job.
 ///
 /// # Errors
 /// [`WorkError`] if the device fails on an operator that it should have; it can still run jobs

@@ -7,11 +7,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The system's allocator with a count of the bytes in use. A test makes it its `global_allocator`.
+/// The system's allocator with a count of the bytes in use. A test must make it its
+/// `global_allocator`.
 pub struct CountingAllocator {
     in_use: AtomicUsize,
     peak: AtomicUsize,
-    /// A test holds this lock while it counts, because the tests of a program run concurrently.
+    /// A test must hold this lock while it counts, because the tests of a program run concurrently.
     alone: Mutex<()>,
 }
 
@@ -27,8 +28,8 @@ impl CountingAllocator {
         }
     }
 
-    /// Waits until no other test counts. A test that counts should hold the guard from its
-    /// beginning, so that the preparations of others do not count.
+    /// Waits until no other test counts. You should hold the guard from the beginning of your test,
+    /// so that the preparations of other tests do not count.
     pub fn wait_alone(&self) -> MutexGuard<'_, ()> {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }

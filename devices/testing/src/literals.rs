@@ -11,7 +11,7 @@ use crate::{model, node, subgraph, with_int, with_ints};
 
 /// A node with its input and its expected output by ONNX's definition, not by any engine.
 pub struct Literal {
-    /// The node.
+    /// The node to test.
     pub node: NodeProto,
     /// Shape of the input.
     pub dims: Vec<usize>,

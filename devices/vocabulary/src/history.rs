@@ -26,10 +26,11 @@ pub use outlier_filter::{Evidence, KNOWN, OutlierFilter};
 
 /// Beyond this many runs an old one fades, so that the mean follows the device's present speed.
 const MEMORY_RUNS: f64 = 64.0;
-/// The most keys in a history; any real mix of models has fewer operators, types and size classes.
+/// A history can hold at most this many keys; any real mix of models has fewer operators, types and
+/// size classes.
 const KEYS_MAX: usize = 4096;
-/// The most whole models among them. Strangers can name any number of models, and must not push out
-/// the records of operators.
+/// At most this many of them can be whole models, because strangers can name any number of models
+/// and must not push out the records of operators.
 const MODELS_MAX: usize = 256;
 /// A measured time this many times off the model comes from a hiccup or a clock change, not from
 /// the device's speed.
@@ -74,7 +75,7 @@ pub struct Record {
 pub struct History {
     records: Vec<(Key, Record)>,
     /// How many measurements other devices reported since this one last did, and how many retrials
-    /// it had.
+    /// were in vain.
     #[serde(default)]
     passed: u32,
     #[serde(default)]

@@ -1,8 +1,8 @@
 //! The contract of a backend: a processor describes its capabilities, compiles a subgraph, and runs
 //! it.
 //!
-//! A processor refuses everything that it cannot do in [`Processor::compile`], before the buyer
-//! pays. A compiled program returns correct results or an error, never a wrong number.
+//! A processor must refuse everything that it cannot do in [`Processor::compile`], before the buyer
+//! pays. A compiled program must return correct results or an error, never a wrong number.
 
 pub mod session;
 pub mod stepping;
@@ -42,8 +42,8 @@ pub trait Processor: Send + Sync {
     /// [`CompileError`] names the malformed, missing or unsupported part.
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError>;
 
-    /// Compiles a subgraph that the caller does not need any more: a device can drop each weight
-    /// once it has converted it, so that memory holds each weight once.
+    /// Compiles a subgraph that you do not need any more: a device can drop each weight once it has
+    /// converted it, so that memory holds each weight once.
     ///
     /// # Errors
     /// See [`Self::compile`].
@@ -255,8 +255,8 @@ pub struct Estimate {
     pub joules: Option<f64>,
 }
 
-/// Checks inputs against a program's ports: each port has an input of its type and shape, and there
-/// are no others.
+/// Checks inputs against a program's ports: each port must have an input of its type and shape, and
+/// there must be no others.
 ///
 /// # Errors
 /// The `Input…` cases of [`RunError`].

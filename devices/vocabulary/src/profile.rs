@@ -16,7 +16,7 @@ pub const GPU: &str = "gpu";
 /// The description of a device, which the market sells and the planner computes with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Short name in lowercase with dashes, unique in the catalogue.
+    /// Short name in lowercase with dashes, which must be unique in the catalogue.
     pub name: String,
     /// The maker's name.
     pub vendor: String,

@@ -45,7 +45,7 @@ pub trait DeviceMemory: Any + Send + Sync {
         each.collect()
     }
 
-    /// Copies a tensor here from the memory of a device to which this one has a
+    /// Copies a tensor here from the memory of another device, with which this one must have a
     /// [`Self::peer_link`].
     ///
     /// # Errors

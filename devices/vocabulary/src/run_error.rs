@@ -49,7 +49,7 @@ pub enum RunError {
     IntegerRange {
         /// Name of the value that holds the integer.
         name: String,
-        /// The integer.
+        /// The integer out of range.
         value: i64,
     },
     /// An operator failed on these inputs.

@@ -62,10 +62,10 @@ pub(super) struct Facts {
     listed_left: Rc<Cell<usize>>,
 }
 
-/// The most integers of a constant that states indices and sizes.
+/// A constant that states indices or sizes can have at most this many integers.
 const INTS_MAX: usize = 1024;
-/// The most list tensors that the expansion follows; a tensor counts each time that a node creates
-/// or joins a list with it.
+/// The expansion can follow at most this many list tensors; a tensor counts each time that a node
+/// creates or joins a list with it.
 const LISTED_MAX: usize = 1 << 16;
 
 impl Facts {

@@ -12,7 +12,7 @@ use super::facts::{Facts, List};
 use super::{Columns, ExpansionError};
 use crate::{GraphProto, NodeProto, ValueInfoProto, type_proto};
 
-/// A longer list remains a list when the model runs.
+/// A list can have at most this many tensors; a longer one remains a list when the model runs.
 const LENGTH_MAX: usize = 1024;
 
 /// Expands a node that reads lists; returns `None` if their tensors are not known.

@@ -3,7 +3,7 @@
 //! The bytes of a tensor of texts do not follow from its shape, and trained models only move texts
 //! and compare them. So each text of a model has a number, and a tensor of texts becomes a tensor
 //! of numbers, which souk plans, sends and computes like any other. The mapping stays with the
-//! owner of the model. Texts of an input that are not in the model get new numbers.
+//! owner of the model. An input can contain texts that are not in the model; they get new numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

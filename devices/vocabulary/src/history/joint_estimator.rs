@@ -12,11 +12,11 @@ use super::{Evidence, History, KEYS_MAX, KNOWN, Key, MODELS_MAX, RATIO_MAX, Reco
 /// Weight of a key without any run, in runs: a model may be off by several times, but a run seldom
 /// by a tenth.
 const WEIGHT_FIRST: f64 = 0.02;
-/// The most weight of a key, in runs. Beyond it an old run fades, so that the mean follows a device
-/// that changes gradually.
+/// A key's evidence can weigh at most this much, in runs. Beyond it an old run fades, so that the
+/// mean follows a device that changes gradually.
 const WEIGHT_MAX: f64 = 16.0;
-/// The most bytes of a key's names. Names of operators are short, so the history ignores longer
-/// ones.
+/// The names in a key can have at most this many bytes. Names of operators are short, so the
+/// history ignores longer ones.
 const KEY_BYTES_MAX: usize = 256;
 /// A plan does not need to know of a correction that changes by less than this.
 const NEWS: f64 = 0.02;
@@ -37,7 +37,7 @@ pub struct Part {
 /// Works that were measured together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JointMeasurement {
-    /// The parts, each key once.
+    /// The parts; each key must appear only once.
     pub parts: Vec<Part>,
     /// Seconds that all parts took together.
     pub seconds: f64,
@@ -110,8 +110,8 @@ impl History {
         parts.iter().map(|part| self.believed(part).seconds).sum()
     }
 
-    /// Returns how much longer works take by this history than by the other, as a mean over their
-    /// common keys; `None` if they have none.
+    /// Returns by which factor works take longer in this history than in the other, as a mean over
+    /// their common keys; `None` if they have none.
     #[must_use]
     pub fn over(&self, other: &Self) -> Option<f64> {
         let both = self.records.iter().filter_map(|(key, own)| {

@@ -8,7 +8,7 @@ use super::{History, OutlierFilter, Record};
 
 /// Other devices' measurements before the first retrial.
 const PASSED_MAX: u32 = 64;
-/// How many times this number may double.
+/// This number can double at most so many times.
 const TRIALS_MAX: u32 = 6;
 
 impl History {
@@ -27,7 +27,8 @@ impl History {
         is_trial
     }
 
-    /// Notes a measurement by this device; if it was as expected, retrials start anew.
+    /// Notes a measurement by this device; if it was as expected, resets the distance to the next
+    /// retrial.
     pub(super) fn told(&mut self, is_expected: bool) {
         self.passed = 0;
         if is_expected {

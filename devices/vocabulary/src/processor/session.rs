@@ -32,14 +32,14 @@ pub struct SequenceStep {
 /// Steps of one program over states.
 ///
 /// A sequence's states are created at its first step, and begin as the session's did. A decoder's
-/// caches have room for all positions from the start, and the inputs say how many count; so you
+/// caches have room for all positions from the start, and the inputs say how many count; so you can
 /// return a sequence to an earlier position by its inputs alone.
 pub trait Session: Send {
-    /// Runs each of these sequences, all different, once on the states that its last step left, and
-    /// returns in the same order the outputs that are not states. The bits of an output do not
-    /// depend on the other sequences. The times of all outcomes add up to the time worked. If a
-    /// step fails, it leaves the other sequences unchanged; in its own states it may have written
-    /// only positions that a cache did not count yet.
+    /// Runs each of these sequences, which must all differ, once on the states that its last step
+    /// left, and returns in the same order the outputs that are not states. The bits of an output
+    /// must not depend on the other sequences. The times of all outcomes must add up to the time
+    /// worked. If a step fails, it leaves the other sequences unchanged; in its own states it may
+    /// have written only positions that a cache did not count yet.
     fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>>;
 
     /// Steps sequence 0 alone.

@@ -6,7 +6,8 @@ use super::super::words::Texts;
 use super::Wrong;
 use crate::{NodeProto, TensorProto};
 
-/// The most elements of a constant that may say where texts go; a larger one is a weight.
+/// A constant that says where texts go can have at most this many elements; a larger one must be a
+/// weight.
 const SMALL_MAX: usize = 1 << 16;
 
 /// Returns whether a move can read this constant.

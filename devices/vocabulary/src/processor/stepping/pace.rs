@@ -10,7 +10,8 @@ use crate::processor::session::SequenceStep;
 /// more if they do not return; a shorter one would separate them if they do.
 const RETURN_PART: u32 = 8;
 
-/// The longest such wait; a sequence that is away for longer belongs to another group.
+/// The wait must not be longer than this; a sequence that is away for longer belongs to another
+/// group.
 const RETURN_MAX: Duration = Duration::from_millis(20);
 
 /// Steps after which a sequence that took part in none of them no longer counts.
