@@ -78,7 +78,7 @@ pub enum ChangeStanding {
 }
 
 /// A deterministic state machine: equal inputs in equal order give equal states and results on
-/// every replica, whatever the hardware, the time or the layout of its memory.
+/// every replica, independent of the hardware, the time and the layout of memory.
 ///
 /// No method may fail: a wrong command gets a result that refuses it.
 pub trait StateMachine {

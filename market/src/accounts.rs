@@ -21,7 +21,7 @@ pub struct Account {
     pub available: Credits,
     /// Credits that its orders, leases and withdrawal requests hold.
     pub escrow: Credits,
-    /// Credits that the account loses if a fault of its is proven.
+    /// Credits that the account loses for a proven fault.
     pub stake: Credits,
     /// The account's number in the order of opening: an older account has a smaller number.
     pub opened: u64,

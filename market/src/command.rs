@@ -368,7 +368,7 @@ impl Outcome {
     /// Returns the result of an accepted command.
     ///
     /// # Errors
-    /// The refusal.
+    /// The refusal of a refused command.
     pub fn into_result(self) -> Result<Acceptance, Refusal> {
         match self {
             Self::Accepted(accepted) => Ok(accepted),

@@ -43,7 +43,7 @@ pub enum Event {
         /// The credits that moved.
         amount: Credits,
     },
-    /// An account asked the operators for credits, or asked them to pay some of its own out.
+    /// An account asked the operators for a deposit or a withdrawal of credits.
     Requested(MoneyRequest),
     /// The operators began to pay a withdrawal out.
     Locked(MoneyRequest),

@@ -119,8 +119,8 @@ impl Equation {
     }
 
     /// Returns whether all equations hold: it checks their sum, each times a weight that the
-    /// signers could not predict. A false equation passes in one of 2^128 cases, whatever the
-    /// others are.
+    /// signers could not predict. A false equation passes in one of 2^128 cases, regardless of the
+    /// others.
     fn all_hold<'a>(equations: impl Iterator<Item = &'a Self> + Clone) -> bool {
         let mut transcript = blake3::Hasher::new();
         for equation in equations.clone() {

@@ -185,7 +185,7 @@ impl Exchange {
     }
 
     /// Adds the leases that a leg may displace, unless it has an ask for every leg of the gang:
-    /// then one of them is free whatever the other legs take.
+    /// then one of them stays free in any case.
     fn add_displaceable(&self, found: &mut Candidates, bid: &LiveBid, count: usize) {
         if found.len() >= count {
             return;

@@ -237,7 +237,7 @@ impl Exchange {
     }
 
     /// Returns the rank of an account that can make room: it holds less than a deposit in all, its
-    /// orders are light, and no operator is paying a withdrawal of its out.
+    /// orders are light, and no operator is paying out one of its withdrawals.
     fn makes_room(&self, slot: Slot) -> Option<IdleRank> {
         let account = self.ledger.get(slot);
         let rank = account.idle_rank(self.now, self.rules.account_deposit)?;
