@@ -143,8 +143,8 @@ number! {
     DeviceId(u64)
 }
 number! {
-    /// A number that an account uses once. The exchange accepts nonces in any order within a window
-    /// of 64 that ends at the highest used.
+    /// A number that an account uses once. The exchange accepts any nonce above the highest used
+    /// one, and unused nonces of the window of 64 that ends at it.
     Nonce(u64)
 }
 
