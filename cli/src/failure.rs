@@ -24,7 +24,7 @@ pub enum Kind {
     NoPlan,
     /// Peers are unreachable, or ports are not usable.
     Network,
-    /// A job failed after it bought leases.
+    /// A job bought leases and did not finish.
     Job,
     /// A signature, a digest or a result is wrong.
     Verification,

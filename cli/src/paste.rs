@@ -9,7 +9,7 @@ pub const DIR: &str = "souk-testnet";
 /// Beginning of each command.
 static BEGINS: OnceLock<String> = OnceLock::new();
 
-/// Sets the folder of the printed commands. Call it once, before any is printed.
+/// Sets the folder of the printed commands. You should call it once, before you print any.
 pub fn work_in(folder: &Path) {
     let text = match folder == Path::new(DIR) {
         true => "souk".to_owned(),

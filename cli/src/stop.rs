@@ -75,8 +75,8 @@ fn signals() -> io::Result<(Interrupt, Terminate)> {
     Ok((ctrl_c()?, ctrl_close()?))
 }
 
-/// The requests to stop since its creation, by signal or by time limit: none between two waits is
-/// lost.
+/// The requests to stop since its creation, by signal or by time limit. Between two waits, it loses
+/// no request.
 pub struct Requests {
     over: watch::Receiver<bool>,
     /// `None` if no handler can be installed: the signal then ends the process by itself.

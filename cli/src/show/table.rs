@@ -44,7 +44,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// Creates a table with these columns; a `>` before a title aligns its column to the right.
+    /// Creates a table with these columns. If a title begins with `>`, its column is aligned to the
+    /// right.
     pub fn new(header: &[&str]) -> Table {
         let right = header.iter().map(|title| title.starts_with('>')).collect();
         let titles = header

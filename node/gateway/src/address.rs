@@ -24,8 +24,8 @@ pub struct ToldAddress {
 }
 
 impl ToldAddress {
-    /// Publishes the gateway's address until the caller drops the result. Returns `None` if another
-    /// gateway of the folder holds the lock.
+    /// Publishes the gateway's address until you drop the result. Returns `None` if another gateway
+    /// of the folder holds the lock.
     ///
     /// # Errors
     /// Fails if the file cannot be written.

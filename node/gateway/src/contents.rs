@@ -73,7 +73,7 @@ impl Contents {
         })
     }
 
-    /// Returns the path of a content, which may not exist.
+    /// Returns the path of a content. The file may not exist.
     pub fn path(&self, id: &ContentId) -> PathBuf {
         self.folder.join(id.to_string())
     }

@@ -74,7 +74,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// Listens on a loopback address; port 0 selects a free port.
+    /// Listens on a loopback address. If you pass port 0, the system selects a free port, which
+    /// [`Door::address`] returns.
     ///
     /// # Errors
     /// [`DoorError`]: the address is not a loopback address, or cannot be bound.
@@ -98,7 +99,7 @@ impl Door {
         self.address
     }
 
-    /// Serves requests for as long as the caller awaits it.
+    /// Serves requests for as long as you await it.
     pub async fn serve(self, router: Router) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let waiting = Arc::new(WaitingConnections::default());

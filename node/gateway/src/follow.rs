@@ -28,8 +28,7 @@ const MAP_TICKS: u64 = 16;
 /// The last published text of each topic.
 type Snapshots = BTreeMap<String, String>;
 
-/// Asks the market about the followed topics and publishes changes, for as long as the caller
-/// awaits it.
+/// Asks the market about the followed topics and publishes changes, for as long as you await it.
 pub async fn follow(state: SharedState) {
     let mut ticks = interval(BOOK_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -136,7 +136,7 @@ impl Hub {
     }
 
     /// Returns the followed topics, each with whether a new follower needs its current state. This
-    /// clears that mark, so the caller must publish the state.
+    /// clears that mark, so you must publish the state.
     pub fn wanted(&self) -> BTreeMap<String, bool> {
         let wanted = self.places.wanted.lock();
         let mut wanted = wanted.unwrap_or_else(PoisonError::into_inner);

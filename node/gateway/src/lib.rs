@@ -104,7 +104,7 @@ pub struct Config {
     pub folder: PathBuf,
     /// The market's name.
     pub name: String,
-    /// The address to listen on; port 0 selects a free port.
+    /// The address to listen on. If you set port 0, the system selects a free port.
     pub address: SocketAddr,
 }
 
@@ -129,7 +129,7 @@ pub enum GatewayError {
 }
 
 impl Gateway {
-    /// Listens; answers no request before [`Gateway::run`].
+    /// Listens. The gateway answers no request before you call [`Gateway::run`].
     ///
     /// # Errors
     /// [`GatewayError`]
@@ -160,8 +160,8 @@ impl Gateway {
         self.door.address()
     }
 
-    /// Answers requests and resumes the jobs of an earlier process, for as long as the caller
-    /// awaits it. The next process resumes the jobs that still run when this ends.
+    /// Answers requests and resumes the jobs of an earlier process, for as long as you await it. If
+    /// jobs still run when you stop, the next process resumes them.
     pub async fn run(self) {
         let router = routes::router(self.state.clone());
         let serving = self.door.serve(router);

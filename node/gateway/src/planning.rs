@@ -32,7 +32,7 @@ pub async fn plan(state: &State, body: JobBody) -> Result<Value, Problem> {
     Ok(plan)
 }
 
-/// Returns the plan in the form that a client can submit later.
+/// Returns the plan in the form in which a client can submit it later.
 ///
 /// # Errors
 /// Fails if the model cannot become one subgraph.

@@ -13,7 +13,7 @@ use crate::door::Door;
 use crate::headers::finish;
 use crate::problem::{Code, Problem};
 
-/// Answers requests for metrics for as long as the caller awaits it.
+/// Answers requests for metrics for as long as you await it.
 pub async fn watched(door: Door, figures: PageMaker) {
     door.serve(router(figures)).await;
 }

@@ -130,7 +130,7 @@ impl Desk {
         places.map_err(full).map(ReservedPlaces)
     }
 
-    /// Accepts an order. The worker drops it if the caller drops the receiver.
+    /// Accepts an order. If you drop the receiver, the worker drops the order.
     pub fn take(
         &self,
         places: &mut ReservedPlaces,
@@ -175,7 +175,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Runs until the desk closes. Blocks its thread.
+    /// Runs until the desk closes. It blocks, so you must call it on a thread that may.
     pub fn run(mut self, place: Place) {
         let handle = Handle::current();
         while let Some(first) = self.next(&handle, Duration::MAX) {

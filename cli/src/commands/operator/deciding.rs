@@ -64,7 +64,8 @@ struct HookRequest<'a> {
     payment: String,
 }
 
-/// Decides waiting and new requests until a signal stops it.
+/// Decides waiting and new requests until a signal stops it; with `--once`, only those that wait
+/// now.
 pub(super) async fn run(folder: &Path, output: Output, args: &DecideArgs) -> Outcome {
     let operator = operator(folder, &args.key).await?;
     let key_file = operator_key_file(folder, args.key.operator_key.as_deref());

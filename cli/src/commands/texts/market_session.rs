@@ -179,7 +179,7 @@ impl SessionMarket {
 }
 
 impl MarketSession {
-    /// Returns the steps of a sequence, for a thread that may block.
+    /// Returns the steps of a sequence. They block, so you must call them on a thread that may.
     pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
         let (session, handle) = (self.clone(), handle.clone());
         Steps(Box::new(move |inputs| {

@@ -79,7 +79,7 @@ impl Panel {
         }))
     }
 
-    /// Returns the steps of a sequence, for a thread that may block.
+    /// Returns the steps of a sequence. They block, so you must call them on a thread that may.
     pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
         let (panel, handle) = (self.clone(), handle.clone());
         let mut tokens = Vec::new();

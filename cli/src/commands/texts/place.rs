@@ -116,7 +116,8 @@ impl Place {
         })
     }
 
-    /// Returns an empty sequence of tokens. Its steps block, so call them on a thread that may.
+    /// Returns an empty sequence of tokens. Its steps block, so you must call them on a thread that
+    /// may.
     pub fn sequence(&self, handle: &Handle) -> Result<Sequence<'static>, Failure> {
         let mut sequences = self.sequences(handle)?;
         Ok(sequences.swap_remove(0))
