@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     show::set(everywhere);
     let limit = everywhere.timeout;
     let done = runtime.block_on(stop::within(limit, commands::run(args)));
-    // A thread that reads standard input cannot be stopped; nothing else is running.
+    // A thread that reads standard input cannot be stopped; there is nothing else to wait for.
     runtime.shutdown_background();
     match done {
         Ok(code) => code,

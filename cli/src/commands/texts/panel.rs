@@ -193,7 +193,7 @@ impl PanelRoom {
     }
 
     /// Returns the correct one of two different outputs, or `None` if a session has new providers
-    /// by now, which the caller must ask again.
+    /// by now: then the caller must repeat the step.
     async fn judge(
         &self,
         told: &StepOrder,

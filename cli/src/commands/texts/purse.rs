@@ -1,7 +1,7 @@
 //! The budget of a text, from which several sessions are bought in turn.
 //!
 //! If a session fails, its leases hold credits until they close. Until then their cost is unknown,
-//! so these credits do not count. The unspent ones return to the budget.
+//! so these credits cannot buy another session. The unspent ones return to the budget.
 
 use souk_node::buyer::{Buyer, JobResult, Spending, UnfinishedJob};
 use souk_node::market::{Credits, JobId};
