@@ -68,22 +68,22 @@ pub struct Args {
 }
 
 impl Args {
-    /// What was typed.
+    /// Parses the arguments of this process.
     ///
     /// # Errors
-    /// What clap says of words that do not parse, or that ask for help.
+    /// Fails with clap's message if the arguments do not parse or ask for help.
     pub fn given() -> Result<Args, clap::Error> {
         let matches = everywhere::coloured(Args::documented()).try_get_matches()?;
         Args::from_arg_matches(&matches)
     }
 
-    /// All commands in groups, with their examples.
+    /// Returns all commands in groups, with their examples.
     pub fn documented() -> clap::Command {
         groups::with(examples::with(Args::command()))
     }
 
-    /// Threads for the network and all that waits, if the command wants another number than there
-    /// are cores. A benchmark's replica shares its cores with all others, and each message would
+    /// Returns the number of threads for the network if the command needs another number than one
+    /// per core. A benchmark's replica shares its cores with all others, and each message would
     /// wake a second thread.
     pub fn threads(&self) -> Option<usize> {
         matches!(self.command, Command::Bench(Bench::Node(_))).then_some(1)

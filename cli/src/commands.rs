@@ -1,4 +1,4 @@
-//! One module a command.
+//! The commands, one module for each.
 
 mod account;
 mod audit;
@@ -43,7 +43,7 @@ use crate::args::{Args, Command, ConfigCommand, DebugCommand};
 use crate::failure::Failure;
 use crate::{folder, paste};
 
-/// Carries out the command line.
+/// Runs the command of the arguments.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let everywhere = args.everywhere;
     let output = everywhere.output();

@@ -1,4 +1,4 @@
-//! A failure as a person or a script sees it: one line of cause, one of hint, an exit code.
+//! A failure for a person or a script: one line with the cause, one with a hint, and an exit code.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,40 +7,39 @@ use serde::Serialize;
 
 use crate::show;
 
-/// The exit code of a command that was interrupted, as shells have it: 128 and SIGINT.
+/// The exit code of an interrupted command, by the convention of shells: 128 plus SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// Why a command ended without doing what it was asked. The numbers are documented in
-/// `docs/cli.md` and never change their meaning.
+/// The kind of a failure. `docs/cli.md` documents the numbers, which never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Something souk does not expect: a fault of souk or of the machine.
+    /// A fault of souk or of the machine that souk does not expect.
     Unexpected,
     /// The arguments do not parse.
     Usage,
     /// A file, a model, an input or an option is not usable.
     Input,
-    /// No plan fits: an operator no device runs, nobody eligible.
+    /// No plan is possible: for example, no device runs an operator, or no ask is eligible.
     NoPlan,
-    /// Peers or ports cannot be reached or used.
+    /// Peers are unreachable, or ports are not usable.
     Network,
-    /// The job was bought and did not finish.
+    /// A job bought leases and did not finish.
     Job,
-    /// A signature, a digest or a result does not hold.
+    /// A signature, a digest or a result is wrong.
     Verification,
-    /// A folder or a testnet is not in the state the command needs.
+    /// A folder or a testnet is not in the state that the command needs.
     State,
-    /// The budget allows no more.
+    /// The budget does not suffice.
     Budget,
-    /// The deadline allows no more.
+    /// The deadline is too early.
     Deadline,
-    /// The user stopped it.
+    /// The user stopped the command.
     Interrupted,
 }
 
 impl Kind {
-    /// The process's exit code.
+    /// Returns the exit code of the process.
     pub fn code(self) -> u8 {
         match self {
             Kind::Unexpected => 1,
@@ -59,7 +58,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// The kind of failure that another souk process ended with.
+    /// Returns the kind for the exit code of another souk process.
     pub fn of_code(code: Option<i32>) -> Kind {
         let kinds = [
             Kind::Input,
@@ -78,28 +77,28 @@ impl Kind {
     }
 }
 
-/// A failure with its cause and what to do about it.
+/// A failure with its cause and a hint.
 #[derive(Debug, Serialize)]
 pub struct Failure {
-    /// What sort of failure.
+    /// Kind of the failure.
     pub kind: Kind,
-    /// What went wrong, in one line.
+    /// Cause, in one line.
     pub cause: String,
-    /// What to do, in one line.
+    /// Hint how to solve it, in one line.
     pub hint: String,
-    /// What a program may want to know beside: how a job ended and what it cost.
+    /// Further facts for programs: for example, how a job ended and its cost.
     #[serde(skip)]
     pub facts: Vec<(&'static str, serde_json::Value)>,
-    /// The same for people, where it takes more than a word: lines below the hint.
+    /// Longer facts for people: lines below the hint.
     #[serde(skip)]
     pub notes: Vec<String>,
 }
 
-/// What each command returns.
+/// The result of a command.
 pub type Outcome = Result<(), Failure>;
 
 impl Failure {
-    /// A failure of this kind.
+    /// Creates a failure.
     pub fn new(kind: Kind, cause: impl ToString, hint: impl Into<String>) -> Failure {
         Failure {
             kind,
@@ -110,7 +109,7 @@ impl Failure {
         }
     }
 
-    /// The same failure with further facts.
+    /// Adds facts to the failure.
     pub fn with(
         mut self,
         facts: impl IntoIterator<Item = (&'static str, serde_json::Value)>,
@@ -119,7 +118,7 @@ impl Failure {
         self
     }
 
-    /// Prints it and gives the exit code.
+    /// Prints the failure and returns its exit code.
     pub fn report(&self, json: bool) -> ExitCode {
         if json {
             let mut error = serde_json::json!({
@@ -141,7 +140,7 @@ impl Failure {
             for note in &self.notes {
                 text += &format!(" {note}\n");
             }
-            // The exit code says it where nothing can be written.
+            // If this cannot be written, the exit code still reports the failure.
             let text = show::escape_controls(&text);
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
@@ -149,7 +148,7 @@ impl Failure {
     }
 }
 
-/// A fact for people: amounts in credits.
+/// Formats a fact for people, with amounts in credits.
 fn fact(name: &str, value: &serde_json::Value) -> String {
     let amount = name.strip_suffix("_micro_credits").zip(value.as_u64());
     if let Some((name, micro)) = amount {

@@ -1,4 +1,4 @@
-//! Tensors, models and receipts in files, with errors that name the file.
+//! Reads and writes tensors, models and receipts; errors name the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub fn read(path: &Path) -> Result<Bytes, Failure> {
     })
 }
 
-/// Reads the inputs that `-i` names: NAME=FILE.npy, or FILE.safetensors with all its tensors.
+/// Reads the inputs of `-i`: NAME=FILE.npy, or FILE.safetensors with all its tensors.
 pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String, Tensor>, Failure> {
     let mut inputs = BTreeMap::new();
     for text in given {
@@ -39,7 +39,7 @@ pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String,
     Ok(inputs)
 }
 
-/// Computes what the model does with texts before it runs.
+/// Computes the model's text preprocessing.
 pub fn prepare_texts(inputs: &mut BTreeMap<String, Tensor>, legend: &Legend) -> Outcome {
     legend.prepare(inputs).map_err(|error| {
         let hint = "give each input of texts as NAME=FILE.npy, an array of str";
@@ -47,7 +47,8 @@ pub fn prepare_texts(inputs: &mut BTreeMap<String, Tensor>, legend: &Legend) -> 
     })
 }
 
-/// The requests of a stream: the files of FOLDER or NAME=FOLDER that can be inputs, by name.
+/// Lists the requests of a stream: the files in FOLDER or NAME=FOLDER that can be inputs, sorted by
+/// name.
 pub fn requests(from: &str) -> Result<Vec<Request>, Failure> {
     let (name, folder) = match from.split_once('=') {
         Some((name, folder)) => (Some(name.to_owned()), Path::new(folder)),
@@ -79,7 +80,8 @@ pub fn requests(from: &str) -> Result<Vec<Request>, Failure> {
     Ok(found)
 }
 
-/// The folders below a submission's own that may hold its answers: itself where it is one request.
+/// Returns the folders that may hold a submission's answers, relative to its own: that one itself
+/// for a single request.
 pub fn answer_folders(args: &SubmitArgs) -> Result<Vec<PathBuf>, Failure> {
     if args.stream.is_none() {
         return Ok(vec![PathBuf::new()]);
@@ -94,18 +96,18 @@ pub fn answer_folders(args: &SubmitArgs) -> Result<Vec<PathBuf>, Failure> {
     Ok(names)
 }
 
-/// One request of a stream: a file.
+/// One request of a stream, in a file.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The file's name without its ending: what the answer is called.
+    /// The file's name without its ending, which names the answer.
     pub stem: String,
     path: PathBuf,
-    /// The input that an array is; a file of several tensors names them itself.
+    /// Name of the input for an array; `None` if the file names its tensors itself.
     name: Option<String>,
 }
 
 impl Request {
-    /// Reads it, with the inputs that are the same for all.
+    /// Reads the request, and adds the inputs that all requests share.
     pub fn read(
         &self,
         common: &BTreeMap<String, Tensor>,
@@ -124,7 +126,7 @@ impl Request {
         Ok(inputs)
     }
 
-    /// Where it is, for people.
+    /// Returns the file's path for messages.
     pub fn path(&self) -> std::path::Display<'_> {
         self.path.display()
     }
@@ -150,7 +152,7 @@ pub fn write_outputs(
     }
 }
 
-/// Writes what outputs mean into `folder`, where that is not what they are.
+/// Writes the meanings of outputs into `folder`, for those whose values stand for something else.
 pub fn write_meanings(
     folder: &Path,
     meanings: &BTreeMap<String, Value>,
@@ -164,8 +166,7 @@ pub fn write_meanings(
     Ok(written)
 }
 
-/// The files that [`write_outputs`] makes in `folder` and what they hold, if that is the outputs of
-/// these ids.
+/// Returns the files of [`write_outputs`] in `folder` and their tensors, if these match the ids.
 pub fn holds(
     folder: &Path,
     ids: &BTreeMap<String, ContentId>,
@@ -188,21 +189,21 @@ pub fn holds(
         }
     };
     let of = |name: &String| found.get(name).map(Tensor::id);
-    // There may be more than providers made: inputs and constants that are outputs.
+    // The files may hold more than providers computed: inputs and constants that are outputs.
     let is_it = ids.iter().all(|(name, id)| of(name) == Some(*id));
     is_it.then_some((files, found))
 }
 
-/// Makes a folder and sees that files can be written in it.
+/// Creates a folder and checks that files can be written in it.
 pub fn prepare(folder: &Path) -> Result<(), Failure> {
     let probe = folder.join(".souk-probe");
     write(&probe, b"souk")?;
-    // Left behind it would do no harm.
+    // A file that stays does no harm.
     let _ = std::fs::remove_file(probe);
     Ok(())
 }
 
-/// Writes a file whole or not at all, and the folders above it.
+/// Writes a file atomically, and creates the folders above it.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
     let written = written.and_then(|()| replace(path, bytes));
@@ -216,8 +217,8 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// Writes a file under another name in its folder, and renames it once it is whole. What is no
-/// plain file, such as a device or a pipe, is written to.
+/// Writes a file under a temporary name in its folder, then renames it. Writes directly to a
+/// device, a pipe or another special file.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let is_plain = std::fs::metadata(path).map_or(true, |found| found.is_file());
     let Some(name) = path.file_name().filter(|_| is_plain) else {
@@ -258,8 +259,9 @@ fn npy_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{}.npy", file_name(name)))
 }
 
-/// An output's name as a file name, as the API has it in an address: what a file name cannot hold
-/// is `%` and its hexadecimal value, and so is `%` itself. So no two names become one.
+/// Converts an output's name to a file name, as the API does in addresses: replaces each character
+/// that a file name cannot hold, and `%` itself, by `%` and its hexadecimal value. So different
+/// names stay different.
 fn file_name(name: &str) -> String {
     if matches!(name, "" | "." | "..") {
         return if name.is_empty() {
@@ -316,7 +318,7 @@ fn check_texts(name: &str, path: &Path, is_text: bool, legend: &Legend) -> Outco
     })
 }
 
-/// Every tensor of a file, none of which is of texts.
+/// Reads all tensors of a file; fails if one of them should hold texts.
 fn read_each(path: &Path, legend: &Legend) -> Result<BTreeMap<String, Tensor>, Failure> {
     let all = read_all(path)?;
     let mut names = all.keys();

@@ -1,4 +1,4 @@
-//! The folder a command works in: which market it names, and with which key.
+//! The folder of a command: its market and its key.
 
 use std::path::{Path, PathBuf};
 
@@ -16,10 +16,10 @@ use tempfile::TempDir;
 
 use crate::failure::{Failure, Kind};
 
-/// Where jobs that want devices say so to each other.
+/// Folder in which jobs announce to each other that they wait for devices.
 const QUEUE_FOLDER: &str = "buyer/queue";
 
-/// A temporary folder, which is gone when this is dropped.
+/// Creates a temporary folder; dropping it removes the folder.
 pub fn scratch(prefix: &str) -> Result<TempDir, Failure> {
     let made = tempfile::Builder::new().prefix(prefix).tempdir();
     made.map_err(|error| {
@@ -29,7 +29,7 @@ pub fn scratch(prefix: &str) -> Result<TempDir, Failure> {
     })
 }
 
-/// The folder of the market called `name`: `dir` itself, or one directly below it.
+/// Returns the folder of the market called `name`: `dir` itself, or one directly below it.
 pub fn of_market(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
     let below = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let below = below.map(|entry| entry.path()).filter(|path| path.is_dir());
@@ -59,18 +59,18 @@ pub fn of_market(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Where the key of a folder's own account lies, and what belongs to its jobs.
+/// Returns the folder of the account's key and jobs.
 pub fn account_folder(folder: &Path) -> PathBuf {
     folder.join("buyer")
 }
 
-/// The account whose key lies in `folder`, if there is one that needs no passphrase to be told.
+/// Returns the account whose key is in `folder`, if the key exists and needs no passphrase.
 pub fn own_account(folder: &Path) -> Option<AccountKey> {
     let key = NodeKey::load(&account_folder(folder).join(KEY_FILE)).ok()?;
     Some(AccountKey(key.public()))
 }
 
-/// Makes a folder where there is none.
+/// Creates a folder if it does not exist.
 pub fn create(folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(|error| {
         let cause = format!("cannot make the folder {}: {error}", folder.display());
@@ -78,7 +78,7 @@ pub fn create(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Reaches the market of `folder` to look at it, which takes no account.
+/// Connects to the market of `folder` for reading, which needs no account.
 pub async fn look(folder: &Path) -> Result<Broker, Failure> {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let looked = reach::look(&market.with_known(folder)).await;
@@ -92,7 +92,7 @@ pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
     join_within(folder, Traffic::default()).await
 }
 
-/// The same, within limits of what the network may be used for.
+/// Joins the market of `folder` with limits of the network traffic.
 pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failure> {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let market = market.with_known(folder);
@@ -116,13 +116,13 @@ pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failu
             JoinError::Reach(error) => from_reach(error),
             JoinError::Direct(_) => Failure::new(Kind::Network, error, ""),
         })?;
-    // The file names the first validators; others may have come, and these may have gone.
+    // The file names the first validators; since then, some may have joined and others left.
     let members = buyer.broker().refresh().await;
     remember(folder, &members.map_err(unreachable_market)?);
     Ok(buyer)
 }
 
-/// A failure of a node's own network.
+/// Converts a failure of a node's own network.
 pub fn from_network(error: network::StartError) -> Failure {
     Failure::new(
         Kind::Network,
@@ -131,7 +131,7 @@ pub fn from_network(error: network::StartError) -> Failure {
     )
 }
 
-/// A failure to reach a market.
+/// Converts a failure to reach a market.
 pub fn from_reach(error: ReachError) -> Failure {
     match error {
         ReachError::Config(error) => from_config(error),
@@ -140,15 +140,15 @@ pub fn from_reach(error: ReachError) -> Failure {
     }
 }
 
-/// Keeps the validators that were met for the next command; a folder that can't be written is
-/// only slower to find them.
+/// Stores the validators for the next command. In a folder that is not writable, commands only take
+/// longer to find them.
 pub fn remember(folder: &Path, members: &Members) {
     if let Err(error) = MarketFile::remember(folder, members.addresses()) {
         tracing::debug!(%error, "the validators are not kept");
     }
 }
 
-/// A failure from a node's files.
+/// Converts a failure to read a node's files.
 pub fn from_config(error: ConfigError) -> Failure {
     let hint = match &error {
         ConfigError::Missing { path } if path.ends_with(PROVIDER_FILE) => {
@@ -174,7 +174,7 @@ pub fn from_config(error: ConfigError) -> Failure {
     Failure::new(Kind::State, error, hint)
 }
 
-/// A failure to reach any validator.
+/// Converts a failure to reach any validator.
 pub fn unreachable_market(error: impl ToString) -> Failure {
     Failure::new(
         Kind::Network,

@@ -1,4 +1,4 @@
-//! The `souk` binary: every role of the market behind one command line.
+//! The `souk` binary: one command line for every role of the market.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use args::{Args, Output};
 use failure::{Failure, Kind};
 
 fn main() -> ExitCode {
-    // Before anything else starts a thread: the rules around a job stand for threads to come.
+    // This must come before any thread starts: the sandbox's rules apply only to later threads.
     #[cfg(target_os = "linux")]
     if std::env::args_os()
         .nth(1)
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(everywhere.log())))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && !no_color)
-        // It would say so on the same stderr and panic: a node outlives its full disk.
+        // Reporting a failed write to the same stderr would panic; a node must survive a full disk.
         .log_internal_errors(false)
         .init();
     keep_what_is_freed();
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     show::set(everywhere);
     let limit = everywhere.timeout;
     let done = runtime.block_on(stop::within(limit, commands::run(args)));
-    // A thread that reads standard input cannot be stopped; nothing else is left to wait for.
+    // A thread that reads standard input cannot be stopped; there is nothing else to wait for.
     runtime.shutdown_background();
     match done {
         Ok(code) => code,
@@ -68,8 +68,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What clap says of arguments that do not parse, or that ask for help; as JSON where that is
-/// asked for.
+/// Reports clap's message for arguments that do not parse or that ask for help; as JSON if the
+/// arguments ask for that.
 fn unparsed(error: &clap::Error) -> ExitCode {
     let words = ["--json", "json", "jsonl", "--output=json", "--output=jsonl"];
     let is_json = |argument: std::ffi::OsString| words.iter().any(|word| argument == *word);
@@ -87,20 +87,21 @@ fn unparsed(error: &clap::Error) -> ExitCode {
     .report(true)
 }
 
-/// Makes every file and folder of this process its user's alone, 0600 and 0700: tensors, journals,
-/// outputs, logs.
+/// Makes every file and folder of this process private to its user, 0600 and 0700: tensors,
+/// journals, outputs, logs.
 fn keep_files_private() {
     #[cfg(unix)]
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
-/// How much freed memory is worth keeping: more than the frames of a few busy connections.
+/// Size of freed memory to keep: more than the frames of a few busy connections.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// Has the allocator keep some freed memory for what comes next. glibc gives back what is beyond
-/// 128 KiB at once, and a node that receives at full speed then spends a good part of its time on
-/// taking pages anew. It learns better from the first long allocation that is freed (mallopt(3),
-/// M_MMAP_THRESHOLD): this is one, whose pages are never touched. Other allocators do not care.
+/// Makes the allocator keep some freed memory for later. By default, glibc returns free memory
+/// beyond 128 KiB to the system at once, and a node that receives at full speed then spends much of
+/// its time on new pages. glibc adapts its threshold when a long allocation is freed (mallopt(3),
+/// M_MMAP_THRESHOLD); this is such an allocation, whose pages are never touched. Other allocators
+/// ignore it.
 fn keep_what_is_freed() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(KEPT_BYTES)));
 }

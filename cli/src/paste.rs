@@ -1,30 +1,30 @@
-//! Commands that can be pasted: with this market's folder, or the very one that was given.
+//! Commands for users to paste: for this market's folder, or the current command with changes.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// The folder where none is named.
+/// The default folder.
 pub const DIR: &str = "souk-testnet";
 
-/// What each command begins with.
+/// Beginning of each command.
 static BEGINS: OnceLock<String> = OnceLock::new();
 
-/// Says in which folder commands work; told once, before any is printed.
+/// Sets the folder of the printed commands. You should call it once, before you print any.
 pub fn work_in(folder: &Path) {
     let text = match folder == Path::new(DIR) {
         true => "souk".to_owned(),
         false => format!("souk --dir {}", quoted(&folder.to_string_lossy())),
     };
-    // Told twice, the first stands.
+    // If this runs twice, the first folder stays.
     let _ = BEGINS.set(text);
 }
 
-/// A command of this market.
+/// Returns a command for this market.
 pub fn command(words: &str) -> String {
     format!("{} {words}", BEGINS.get().map_or("souk", String::as_str))
 }
 
-/// The command that was given, with these options in place of what it said of them.
+/// Returns the current command with these options in place of their earlier values.
 pub fn again(options: &[(&str, &str)]) -> String {
     let given = std::env::args_os().skip(1);
     let given = given.map(|word| word.to_string_lossy().into_owned());
@@ -37,7 +37,7 @@ pub fn again(options: &[(&str, &str)]) -> String {
     format!("souk {}", words.join(" "))
 }
 
-/// The words of a command without some options and their values.
+/// Returns the words of a command without some options and their values.
 fn without(words: impl Iterator<Item = String>, options: &[(&str, &str)]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut is_value = false;
@@ -57,7 +57,7 @@ fn without(words: impl Iterator<Item = String>, options: &[(&str, &str)]) -> Vec
     kept
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,@+%".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {

@@ -1,17 +1,17 @@
-//! A market's rules as people write them: one commented file, times in seconds.
+//! Reads and writes a market's rules as one commented file, with times in seconds.
 
 use std::path::Path;
 
 use serde::Deserialize;
 use souk_node::market::{Class, ClassRules, Millis, Price, Rule, Rules, Unit, Units};
 
-/// The file's list of classes.
+/// Name of the list of classes.
 const CLASSES: &str = "classes";
 
-/// The width of its lines.
+/// Width of the lines.
 const COLUMNS: usize = 100;
 
-/// What it begins with.
+/// Head of the file.
 const HEAD: &str = "\
 # The rules of a market. They are part of what its id is made of: whoever joins by its line begins
 # with the same ones. Operators may change those that are not fixed while it runs, with notice.
@@ -67,12 +67,13 @@ impl ClassEntry {
     }
 }
 
-/// What overflows is more than any rule may be, which is then said.
+/// Converts seconds to milliseconds. An overflow saturates above the range of every rule, so the
+/// check of the range reports it.
 fn millis(seconds: u64) -> u64 {
     seconds.saturating_mul(1_000)
 }
 
-/// What a rule is called in the file: with what its number counts.
+/// Returns the rule's name in the file, which includes its unit.
 pub fn key(rule: Rule) -> String {
     let name = rule.name();
     match rule.unit() {
@@ -82,7 +83,7 @@ pub fn key(rule: Rule) -> String {
     }
 }
 
-/// The number of a rule as the file has it.
+/// Returns the value of a rule in the file's unit.
 pub fn figure(rule: Rule, value: u64) -> u64 {
     match rule.unit() {
         Unit::Time => value / 1_000,
@@ -90,7 +91,7 @@ pub fn figure(rule: Rule, value: u64) -> u64 {
     }
 }
 
-/// The rule that a file calls so, and its number.
+/// Finds the rule with this name in the file, and converts its value.
 pub fn setting(name: &str, number: u64) -> Result<(Rule, u64), String> {
     let rule = Rule::ALL.iter().find(|rule| key(**rule) == name);
     let rule = *rule.ok_or_else(|| format!("there is no rule `{name}`"))?;
@@ -100,7 +101,7 @@ pub fn setting(name: &str, number: u64) -> Result<(Rule, u64), String> {
     }
 }
 
-/// Reads the rules of a file; each is checked.
+/// Reads the rules of a file and checks each.
 pub fn read(path: &Path) -> Result<Rules, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
@@ -122,7 +123,7 @@ pub fn read(path: &Path) -> Result<Rules, String> {
     Ok(rules)
 }
 
-/// The rules as a file with comments.
+/// Writes the rules as a file with comments.
 pub fn text(rules: &Rules) -> String {
     let rule = |rule: &Rule| {
         let means = match rule.may_change() {
@@ -139,7 +140,7 @@ pub fn text(rules: &Rules) -> String {
     format!("{}\n", text.trim_end())
 }
 
-/// Words as lines of comment.
+/// Wraps a text into comment lines.
 fn comment(words: &str) -> String {
     let mut lines = vec!["#".to_owned()];
     for word in words.split_whitespace() {

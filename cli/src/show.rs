@@ -1,4 +1,4 @@
-//! What commands print: tables for people, JSON for programs.
+//! Prints results: tables for people, JSON for programs.
 
 pub mod balance;
 pub mod book;
@@ -44,12 +44,12 @@ pub use table::Table;
 
 const DAY_SECONDS: u64 = 86_400;
 
-/// Whether each entry of a list stands on a line of its own.
+/// Whether each entry of a list is a line of its own.
 static IS_BY_LINE: AtomicBool = AtomicBool::new(false);
-/// Whether nothing but results is printed.
+/// Whether only results are printed.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From now on it is printed so.
+/// Sets the form of the output.
 pub fn set(everywhere: &Everywhere) {
     if everywhere.wide {
         table::print_wide();
@@ -58,17 +58,17 @@ pub fn set(everywhere: &Everywhere) {
     IS_QUIET.store(everywhere.quiet, Ordering::Relaxed);
 }
 
-/// Whether each event is told as JSON when it happens.
+/// Returns whether each event is printed as JSON when it happens.
 pub fn is_by_line() -> bool {
     IS_BY_LINE.load(Ordering::Relaxed)
 }
 
-/// Whether nothing but results is printed.
+/// Returns whether only results are printed.
 pub fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// Prints a value as one line of JSON, or a list as a line for each entry where that is asked for.
+/// Prints a value as one line of JSON, or a list with a line for each entry if that is set.
 pub fn json(value: &impl Serialize) {
     let text = match is_by_line() {
         false => serde_json::to_string(value),
@@ -76,13 +76,13 @@ pub fn json(value: &impl Serialize) {
     };
     match text {
         Ok(text) if text.is_empty() => {}
-        // Programs read it, and JSON has escapes of its own.
+        // Programs read this, and JSON escapes control characters itself.
         Ok(text) => drop(writeln!(std::io::stdout(), "{text}")),
         Err(error) => eprintln!("error: cannot write JSON: {error}"),
     }
 }
 
-/// A line for each entry of a value that is a list, or that holds one list and nothing else.
+/// Returns a line for each entry of a list, or of an object whose only field is a list.
 fn by_line(value: &Value) -> String {
     let entries = match value {
         Value::Array(entries) => Some(entries),
@@ -105,13 +105,13 @@ pub fn line(output: Output, facts: &Value, text: &str) {
     }
 }
 
-/// Prints a line. A reader that has gone away is no reason to stop half-way.
+/// Prints a line to standard output. A reader that went away is no reason to stop half-way.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{}", escape_controls(text));
 }
 
-/// Prints a line of talk: what goes on, and what is no result. A reader that has gone away is no
-/// reason to stop half-way.
+/// Prints a line that is not a result to standard error, unless the user wants only results. A
+/// reader that went away is no reason to stop half-way.
 pub fn tell(text: &str) {
     if is_quiet() {
         return;
@@ -119,7 +119,7 @@ pub fn tell(text: &str) {
     let _ = writeln!(std::io::stderr(), "{}", escape_controls(text));
 }
 
-/// Says how old the answers below are, if they were asked of one validator alone.
+/// Prints how old the following answers are, if they came from one validator alone.
 pub fn age(age: Option<Age>) {
     let Some(age) = age else {
         return;
@@ -143,7 +143,7 @@ pub fn with<const N: usize>(mut object: Value, fields: [(&str, Value); N]) -> Va
     object
 }
 
-/// A text with the names of providers in place of their accounts.
+/// Replaces the accounts of providers in a text by their names.
 pub fn named(text: &str, names: &Names) -> String {
     names.iter().fold(text.to_owned(), |text, (account, name)| {
         text.replace(&format!("provider {account}"), name)
@@ -151,7 +151,7 @@ pub fn named(text: &str, names: &Names) -> String {
     })
 }
 
-/// So many of something, whose plural ends in s.
+/// Returns a number with a noun whose plural ends in s.
 pub fn count(many: impl Into<u64>, what: &str) -> String {
     match many.into() {
         1 => format!("1 {what}"),
@@ -159,12 +159,12 @@ pub fn count(many: impl Into<u64>, what: &str) -> String {
     }
 }
 
-/// A number of things in memory, to be counted in words.
+/// Converts a count for [`count`].
 pub fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// A device's model or label, marked once where it is emulated.
+/// Returns a device's model or label, marked once if the device is emulated.
 pub fn device(model: &str, emulated: bool) -> String {
     const MARK: &str = " (emulated)";
     let mark = if emulated && !model.ends_with(MARK) {
@@ -175,17 +175,18 @@ pub fn device(model: &str, emulated: bool) -> String {
     format!("{model}{mark}")
 }
 
-/// Micro-credits as credits.
+/// Formats micro-credits as credits.
 pub fn credits(micro: u64) -> String {
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
 }
 
-/// The first digits of an account or id.
+/// Returns the first digits of an account or id.
 pub fn short(id: &impl ToString) -> String {
     id.to_string().chars().take(8).collect()
 }
 
-/// The time of day, in UTC, of milliseconds since 1970, with the date where that is not today's.
+/// Formats a time in milliseconds since 1970 as the time of day in UTC, with the date if it is not
+/// today.
 pub fn time_of_day(unix_ms: u64) -> String {
     let seconds = unix_ms / 1_000 % DAY_SECONDS;
     let time = format!(
@@ -205,12 +206,12 @@ pub fn time_of_day(unix_ms: u64) -> String {
     }
 }
 
-/// Bytes in the unit that suits them.
+/// Formats a number of bytes with a suitable unit.
 pub fn bytes(count: u64) -> String {
     scaled(count as f64, "B")
 }
 
-/// A count with the decimal prefix that suits it.
+/// Formats a count with a suitable decimal prefix.
 pub fn scaled(count: f64, unit: &str) -> String {
     let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match prefixes.iter().find(|(size, _)| count >= *size) {

@@ -1,4 +1,4 @@
-//! When a command is told to stop.
+//! Requests to stop a command.
 
 use std::future::Future;
 use std::io::{self, Read};
@@ -13,17 +13,17 @@ use tokio::sync::watch;
 
 use crate::failure::{Failure, Kind};
 
-/// How long a command whose time is over may take to stop by itself.
+/// Time for a command beyond its limit to stop by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the command's time is over. Its receivers are those who would hear of it.
+/// Whether the command's time is over. Its receivers are the waiting [`Requests`].
 static IS_OVER: std::sync::LazyLock<watch::Sender<bool>> =
     std::sync::LazyLock::new(|| watch::Sender::new(false));
 
-/// Ends what runs once its time is over, as Ctrl-C would.
+/// Runs a future; stops it after the time limit, as Ctrl-C would.
 ///
 /// # Errors
-/// What it fails with, and [`Kind::Deadline`] where it was not done in time.
+/// Fails with the future's own failure, or with [`Kind::Deadline`] if it is not done in time.
 pub async fn within<T>(
     limit: Option<Duration>,
     running: impl Future<Output = Result<T, Failure>>,
@@ -40,7 +40,7 @@ pub async fn within<T>(
         let cause = format!("not done within {} s", limit.as_secs_f64());
         Failure::new(Kind::Deadline, cause, "give more time with --timeout")
     };
-    // Nobody would hear of it: the command has nothing to end, or is before it has.
+    // Without a receiver, the command has nothing to clean up.
     if IS_OVER.receiver_count() == 0 {
         return Err(late());
     }
@@ -56,7 +56,7 @@ pub async fn within<T>(
     }
 }
 
-/// What tells of Ctrl-C, and of requests to terminate.
+/// Returns the sources of Ctrl-C and of requests to terminate.
 #[cfg(unix)]
 fn signals() -> io::Result<(Interrupt, Terminate)> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -67,7 +67,7 @@ fn signals() -> io::Result<(Interrupt, Terminate)> {
     ))
 }
 
-/// What tells of Ctrl-C, and of a console that is closed.
+/// Returns the sources of Ctrl-C and of a closing console.
 #[cfg(windows)]
 fn signals() -> io::Result<(Interrupt, Terminate)> {
     use tokio::signal::windows::{ctrl_c, ctrl_close};
@@ -75,15 +75,16 @@ fn signals() -> io::Result<(Interrupt, Terminate)> {
     Ok((ctrl_c()?, ctrl_close()?))
 }
 
-/// Ctrl-C and requests to terminate, from when it was made: none between two waits is lost.
+/// The requests to stop since its creation, by signal or by time limit. Between two waits, it loses
+/// no request.
 pub struct Requests {
     over: watch::Receiver<bool>,
-    /// Where there is no handler, the signal ends the process by itself.
+    /// `None` if no handler can be installed: the signal then ends the process by itself.
     signals: Option<(Interrupt, Terminate)>,
 }
 
 impl Requests {
-    /// From now on.
+    /// Collects requests from now on.
     pub fn new() -> Requests {
         Requests {
             over: IS_OVER.subscribe(),
@@ -91,7 +92,7 @@ impl Requests {
         }
     }
 
-    /// Ends at the next one.
+    /// Waits for the next request.
     pub async fn next(&mut self) {
         let Some((interrupt, terminate)) = &mut self.signals else {
             return std::future::pending().await;
@@ -103,13 +104,13 @@ impl Requests {
         }
     }
 
-    /// Ends at the next one, and when standard input closes.
+    /// Waits for the next request, or until standard input closes.
     pub async fn next_or_stdin_closed(&mut self) {
         let (closed, is_closed) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
             let mut ignored = [0; 256];
             while matches!(io::stdin().read(&mut ignored), Ok(1..)) {}
-            // The process may be ending already.
+            // The process may already be ending.
             let _ = closed.send(());
         });
         tokio::select! {
@@ -119,7 +120,7 @@ impl Requests {
     }
 }
 
-/// Ends at Ctrl-C or a request to terminate.
+/// Waits for Ctrl-C or a request to terminate.
 pub async fn asked() {
     Requests::new().next().await;
 }

@@ -1,10 +1,10 @@
-//! Makes a table of the files below `web`, which the gateway serves: path, content type, bytes.
+//! Writes a table of the files below `web`, which the gateway serves: path, content type, bytes.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// What files of a page are, by their ending; others are not served.
+/// Content types by file ending; the gateway serves no other files.
 const KINDS: [(&str, &str); 7] = [
     ("html", "text/html; charset=utf-8"),
     ("css", "text/css; charset=utf-8"),
@@ -32,7 +32,7 @@ fn main() -> io::Result<()> {
             Some("index.html") => "/".to_owned(),
             _ => format!("/{}", below.display()),
         };
-        // Of the checkout that is compiled: a build may serve several.
+        // This path belongs to the checkout that is compiled: one build folder may serve several.
         let file = format!("/{}", file.display());
         let path_of = format!("concat!(env!(\"CARGO_MANIFEST_DIR\"), {file:?})");
         writeln!(

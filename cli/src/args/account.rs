@@ -73,7 +73,7 @@ pub struct Movement {
     pub reference: String,
 }
 
-/// Reads an amount of credits with at most six decimal places, exactly: as micro-credits.
+/// Parses an amount of credits with at most six decimal places into micro-credits, exactly.
 pub fn credits(text: &str) -> Result<u64, String> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

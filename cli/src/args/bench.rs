@@ -172,7 +172,7 @@ pub struct BenchTensorsArgs {
     pub rounds: u32,
 }
 
-/// A number of bytes: plain, or in KiB, MiB or GiB.
+/// Parses a number of bytes: plain, or in KiB, MiB or GiB.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
     let unit = units

@@ -1,4 +1,4 @@
-//! `souk device …`, and which backend is meant.
+//! The arguments of `souk device …`, and the names of the backends.
 
 use clap::{Subcommand, ValueEnum};
 

@@ -1,4 +1,4 @@
-//! What all commands share.
+//! The options that all commands share.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use clap::{ColorChoice, ValueEnum};
 
 use super::trade::duration;
 
-/// Over the options that all commands have.
+/// Heading of the shared options in help texts.
 const EVERYWHERE: &str = "Options of every command";
 
-/// The option, which is looked for before anything is parsed: it rules what parsing prints.
+/// The option for output without colours. `coloured` searches for it before parsing, because it
+/// affects the output of the parser.
 const NO_COLOR: &str = "--no-color";
 
 /// Options that any command takes.
@@ -62,12 +63,12 @@ pub struct Everywhere {
     pub timeout: Option<Duration>,
 }
 
-/// How results are printed.
+/// The form in which a command prints its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
@@ -80,7 +81,7 @@ pub enum Form {
 }
 
 impl Everywhere {
-    /// How results are printed.
+    /// Returns the form of the result.
     pub fn output(&self) -> Output {
         match self.output {
             Form::Text if !self.json => Output::Text,
@@ -88,16 +89,16 @@ impl Everywhere {
         }
     }
 
-    /// Whether each entry of a list stands on a line of its own.
+    /// Returns whether each entry of a list must be a line of its own.
     pub fn is_by_line(&self) -> bool {
         self.output == Form::Jsonl
     }
 
-    /// What is logged where SOUK_LOG does not say.
+    /// Returns the log filter to use if SOUK_LOG sets none.
     pub fn log(&self) -> &'static str {
         match (self.quiet, self.verbose) {
             (true, _) => "error,libp2p_kad=off",
-            // A market's first validator knows nobody yet, which that library warns of.
+            // That library warns when a market's first validator has no peers yet.
             (false, 0) => "warn,libp2p_kad=error",
             (false, 1) => "info",
             (false, _) => "debug",
@@ -105,7 +106,7 @@ impl Everywhere {
     }
 }
 
-/// The command without colours, where none are wanted.
+/// Returns the command without colours if the arguments ask for that.
 pub fn coloured(command: clap::Command) -> clap::Command {
     match std::env::args_os().any(|argument| argument == NO_COLOR) {
         true => command.color(ColorChoice::Never),

@@ -1,14 +1,14 @@
-//! Examples of every command, shown at the end of its help. Each is parsed by a test.
+//! Examples for every command, which its help shows at the end. A test parses each.
 
 use clap::Command;
 
-/// The words of a command, and what people type.
+/// The name of a command, and the lines that a user types.
 type Example = (&'static str, &'static [&'static str]);
 
-/// As wide as a terminal that nobody has made wider.
+/// Default width of a terminal.
 pub const COLUMNS: usize = 80;
 
-/// By command.
+/// The examples of each command.
 const EXAMPLES: &[Example] = &[
     ("demo", &["souk demo"]),
     (
@@ -339,7 +339,7 @@ const EXAMPLES: &[Example] = &[
     ("key unlock", &["souk --dir provider key unlock"]),
 ];
 
-/// The command line with its examples.
+/// Adds the examples to the command line.
 pub fn with(command: Command) -> Command {
     with_path(command, "")
 }
@@ -367,12 +367,12 @@ fn with_path(command: Command, path: &str) -> Command {
     })
 }
 
-/// An example as lines that fit a terminal and can be pasted.
+/// Folds an example into lines that fit a terminal and that a user can paste.
 fn folded(example: &str) -> String {
     let mut lines = vec![" ".to_owned()];
     for word in example.split(' ') {
         let last = lines.last_mut().expect("there is one");
-        // A space before it, and a backslash behind.
+        // The line also needs a space before the word and a backslash at its end.
         if last.len() + word.len() + 3 > COLUMNS {
             last.push_str(" \\");
             lines.push(format!("      {word}"));

@@ -61,7 +61,7 @@ pub struct ChatArgs {
     pub sampling: SamplingArgs,
 }
 
-/// Sequences of a session at most: more questions are not taken at a time.
+/// Largest number of sequences of a session, and so of concurrent requests.
 const SEQUENCES_MAX: i64 = 32;
 
 /// A language model for programs that speak OpenAI's HTTP.
@@ -195,7 +195,7 @@ pub struct SamplingArgs {
     pub seed: u64,
 }
 
-/// A number of positions.
+/// Parses a number of positions, at least one.
 pub(super) fn positions(text: &str) -> Result<usize, String> {
     let parsed = text.parse().map_err(|_| format!("{text:?} is no number"))?;
     match parsed {

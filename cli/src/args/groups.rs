@@ -1,4 +1,4 @@
-//! The commands in groups, as `souk --help` lists them.
+//! The groups in which `souk --help` lists the commands.
 
 use clap::Command;
 
@@ -7,7 +7,7 @@ use super::examples::COLUMNS;
 /// A heading, and the commands below it.
 type Group = (&'static str, &'static [&'static str]);
 
-/// Each command stands in one of them.
+/// Each command is in exactly one group.
 const GROUPS: &[Group] = &[
     ("Try it", &["demo", "testnet", "doctor"]),
     (
@@ -37,11 +37,11 @@ const GROUPS: &[Group] = &[
     ),
 ];
 
-/// The places that clap fills around the groups.
+/// Placeholders that clap fills before and after the groups.
 const BEFORE: &str = "{about-with-newline}\n{usage-heading} {usage}\n\n";
 const AFTER: &str = "\nOptions of every command:\n{options}{after-help}";
 
-/// The command, whose own help lists the commands below it by group.
+/// Adds a help template that lists the subcommands by group.
 pub fn with(command: Command) -> Command {
     let mut text = String::from(BEFORE);
     for (heading, names) in GROUPS {
@@ -59,7 +59,7 @@ pub fn with(command: Command) -> Command {
     command.help_template(text)
 }
 
-/// A command and what it does, in lines that fit a terminal.
+/// Formats a command and its description in lines that fit a terminal.
 fn entry(name: &str, about: &str) -> String {
     const INDENT: usize = 15;
     let mut text = format!("  {name:<13}");

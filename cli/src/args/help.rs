@@ -1,7 +1,7 @@
-//! What `--help` says of every command, as files that a change of it shows in.
+//! Compares the `--help` text of every command with golden files.
 //!
-//! After a change that is meant: `SOUK_BLESS=1 cargo test -p souk-cli --bin souk help`, and read
-//! what became of the files in `cli/tests/help`.
+//! If you change a help text on purpose, run `SOUK_BLESS=1 cargo test -p souk-cli --bin souk help`,
+//! and review the changed files in `cli/tests/help`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +12,10 @@ use clap::Command;
 use super::Args;
 use super::examples::COLUMNS;
 
-/// Where the files are written anew.
+/// The variable that makes the test write the files anew.
 const BLESS: &str = "SOUK_BLESS";
 
-/// The long help of a command and of all below it that are shown, with the words of each.
+/// Collects the long help of a command and of all its visible subcommands, each with its path.
 fn helps(command: &mut Command, path: &str, found: &mut Vec<(String, String)>) {
     found.push((path.to_owned(), command.render_long_help().to_string()));
     let is_shown = |sub: &&mut Command| !sub.is_hide_set() && sub.get_name() != "help";
@@ -25,7 +25,7 @@ fn helps(command: &mut Command, path: &str, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// All of them, at a width.
+/// Returns all help texts at a width.
 fn at_width(columns: usize) -> Vec<(String, String)> {
     let mut command = Args::documented().term_width(columns);
     command.build();
@@ -38,7 +38,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help")
 }
 
-/// What the files are to hold: one for each first word.
+/// Returns the expected files: one for each first word.
 fn files() -> BTreeMap<PathBuf, String> {
     let mut files = BTreeMap::<PathBuf, String>::new();
     for (path, help) in at_width(COLUMNS) {

@@ -150,12 +150,12 @@ pub struct JobArgs {
     pub wait: f64,
 }
 
-/// What jobs of before it could be said are given.
+/// Default for stored jobs from before this option existed.
 fn time_max() -> f64 {
     souk_node::buyer::job::TIME_MAX.as_secs_f64()
 }
 
-/// Regions as words; jobs of before they had names kept numbers.
+/// Reads regions as words. Jobs stored before regions had names hold numbers.
 fn words_or_numbers<'d, D: serde::Deserializer<'d>>(from: D) -> Result<Vec<String>, D::Error> {
     let values = Vec::<serde_json::Value>::deserialize(from)?;
     let word = |value: serde_json::Value| match value {
@@ -165,18 +165,18 @@ fn words_or_numbers<'d, D: serde::Deserializer<'d>>(from: D) -> Result<Vec<Strin
     Ok(values.into_iter().map(word).collect())
 }
 
-/// Takes a time, as seconds.
+/// Parses a duration into seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     duration(text).map(|time| time.as_secs_f64())
 }
 
-/// Takes the names of what devices go through.
+/// Parses the name of the backend that devices use.
 fn backend() -> impl TypedValueParser<Value = Through> {
     let names = PossibleValuesParser::new(Through::ALL.map(Through::name));
     names.try_map(|name| Through::named(&name).ok_or("it is none of them"))
 }
 
-/// Takes what matters most to a buyer: time, money, or energy by the power that providers state.
+/// Parses the buyer's objective: time, money, or energy by the power that providers state.
 pub(super) fn objective() -> impl TypedValueParser<Value = Objective> {
     let names = PossibleValuesParser::new(Objective::NAMED.map(|(name, _)| name));
     names.try_map(|name| name.parse::<Objective>())
@@ -243,7 +243,7 @@ pub struct SubmitArgs {
     pub window: u32,
 }
 
-/// Requests under way where nothing else is said: two for each of four providers.
+/// Default number of concurrent requests: two for each of four providers.
 const WINDOW: u32 = 8;
 
 fn window() -> u32 {

@@ -175,7 +175,7 @@ pub struct SimArgs {
     pub faults: Option<ChosenFaults>,
 }
 
-/// Faults by their number in a seed's schedule.
+/// Faults by their numbers in a seed's schedule.
 #[derive(Clone, Debug)]
 pub struct ChosenFaults(pub Vec<usize>);
 

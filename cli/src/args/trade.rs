@@ -155,7 +155,7 @@ pub enum Tif {
     Fok,
 }
 
-/// Reads a time such as 90, 90s, 10m, 2h or 1d.
+/// Parses a duration such as 90, 90s, 10m, 2h or 1d.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let units = [("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0)];
     let unit = units
@@ -169,7 +169,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     time.map_err(|error| format!("it is no time: {error}"))
 }
 
-/// A price of spot leases by their notice, such as `5s=0.04`.
+/// Parses a price of spot leases by their notice, such as `5s=0.04`.
 fn spot_price(text: &str) -> Result<SpotPrice, String> {
     let wrong = || "a price by notice is like 5s=0.04".to_owned();
     let (notice, price) = text.split_once('=').ok_or_else(wrong)?;
@@ -180,7 +180,8 @@ fn spot_price(text: &str) -> Result<SpotPrice, String> {
     })
 }
 
-/// A share of the price for spot leases by their notice in seconds, such as `5s=40`.
+/// Parses the share of the price for spot leases by their notice, such as `5s=40`; returns the
+/// notice in seconds and the share in per cent.
 pub fn spot_share(text: &str) -> Result<(u32, u32), String> {
     let wrong = || "a share by notice is like 5s=40, in per cent".to_owned();
     let (notice, percent) = text.split_once('=').ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! `souk account …`: an account of a market, opened, looked at, filled and emptied.
+//! `souk account …`: opens an account of a market, shows it, and moves its credits.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{account_folder, from_config, look, unreachable_market};
 use crate::{paste, show};
 
-/// Carries out a command on accounts.
+/// Runs a command on accounts.
 pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
     match command {
         Account::New { name } => open(folder, output, name).await,
@@ -54,8 +54,8 @@ async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
     Ok(())
 }
 
-/// Trades as the account of `--dir`, which is opened if it is not. That of a provider is its own,
-/// under its own name.
+/// Returns a trader for the account of `--dir`, and opens the account if necessary. A provider's
+/// folder has the provider's own account, under the provider's name.
 pub async fn opened_trader(folder: &Path, name: Option<String>) -> Result<Trader, Failure> {
     MarketFile::find(folder).map_err(from_config)?;
     let provider = ProviderFile::find(folder).ok().map(|file| file.name);
@@ -119,7 +119,7 @@ async fn history(
                 let mut each = lines.map(|line| show::history::csv_row(account, line));
                 each.try_for_each(|row| rows.write_record(row))
             });
-            // A reader that has gone away is no reason to fail.
+            // A reader that went away is no reason to fail.
             drop(written.and_then(|()| Ok(rows.flush()?)));
         }
         Output::Json => show::json(&show::history::to_json(account, &statement)),
@@ -200,7 +200,8 @@ async fn stake(folder: &Path, output: Output, command: Command) -> Outcome {
     Ok(())
 }
 
-/// Where the key of a folder's account lies: that of its jobs, or of the node whose folder it is.
+/// Returns the path of the account's key: that of the folder's jobs, or that of the node whose
+/// folder it is.
 fn own_key_file(folder: &Path) -> PathBuf {
     let (own, node) = (account_folder(folder).join(KEY_FILE), folder.join(KEY_FILE));
     match !own.exists() && node.exists() {
@@ -216,24 +217,24 @@ fn own_key(folder: &Path) -> Result<NodeKey, Failure> {
     })
 }
 
-/// The account of a folder.
+/// Returns the account of a folder.
 pub fn own_account(folder: &Path) -> Result<AccountKey, Failure> {
     Ok(AccountKey(own_key(folder)?.public()))
 }
 
-/// Trades for the account of a folder.
+/// Returns a trader for the account of a folder.
 pub async fn own_trader(folder: &Path) -> Result<Trader, Failure> {
     trader(folder, own_key(folder)?).await
 }
 
-/// Trades for a key in the market of `folder`.
+/// Returns a trader with this key, in the market of `folder`.
 pub async fn trader(folder: &Path, key: NodeKey) -> Result<Trader, Failure> {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let broker = look(folder).await?;
     Ok(Trader::new(key, market.genesis.market_id(), broker))
 }
 
-/// A text that the market takes.
+/// Converts a text to a name that the market accepts.
 pub fn short_text(what: &str, text: &str) -> Result<Name, Failure> {
     Name::try_from(text).map_err(|fault| {
         let cause = format!("{what} \"{text}\": {fault}");
@@ -241,7 +242,7 @@ pub fn short_text(what: &str, text: &str) -> Result<Name, Failure> {
     })
 }
 
-/// A failure to trade.
+/// Converts a failure to trade.
 pub fn from_trade(error: TradeError) -> Failure {
     match error {
         TradeError::Broker(error) => unreachable_market(error),
@@ -262,7 +263,7 @@ pub fn from_trade(error: TradeError) -> Failure {
     }
 }
 
-/// What to do about a refusal: a command that shows more, or mends it.
+/// Returns the hint for a refusal: a command that shows more, or solves the problem.
 fn remedy(refusal: &Refusal) -> String {
     let look = |what: &str, words: &str| format!("{what}: {}", paste::command(words));
     match refusal {
@@ -316,7 +317,7 @@ fn remedy(refusal: &Refusal) -> String {
     }
 }
 
-/// The market did something else.
+/// Returns the failure for an answer that does not match the command.
 pub fn out_of_turn(done: &Acceptance) -> Failure {
     let cause = format!("the market answered {done:?}");
     Failure::new(Kind::Unexpected, cause, "is it another version of souk?")

@@ -1,4 +1,4 @@
-//! `souk audit`: a stopped validator's log, replayed from its beginning.
+//! `souk audit`: replays a stopped validator's log from its beginning.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::folder::from_config;
 use crate::show;
 use souk_node::folder::market_file::MarketFile;
 
-/// Replays a validator's log and says what came out as written.
+/// Replays a validator's log and reports whether the results match the stored ones.
 pub fn run(folder: &Path, output: Output) -> Outcome {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let audit = node::audit(folder, &market).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! `souk bench …`: figures of souk itself, each made by one command.
+//! `souk bench …`: measurements of souk itself, one for each command.
 
 mod consensus;
 mod cost;

@@ -1,4 +1,4 @@
-//! `souk book` and `souk balance`: the market as it stands.
+//! `souk book` and `souk balance`: the current state of the market.
 
 use std::path::Path;
 
@@ -57,7 +57,8 @@ pub fn asked(broker: Broker, freshness: Freshness) -> Broker {
     }
 }
 
-/// A majority is needed for an answer that lacks nothing, and one validator for another.
+/// Converts a failure to answer: a complete answer needs a majority, a stale one needs one
+/// validator.
 pub fn no_answer(error: BrokerError) -> Failure {
     Failure::new(
         Kind::Network,
@@ -67,7 +68,7 @@ pub fn no_answer(error: BrokerError) -> Failure {
 }
 
 impl Balances {
-    /// Asks the market.
+    /// Reads the accounts of the providers in the book, of the buyer, and of the buyer's leases.
     pub async fn read(broker: &Broker, own: Option<AccountKey>) -> Result<Balances, Failure> {
         let book = broker.book().await.map_err(no_answer)?;
         let mut keys: Vec<AccountKey> = book.iter().map(|listing| listing.provider).collect();
@@ -79,7 +80,7 @@ impl Balances {
         Balances::of(broker, keys).await
     }
 
-    /// Asks the market for these accounts.
+    /// Reads these accounts and the totals.
     pub async fn of(broker: &Broker, mut keys: Vec<AccountKey>) -> Result<Balances, Failure> {
         keys.sort_unstable();
         keys.dedup();
@@ -92,7 +93,7 @@ impl Balances {
         Ok(Balances { accounts, totals })
     }
 
-    /// The same accounts, and those that a job paid, once it is over.
+    /// Reads the same accounts after a job, and those that the job paid.
     pub async fn after(&self, broker: &Broker, finished: &JobResult) -> Result<Balances, Failure> {
         let held = self.accounts.iter().map(|account| account.key);
         let paid = finished.receipts.iter();

@@ -1,7 +1,7 @@
-//! `souk chat`: a conversation, a line a message, over one session.
+//! `souk chat`: a conversation over one session, with a message for each line.
 //!
-//! Each turn the template writes the whole conversation; the session's caches have what it begins
-//! with, so only the rest is sent.
+//! In each turn the template writes the whole conversation. The session's caches hold its
+//! beginning, so this sends only the rest.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::Path;
@@ -22,7 +22,7 @@ use crate::failure::Outcome;
 use crate::show;
 use crate::stop;
 
-/// Lines that may wait: who types is slower, and a pipe waits.
+/// Lines that may wait: people type more slowly, and a pipe can wait.
 const LINES_MAX: usize = 16;
 
 /// Runs the command.
@@ -32,7 +32,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     let system = args.system.iter();
     let system = system.map(|text| texts::message("system", text));
     let messages: Vec<Message> = system.collect();
-    // A model that was taught no conversation is refused before anything is typed.
+    // This refuses a model without a conversation template before the user types anything.
     let first = [&messages[..], &[texts::message("user", "")]].concat();
     voice.conversation(&first)?;
     let stop = StopSign::new();
@@ -73,7 +73,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     failed.map_or(talked, Err)
 }
 
-/// A conversation under way.
+/// A running conversation.
 struct Chat<'a> {
     output: Output,
     voice: &'a Voice,
@@ -82,12 +82,12 @@ struct Chat<'a> {
     interrupts: Interrupts,
     lines: mpsc::Receiver<String>,
     messages: Vec<Message>,
-    /// What is told of each at the end, in JSON.
+    /// Reports of the turns, which JSON output prints at the end.
     turns: Vec<Value>,
 }
 
 impl Chat<'_> {
-    /// Takes turns until no more lines come.
+    /// Takes turns until the input ends.
     fn talk(&mut self, sequence: &mut Sequence<'_>, handle: &Handle) -> Outcome {
         let is_asked = self.output == Output::Text && std::io::stdin().is_terminal();
         if is_asked {
@@ -157,12 +157,12 @@ impl Chat<'_> {
     }
 }
 
-/// What Ctrl-C means: during an answer its end, a second time the session's, and at the prompt the
-/// conversation's.
+/// The effect of Ctrl-C: during an answer, the first ends the answer and the second the session; at
+/// the prompt, it ends the conversation.
 struct Interrupts {
-    /// Whether an answer is under way that is wanted.
+    /// Whether an answer is running that the user has not interrupted.
     answering: Arc<AtomicBool>,
-    /// Told of those that came where no answer was under way.
+    /// Signals an interrupt that came while no answer was running.
     told: Arc<Notify>,
 }
 
@@ -175,11 +175,11 @@ fn interrupts(stop: StopSign) -> Interrupts {
         loop {
             requests.next().await;
             if !is_answering.swap(false, Ordering::SeqCst) {
-                // Whichever waits hears of it: a step that does not come, or the prompt.
+                // One of two may be waiting: a step without an answer, or the prompt.
                 stop.give();
                 at_prompt.notify_waiters();
             } else if !is_typed {
-                // Nobody is there to go on.
+                // Without a terminal, the user cannot go on.
                 at_prompt.notify_one();
             }
         }
@@ -187,7 +187,7 @@ fn interrupts(stop: StopSign) -> Interrupts {
     Interrupts { answering, told }
 }
 
-/// Lines of standard input as they come.
+/// Returns the lines of standard input as they arrive.
 fn lines() -> mpsc::Receiver<String> {
     let (give, lines) = mpsc::channel(LINES_MAX);
     std::thread::spawn(move || {

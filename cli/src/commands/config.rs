@@ -1,4 +1,4 @@
-//! `souk config show`: what souk is told for a folder, and by what.
+//! `souk config show`: the settings of a folder, each with its source.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,7 +15,7 @@ use crate::failure::{Failure, Outcome};
 use crate::folder::{from_config, own_account};
 use crate::show::{self, Table};
 
-/// A value that holds, and where it comes from.
+/// An effective value and its source.
 #[derive(Serialize)]
 pub struct Setting {
     name: String,
@@ -23,10 +23,10 @@ pub struct Setting {
     from: String,
 }
 
-/// The folder, unless something else is said.
+/// The default folder.
 const DIR: &str = "souk-testnet";
 
-/// Variables that rule souk, and those of them that are a secret.
+/// Environment variables that affect souk, and whether each holds a secret.
 const VARIABLES: &[(&str, bool)] = &[
     ("SOUK_LOG", false),
     ("SOUK_ONNXRUNTIME", false),
@@ -35,7 +35,7 @@ const VARIABLES: &[(&str, bool)] = &[
     ("NO_COLOR", false),
 ];
 
-/// Shows them.
+/// Shows all settings.
 pub fn show(everywhere: &Everywhere, folder: &Path) -> Outcome {
     let settings = settings(everywhere, folder)?;
     if everywhere.output() == Output::Json {
@@ -54,10 +54,10 @@ pub fn show(everywhere: &Everywhere, folder: &Path) -> Outcome {
     Ok(())
 }
 
-/// All of them.
+/// Returns all settings.
 ///
 /// # Errors
-/// Where a file of the folder cannot be read.
+/// Fails if a file of the folder cannot be read.
 pub fn settings(everywhere: &Everywhere, folder: &Path) -> Result<Vec<Setting>, Failure> {
     let mut found = vec![dir(everywhere)];
     let mut say = |name: &str, value: Value, from: String| {
@@ -112,7 +112,7 @@ fn dir(everywhere: &Everywhere) -> Setting {
     }
 }
 
-/// What the folder's provider is told: its file, and what holds where that is silent.
+/// Returns the settings of the folder's provider: those of its file, and the defaults.
 fn provider(folder: &Path) -> Result<Vec<Setting>, Failure> {
     let (toml, json) = (folder.join(PROVIDER_TOML), folder.join(PROVIDER_FILE));
     if !toml.exists() && !json.exists() {
@@ -155,7 +155,7 @@ fn validator(folder: &Path) -> Vec<Setting> {
     found
 }
 
-/// Each value of a tree by the words that lead to it, and whether it is in what was written.
+/// Collects each value of a tree with its path, and whether the file sets it.
 fn flatten(
     name: &str,
     holds: &Value,
@@ -164,7 +164,7 @@ fn flatten(
     found: &mut Vec<Setting>,
 ) {
     if let Value::Object(fields) = holds {
-        // A build with language models keeps fields as they were written.
+        // A build with language models keeps the fields in their written order.
         let fields: BTreeMap<&String, &Value> = fields.iter().collect();
         for (field, value) in fields {
             let written = written.and_then(|written| written.get(field));

@@ -1,4 +1,4 @@
-//! `souk debug bundle`: what a report of a fault needs, in one file that its sender can read.
+//! `souk debug bundle`: writes the facts for a fault report into one file that its sender can read.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -14,16 +14,16 @@ use crate::args::Everywhere;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 
-/// The most of each log.
+/// Bytes from the end of each log.
 const LOG_BYTES: u64 = 64 << 10;
 
-/// How deep files are named.
+/// Depth to which the bundle lists files.
 const DEPTH: usize = 3;
 
-/// The most files that are named.
+/// Largest number of listed files.
 const FILES_MAX: usize = 2_000;
 
-/// Writes it.
+/// Writes the bundle.
 pub async fn bundle(everywhere: &Everywhere, folder: &Path, out: &Path) -> Outcome {
     let settings = config::settings(everywhere, folder);
     let settings = settings.map_or_else(|why| json!({ "unreadable": why.cause }), |it| json!(it));
@@ -58,7 +58,7 @@ pub async fn bundle(everywhere: &Everywhere, folder: &Path, out: &Path) -> Outco
     Ok(())
 }
 
-/// Files below a folder with their sizes, by name.
+/// Lists the files below a folder with their sizes, by name.
 fn list(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, u64)>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -78,7 +78,7 @@ fn list(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, u64)>) {
     }
 }
 
-/// The ends of the logs among the files.
+/// Returns the ends of the logs among the files.
 fn logs(files: &[(PathBuf, u64)]) -> Vec<Value> {
     let is_log = |path: &&PathBuf| {
         path.file_name()

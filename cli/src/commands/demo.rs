@@ -1,4 +1,4 @@
-//! `souk demo`: a market on this machine, a real model through it, and nothing left behind.
+//! `souk demo`: starts a market on this machine, runs a real model through it, and cleans up.
 
 #[cfg(feature = "generate")]
 mod conversation;
@@ -21,10 +21,10 @@ use crate::show::balance::Balances;
 use crate::show::{self, say};
 use crate::stop;
 
-/// The share of images that must be read rightly for the demo to succeed.
+/// Smallest share of correctly read images with which the demo succeeds.
 const ACCURACY_MIN: f64 = 0.97;
 
-/// Runs the demo. Interrupted, it takes everything down and says so by its exit code.
+/// Runs the demo. If the user interrupts it, it cleans up and exits with the code of an interrupt.
 pub async fn run(output: Output, args: &DemoArgs) -> Result<ExitCode, Failure> {
     let home = scratch("souk-demo-")?;
     let text = output == Output::Text;
@@ -60,7 +60,7 @@ pub async fn run(output: Output, args: &DemoArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What to type next.
+/// Returns the commands to try next.
 fn next(args: &DemoArgs) -> [&'static str; 2] {
     let up = "  souk testnet up --detach";
     #[cfg(feature = "generate")]
@@ -101,7 +101,7 @@ async fn market_day(
     let out = home.join("out");
     let receipts = job::write_receipts(&out, &finished)?;
     let right = right(&finished.outputs["logits"], &labels)?;
-    // The same job whole on a device that is really there must give the same.
+    // The same job, whole on a real device, must give the same result.
     wanted.limits = Limits {
         providers_max: 1,
         emulated: EmulatedDevices::Refused,
@@ -140,7 +140,7 @@ async fn market_day(
     judge(accuracy, apart, &before, &after)
 }
 
-/// Fails where what was shown is not what it should be.
+/// Fails if the results are not as expected.
 fn judge(accuracy: f64, apart: f64, before: &Balances, after: &Balances) -> Result<(), Failure> {
     let wrong = |cause: String| Err(Failure::new(Kind::Verification, cause, ""));
     if accuracy < ACCURACY_MIN {
@@ -191,7 +191,7 @@ fn read(file: bytes::Bytes, what: &str) -> Result<Tensor, Failure> {
     npy::read(&file).map_err(|error| broken(format!("{what}: {error}")))
 }
 
-/// A fault of what souk itself carries.
+/// Converts a fault of the bundled model.
 fn broken(error: impl ToString) -> Failure {
     Failure::new(
         Kind::Unexpected,
@@ -200,7 +200,7 @@ fn broken(error: impl ToString) -> Failure {
     )
 }
 
-/// How many rows have their greatest value at the label.
+/// Returns the number of rows whose greatest value is at the label.
 fn right(logits: &Tensor, labels: &[i64]) -> Result<usize, Failure> {
     let values = logits.to_vec::<f32>().map_err(broken)?;
     let classes = values.len() / labels.len().max(1);
@@ -215,7 +215,8 @@ fn right(logits: &Tensor, labels: &[i64]) -> Result<usize, Failure> {
         .count())
 }
 
-/// The greatest difference between two tensors' elements; infinite where their shapes differ.
+/// Returns the greatest difference between the elements of two tensors, or infinity if their shapes
+/// differ.
 fn farthest(a: &Tensor, b: &Tensor) -> Result<f64, Failure> {
     if a.dims() != b.dims() {
         return Ok(f64::INFINITY);

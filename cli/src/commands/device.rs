@@ -1,4 +1,4 @@
-//! `souk device …`: this machine's processors, and those souk knows by name.
+//! `souk device …`: the processors of this machine, and those that souk knows by name.
 
 mod probe;
 
@@ -40,13 +40,13 @@ pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
     Ok(())
 }
 
-/// The library of ONNX Runtime that the provider of a folder names.
+/// Returns the ONNX Runtime library that the folder's provider names.
 fn library(folder: &Path) -> Option<PathBuf> {
     let file = ProviderFile::find(folder).ok()?;
     file.library(folder)
 }
 
-/// The names of this machine's processors that can be sold.
+/// Returns the names of this machine's processors that can be sold.
 pub fn present() -> Vec<String> {
     let gpus = probe::ask::<Vec<Adapter>>(&["gpus"], None).unwrap_or_default();
     let gpus = gpus.into_iter().filter(|gpu| !gpu.is_software);
@@ -113,7 +113,7 @@ fn list(output: Output, library: Option<&Path>) {
     show::device::print_list(catalogue::all());
 }
 
-/// What this machine has of a kind, or why nothing.
+/// Prints the devices of a kind, or why there are none.
 fn say_each(kind: &str, found: Result<Vec<String>, String>) {
     match found {
         Ok(found) => found
@@ -156,7 +156,7 @@ fn show_one(folder: &Path, output: Output, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Shows power domains, and changes the limit of one if that is asked for.
+/// Shows power domains, and changes the limit of one if the arguments ask for that.
 fn power(output: Output, name: Option<&str>, watts: Option<f64>) -> Outcome {
     let refused = |error| {
         let hint = "`souk device power` shows the domains and their limits";
@@ -195,7 +195,7 @@ fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Fa
     })
 }
 
-/// Opens the device that a backend and a part of a name stand for.
+/// Opens the device of a backend whose name contains this text.
 pub fn open(backend: Backend, name: &str, threads: u32) -> Result<Arc<dyn Processor>, Failure> {
     let choice = choice(backend, name, threads)?;
     probe::check(&choice, None)?;
@@ -229,7 +229,7 @@ fn bench(folder: &Path, output: Output, choice: &DeviceChoice, quick: bool) -> O
     Ok(())
 }
 
-/// The device of this name.
+/// Parses the name of a device.
 pub fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let rest = rest.to_owned();
@@ -254,7 +254,7 @@ pub fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
     })
 }
 
-/// The number of an NVIDIA GPU.
+/// Parses the number of an NVIDIA GPU.
 pub fn cuda_ordinal(text: &str) -> Result<u32, Failure> {
     text.parse().map_err(|_| {
         let cause = format!("\"{text}\" is no number of a CUDA device");

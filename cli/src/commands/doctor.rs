@@ -1,5 +1,5 @@
-//! `souk doctor`: what on this machine, in this folder and in its market stands in the way, and
-//! what to do about it.
+//! `souk doctor`: finds problems of this machine, this folder and its market, and suggests
+//! solutions.
 
 mod folder;
 mod machine;
@@ -13,27 +13,27 @@ use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// How bad something is.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Severity {
-    /// As it should be.
+    /// No problem.
     Good,
-    /// Works, and could work better.
+    /// Works, but could work better.
     Warning,
-    /// Something will fail.
+    /// Will make something fail.
     Problem,
 }
 
-/// One thing that was looked at.
+/// A finding of one check.
 #[derive(Serialize)]
 pub struct Finding {
     severity: Severity,
-    /// What was looked at.
+    /// Subject of the check.
     about: &'static str,
-    /// What was found.
+    /// Description of the finding.
     found: String,
-    /// What to do, where something is to be done.
+    /// Suggested solution, if one is needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
 }
@@ -71,7 +71,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub async fn findings(dir: &Path) -> Vec<Finding> {
     let mut findings = machine::look(dir);
     findings.extend(folder::look(dir));
@@ -79,7 +79,7 @@ pub async fn findings(dir: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Looks at everything, says what was found, and fails where something will.
+/// Runs all checks and shows the findings; fails if a finding is a problem.
 pub async fn run(dir: &Path, output: Output) -> Outcome {
     let findings = findings(dir).await;
     match output {

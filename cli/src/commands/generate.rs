@@ -1,4 +1,4 @@
-//! `souk generate`: a text goes on, token by token.
+//! `souk generate`: continues a text token by token.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -44,7 +44,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     let model = (model, voice.room);
     let opening = Place::open((folder, output), model, &args.place, size, stop.clone());
     let place = opening.await?;
-    // On this machine there is nothing to give back: a signal ends the process.
+    // On this machine there is no lease to end, so a signal ends the process.
     if !args.place.here {
         let mut asked = stop::Requests::new();
         tokio::spawn(async move {
@@ -70,12 +70,12 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     Ok(())
 }
 
-/// Says a piece of a text to whoever reads standard output.
+/// Prints a piece of a text to standard output.
 pub fn say(output: Output, piece: &str) {
     if output == Output::Text {
         let mut stdout = std::io::stdout();
-        // Whoever closed standard output sees nothing; the figures are still told.
-        // A file or a program takes the text as it is.
+        // If the reader closed standard output, the command still reports its figures. A file or a
+        // program gets the text unchanged.
         let piece = match stdout.is_terminal() {
             true => show::escape_controls(piece),
             false => piece.into(),
@@ -96,7 +96,7 @@ fn prompt(voice: &Voice, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
     voice.conversation(&system.chain([user]).collect::<Vec<_>>())
 }
 
-/// What the text is to be.
+/// Returns the grammar that the arguments ask for.
 fn grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
     let (form, of) = match &args.json_schema {
         Some(path) => {
@@ -115,7 +115,7 @@ fn grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failur
     voice.grammar(&form, None).map(Some).map_err(refused)
 }
 
-/// Tells how it went, and what was paid.
+/// Reports the result and the payments.
 fn finish(
     output: Output,
     (voice, place): (&Voice, &Place),
@@ -143,7 +143,7 @@ fn finish(
     texts::tell_paid(receipts);
 }
 
-/// Writes a language model in souk's form.
+/// Converts a language model to souk's format.
 pub fn import(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
     let model = LanguageModel::open(from).map_err(refused)?;
     let (card, room) = (model.card.clone(), texts::room(&model, context));

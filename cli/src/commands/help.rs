@@ -1,4 +1,4 @@
-//! Help in other shapes: completions for shells, pages for `man`.
+//! Other forms of the help: shell completions and manual pages.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::create;
 use crate::show;
 
-/// Prints what completes souk's words in a shell.
+/// Prints the completions for a shell.
 pub fn completions(shell: Shell) {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Args::documented(), "souk", &mut text);
     show::say(String::from_utf8_lossy(&text).trim_end());
 }
 
-/// Writes the manual's pages: `souk.1` and one for each command below it.
+/// Writes the manual pages: `souk.1`, and one for each subcommand.
 pub fn manual(folder: &Path, output: Output) -> Outcome {
     create(folder)?;
     clap_mangen::generate_to(Args::documented(), folder).map_err(|error| {

@@ -1,4 +1,4 @@
-//! `souk plan` and `souk submit`: a model of the user's own, from files to files.
+//! `souk plan` and `souk submit`: runs a model of the user, from files to files.
 
 mod asking;
 mod bidding;
@@ -36,7 +36,7 @@ use failures::{left, with_held};
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
 use souk_node::buyer::told_event::ToldEvent;
 
-/// Progress that may wait to be printed.
+/// Progress events that may wait for printing.
 const PROGRESS_MAX: usize = 256;
 
 /// Micro-credits in a credit.
@@ -45,7 +45,7 @@ const MICRO: f64 = 1e6;
 pub use souk_node::buyer::checked::PLANS_FOLDER;
 pub use souk_node::buyer::journal::JOBS_FOLDER;
 
-/// Shows a plan and what else there is to choose from.
+/// Shows a plan and its alternatives.
 pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
     let legend = Legend::of(files::read(&args.model)?);
     let mut inputs = files::read_inputs(&args.input, &legend)?;
@@ -73,12 +73,12 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
     Ok(())
 }
 
-/// Buys, runs each request, writes its answer, and pays.
+/// Buys leases, runs each request, writes the answers, and pays.
 pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
     let files = Files::read(args)?;
     let asking = Asking::new(args, output, &files, BTreeMap::new());
     let mut job = asking.job()?;
-    // Before anything is paid for: outputs that cannot be kept are not worth buying.
+    // This comes before any payment: souk must not buy outputs that it cannot store.
     files::prepare(&args.out)?;
     let buyer = join_within(folder, traffic(args)).await?;
     job.limits.excluded = excluded(&buyer, &args.job).await?;
@@ -105,7 +105,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     if let Some(own) = own {
         let about = (&job, journal.job(), &shown.kept);
         let lease = bidding::bought(&buyer, about, &quote, own).await?;
-        // It need not be of a provider that the job was planned over.
+        // The lease may be from a provider that the plan did not include.
         let names = providers::of_leases(buyer.broker(), &[lease]).await?;
         shown.names.extend(names);
     }
@@ -121,7 +121,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     asking.deliver(&buyer, (&name, came), shown, before).await
 }
 
-/// Goes on with a job: what was answered and is in its files is not asked again.
+/// Resumes a job; does not repeat requests whose answers are in their files.
 pub async fn resume(
     folder: &Path,
     output: Output,
@@ -158,7 +158,7 @@ pub async fn resume(
     asking.deliver(&buyer, (&name, came), shown, before).await
 }
 
-/// What a submission may use of the network.
+/// Returns the limits of a submission's network traffic.
 fn traffic(args: &SubmitArgs) -> Traffic {
     Traffic {
         direct: if args.no_direct {
@@ -171,7 +171,7 @@ fn traffic(args: &SubmitArgs) -> Traffic {
     }
 }
 
-/// The buyer and the providers of a quote.
+/// Returns the buyer and the providers of a quote.
 fn parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
     let planned = quote
         .plan
@@ -185,7 +185,7 @@ fn parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
     parties
 }
 
-/// Refuses where `--check-plan` names a plan and the book has moved beyond the limit since.
+/// Fails if `--check-plan` names a plan and the market has since moved beyond the limit.
 fn hold_to_plan(
     folder: &Path,
     buyer: &Buyer,
@@ -212,7 +212,7 @@ fn hold_to_plan(
     })
 }
 
-/// Runs a quoted job and shows how it goes.
+/// Runs a quoted job and shows its progress.
 pub async fn run(
     buyer: &Buyer,
     job: &Job,
@@ -226,7 +226,7 @@ pub async fn run(
     ended.map_err(|ended| from_ended(&ended, None))
 }
 
-/// Shows how a job goes, and measures how long it takes.
+/// Shows the progress of a job and measures its times.
 async fn tell(
     buyer: &Buyer,
     mut told: mpsc::Receiver<JobEvent>,
@@ -234,7 +234,7 @@ async fn tell(
     (output, kept): (Output, Option<&JobFiles>),
 ) -> Times {
     let mut watch = Watch::start();
-    // An earlier life of the job may have begun.
+    // An earlier process may have begun the job.
     let mut number = kept.map_or(0, |kept| kept.events().len());
     let mut sending = TransferLine::new(output == Output::Text, buyer.sent_bytes());
     let mut ticks = tokio::time::interval(transfer::PERIOD);
@@ -263,14 +263,14 @@ async fn tell(
     watch.measured(Instant::now())
 }
 
-/// Where journals are kept, and a command as they keep it.
+/// Returns the folder of the journals, and the command in the form that they store.
 fn remembered(folder: &Path, args: &SubmitArgs) -> (PathBuf, Value) {
     let jobs = folder.join(JOBS_FOLDER);
     let command = serde_json::to_value(absolute(args)).unwrap_or_default();
     (std::path::absolute(&jobs).unwrap_or(jobs), command)
 }
 
-/// The same command with paths that hold in any folder.
+/// Returns the same command with absolute paths.
 fn absolute(args: &SubmitArgs) -> SubmitArgs {
     let path = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
     let input = |given: &String| match given.split_once('=') {
@@ -286,7 +286,7 @@ fn absolute(args: &SubmitArgs) -> SubmitArgs {
     args
 }
 
-/// Writes each receipt beside the outputs.
+/// Writes each receipt of a job into the folder of its outputs.
 pub fn write_receipts(out: &Path, finished: &JobResult) -> Result<Vec<PathBuf>, Failure> {
     write_each(out, &finished.receipts)
 }
@@ -309,7 +309,7 @@ pub fn write_each(out: &Path, receipts: &[Receipt]) -> Result<Vec<PathBuf>, Fail
     Ok(written)
 }
 
-/// The job of a submission.
+/// Returns the job of a submission.
 fn wanted(args: &SubmitArgs, inputs: BTreeMap<String, Tensor>) -> Result<Job, Failure> {
     let mut job = read(&args.job, inputs)?;
     job.limits.priority = Some(match args.priority {
@@ -320,7 +320,7 @@ fn wanted(args: &SubmitArgs, inputs: BTreeMap<String, Tensor>) -> Result<Job, Fa
     Ok(job)
 }
 
-/// The job that the arguments describe, of these inputs.
+/// Returns the job that the arguments describe, with these inputs.
 fn read(args: &JobArgs, inputs: BTreeMap<String, Tensor>) -> Result<Job, Failure> {
     Ok(Job {
         model: files::read(&args.model)?,
@@ -344,7 +344,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         price_max: price_max.map(Price),
         providers_min: args.min_providers,
         providers_max: args.max_providers,
-        // They are told by the market.
+        // The caller fills this in, because it needs the market.
         excluded: Vec::new(),
         emulated: EmulatedDevices::by_flags(args.emulated, args.real)
             .map_err(|error| Failure::new(Kind::Input, error, ""))?,
@@ -368,7 +368,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
     })
 }
 
-/// The regions of some names; none for anywhere.
+/// Parses regions by name; no names stand for anywhere.
 pub fn wanted_regions(names: &[String]) -> Result<Regions, Failure> {
     let mut all = Regions(0);
     for name in names {
@@ -402,7 +402,8 @@ pub fn micro(option: &str, credits: f64) -> Result<u64, Failure> {
     ))
 }
 
-/// Providers not to buy from: each by its account, its name, or the beginning of either.
+/// Returns the excluded providers: the arguments name each by account, by name, or by the beginning
+/// of either.
 async fn excluded(buyer: &Buyer, args: &JobArgs) -> Result<Vec<AccountKey>, Failure> {
     let named = &args.exclude;
     if named.len() > EXCLUDED_MAX {

@@ -1,4 +1,4 @@
-//! `souk job …`: what was submitted from a folder, how it stands, going on with it and ending it.
+//! `souk job …`: lists the jobs of a folder, shows their state, and resumes or cancels them.
 
 mod ending;
 mod following;
@@ -47,7 +47,7 @@ pub async fn run(folder: &Path, output: Output, command: &JobCommand) -> Outcome
     }
 }
 
-/// Shows one job and what it has cost.
+/// Shows one job and its cost.
 async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
     let record = Journal::read(&folder.join(JOBS_FOLDER), name).map_err(job::unreadable)?;
     let buyer = join(folder).await?;
@@ -64,7 +64,7 @@ async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Goes on with a job.
+/// Resumes a job.
 async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
     let record = Journal::read(&jobs, name).map_err(job::unreadable)?;
@@ -82,7 +82,7 @@ async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
     job::resume(folder, output, (&args, journal)).await
 }
 
-/// A job by its name or the first digits of it, and its files.
+/// Finds a job by its name or the first digits of it; returns its record and its files.
 fn known(folder: &Path, name: &str) -> Result<(Record, JobFiles), Failure> {
     let jobs = folder.join(JOBS_FOLDER);
     let record = Journal::read(&jobs, name).map_err(job::unreadable)?;
@@ -90,7 +90,7 @@ fn known(folder: &Path, name: &str) -> Result<(Record, JobFiles), Failure> {
     Ok((record, files))
 }
 
-/// What providers are called in a job.
+/// Returns the names of a job's providers.
 fn names(record: &Record, files: &JobFiles) -> show::Names {
     let mut names = files.plan().unwrap_or_default().names;
     names.extend(show::names(&record.providers));

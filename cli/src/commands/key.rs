@@ -1,4 +1,4 @@
-//! `souk key …`: the secret of a node, locked or bare.
+//! `souk key …`: creates, locks and unlocks the secret key of a node.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::create;
 use crate::show;
 
-/// Locks or bares the key in a node's folder.
+/// Locks or unlocks the key in a node's folder, or creates an operator's key.
 pub fn run(folder: &Path, output: Output, command: &Key) -> Outcome {
     if let Key::New = command {
         return new(folder, output);
@@ -29,7 +29,7 @@ pub fn run(folder: &Path, output: Output, command: &Key) -> Outcome {
     Ok(())
 }
 
-/// Makes an operator's key, where there is none.
+/// Creates an operator's key if none exists.
 fn new(folder: &Path, output: Output) -> Outcome {
     create(folder)?;
     let path = folder.join(OPERATOR_FOLDER).join(KEY_FILE);
@@ -44,7 +44,7 @@ fn new(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-/// A failure to use a node's key.
+/// Converts a failure to use a node's key.
 pub fn from_key(error: KeyError) -> Failure {
     let hint = match &error {
         KeyError::Locked { .. } => "the passphrase is that of `souk key lock`",

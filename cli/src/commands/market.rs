@@ -1,4 +1,4 @@
-//! `souk market …`: a market is founded, joined, shown.
+//! `souk market …`: founds, joins and shows a market.
 
 mod founding;
 pub mod views;
@@ -17,7 +17,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{create, from_config, from_network, look, unreachable_market};
 use crate::{rules, show};
 
-/// Carries out a command on markets.
+/// Runs a command on markets.
 pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
     match command {
         Market::Found(new) => founding::found(folder, output, &new),
@@ -78,7 +78,7 @@ async fn join(folder: &Path, output: Output, line: &str) -> Outcome {
     Ok(())
 }
 
-/// The market whose folder this is already.
+/// Returns the market of this folder, if it has one.
 fn kept(folder: &Path) -> Result<Option<MarketFile>, Failure> {
     let path = folder.join(MARKET_FILE);
     match path.exists() {
@@ -106,7 +106,7 @@ async fn show(folder: &Path, output: Output) -> Outcome {
     let market = market.with_known(folder);
     let line = line_of(&market)?;
     let genesis = &market.genesis;
-    // What the folder says is shown though nobody answers.
+    // The facts of the folder are shown even if no validator answers.
     let asked = asked(folder).await;
     let facts = json!({
         "market": genesis.market_id().to_string(), "name": genesis.chain, "line": line,
@@ -143,7 +143,7 @@ async fn show(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-/// How the market is run now, and by which validators.
+/// Asks the market for its governance and its validators.
 async fn asked(folder: &Path) -> Result<(Governance, Members), Failure> {
     let broker = look(folder).await?;
     let found = broker.governance().await.map_err(unreachable_market)?;
@@ -151,7 +151,7 @@ async fn asked(folder: &Path) -> Result<(Governance, Members), Failure> {
     Ok((found, members))
 }
 
-/// The line of a market with all validators that are known here.
+/// Returns the invitation to a market, with all validators that the folder knows.
 fn line_of(market: &MarketFile) -> Result<String, Failure> {
     let invitation = Invitation {
         market: market.genesis.market_id(),

@@ -1,4 +1,4 @@
-//! `souk model`: what is in a model.
+//! `souk model`: inspects and imports models.
 
 use std::path::Path;
 

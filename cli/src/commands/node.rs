@@ -1,4 +1,4 @@
-//! `souk validator run` and `souk provider run`: a node in the foreground.
+//! `souk validator run` and `souk provider run`: runs a node in the foreground.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use crate::show;
 use crate::stop::Requests;
 use souk_node::folder::market_file::MarketFile;
 
-/// What is said of a library that is not usable.
+/// Hint for an unusable library.
 pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave it out to use the \
                                 library that souk finds";
 
-/// Runs a validator until it is told to stop.
+/// Runs a validator until a signal stops it.
 pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
     let config = node::SeatConfig {
         home: folder.to_owned(),
@@ -46,22 +46,22 @@ pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
     seat.run(stop).await.map_err(from_seat)
 }
 
-/// Tells whoever started a newcomer what it waits for.
+/// Tells the user of a new validator that it waits for an operator.
 fn waiting(address: &str) {
     tell(&format!(
         "waiting to be added: the operator runs `souk --dir FOLDER validator add {address}`"
     ));
 }
 
-/// Says something to who watches the node.
+/// Prints a message to standard error.
 fn tell(text: &str) {
-    // A reader that has gone away is no reason to stop.
+    // A reader that went away is no reason to stop.
     let _ = writeln!(std::io::stderr(), "{}", show::escape_controls(text));
 }
 
-/// Runs a provider until it is told to stop.
+/// Runs a provider until a signal stops it.
 pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
-    // Whoever has not made one yet is told so, and not that its key is missing.
+    // This comes first: without a provider's file, the error should not be about its key.
     let file = ProviderFile::find(folder).map_err(from_config)?;
     let config = provider::Config {
         home: folder.to_owned(),
@@ -99,14 +99,14 @@ fn options(run: &RunArgs) -> network::Options {
     }
 }
 
-/// Where a node tells who watches it how it does, if it is told to.
+/// The metrics server of a node, if its arguments ask for one.
 struct MetricsDoor {
     #[cfg(feature = "gateway")]
     door: Option<souk_gateway::Door>,
 }
 
 impl MetricsDoor {
-    /// Listens, before the node starts: what it cannot do it says at once.
+    /// Listens before the node starts, so that a failure appears at once.
     #[cfg(feature = "gateway")]
     async fn at(run: &RunArgs) -> Result<MetricsDoor, Failure> {
         let Some(address) = run.http else {
@@ -124,7 +124,7 @@ impl MetricsDoor {
         Ok(MetricsDoor {})
     }
 
-    /// Tells from now on.
+    /// Serves the metrics from now on.
     fn tell(self, figures: PageMaker) {
         #[cfg(feature = "gateway")]
         if let Some(door) = self.door {
@@ -135,7 +135,7 @@ impl MetricsDoor {
     }
 }
 
-/// This program as it was started: also after its file was replaced by a newer one.
+/// Returns the path of the running program, which stays valid after an update replaces its file.
 fn program() -> Result<PathBuf, Failure> {
     if cfg!(target_os = "linux") {
         return Ok(PathBuf::from("/proc/self/exe"));
@@ -148,13 +148,13 @@ pub fn key(folder: &Path) -> Result<NodeKey, Failure> {
     NodeKey::load(&folder.join(KEY_FILE)).map_err(from_key)
 }
 
-/// Tells whoever started this process that it serves.
+/// Reports to the starter of this process that the node serves.
 fn ready(what: &str) {
-    // A reader that has gone away is no reason to stop.
+    // A reader that went away is no reason to stop.
     let _ = writeln!(std::io::stdout(), "{} {what}", souk_testnet::process::READY);
 }
 
-/// Waits until it is asked to stop; gives what tells whether it is asked again.
+/// Waits for the first request to stop; returns the source of further requests.
 async fn until(run: RunArgs) -> Requests {
     let mut requests = Requests::new();
     if run.until_stdin_closes {
@@ -205,7 +205,7 @@ pub fn from_seat(error: SeatError) -> Failure {
     }
 }
 
-/// A failure of a provider.
+/// Converts a failure of a provider.
 pub fn from_provider(error: ProviderError) -> Failure {
     match error {
         ProviderError::Reach(error) => from_reach(error),

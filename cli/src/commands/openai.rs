@@ -1,8 +1,8 @@
-//! `souk openai`: a language model for programs that speak OpenAI's HTTP.
+//! `souk openai`: serves a language model to programs that use OpenAI's HTTP API.
 //!
-//! It is a door of its own: its paths, errors and key are OpenAI's, not the gateway's. Several
-//! questions are answered at once over one session, which is bought with the first and given up
-//! after a while without any.
+//! It has its own listener, because its paths, errors and key are OpenAI's, not the gateway's. It
+//! answers several requests at once over one session, which it buys with the first request and ends
+//! after an idle period.
 
 mod answer;
 mod calling;
@@ -44,37 +44,37 @@ use orders::prepare;
 use question::Question;
 use refusal::Refusal;
 
-/// Where the key lies, in the folder of the market.
+/// The key file, relative to the folder of the market.
 const KEY_FILE: &str = "buyer/openai-key";
 
-/// Schemas that become grammars at once, those that wait for it, and how long they do: a grammar
-/// takes a tenth of a second at most.
+/// Schemas that become grammars concurrently, those that may wait, and how long: a grammar takes at
+/// most a tenth of a second.
 const GRAMMARS_AT_ONCE: usize = 2;
 const GRAMMARS_WAITING: usize = 8;
 const GRAMMAR_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What every handler knows.
+/// The state that all handlers share.
 struct Server {
     voice: Voice,
     key: DoorKey,
     desk: Desk,
-    /// Whether it makes vectors of texts, and does not go on with them.
+    /// Whether the server embeds texts instead of continuing them.
     is_embedding: bool,
-    /// What else the model is called.
+    /// Other names of the model.
     aliases: Vec<String>,
-    /// Pages that may ask, by their origins.
+    /// Origins of the web pages that may send requests.
     origins: Vec<String>,
-    /// Where schemas become grammars: so many at once, and as many wait.
+    /// Permits for creating grammars, and for creating them or waiting to.
     grammars: Semaphore,
     grammars_waiting: Semaphore,
-    /// When it began, in seconds of Unix time: what it says a model was made.
+    /// Start of the server in seconds of Unix time; it reports this as the model's creation time.
     begun: u64,
 }
 
 type ServerState = State<Arc<Server>>;
 type JsonBody = Result<Body<Map<String, Value>>, Problem>;
 
-/// Answers over HTTP until it is told to stop.
+/// Answers HTTP requests until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let mut requests = stop::Requests::new();
     let (model, voice) = texts::open(&args.model, args.place.context)?;
@@ -124,7 +124,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         () = requests.next() => {}
     }
     server.desk.close();
-    // What is under way ends with its step; who does not want to wait for that says so again.
+    // The current step ends first; a second signal ends without that wait.
     let done = tokio::select! {
         done = &mut working => done,
         () = requests.next() => {
@@ -163,8 +163,8 @@ fn router(server: Arc<Server>) -> Router {
         .with_state(server)
 }
 
-/// Lets in who asks by a name of this machine, with the key: programs, and pages of the origins
-/// that were named.
+/// Admits requests that name this machine as their host and carry the key: from programs, and from
+/// web pages of the allowed origins.
 async fn guard(State(server): ServerState, asked: Request, next: Next) -> Response {
     let (mut parts, body) = asked.into_parts();
     let origin = cors::allowed(&server.origins, &parts.headers);
@@ -258,7 +258,7 @@ async fn answered(
     }
 }
 
-/// The grammar of a form, in a queue of its own: making one takes time that no answer waits for.
+/// Creates the grammar of a form, in its own queue: its creation must not delay answers.
 async fn grammar(server: &Server, wanted: &WantedForm) -> Result<Grammar, Refusal> {
     let full = || Refusal::full(GRAMMARS_WAITING);
     let _place = server.grammars_waiting.try_acquire().map_err(|_| full())?;

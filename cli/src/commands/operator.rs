@@ -1,4 +1,4 @@
-//! `souk operator …`: what a market's operators decide.
+//! `souk operator …`: the decisions of a market's operators.
 
 mod deciding;
 mod payouts;
@@ -19,10 +19,10 @@ use crate::folder::{look, unreachable_market};
 use crate::paste;
 use crate::show;
 
-/// The name under which an operator's account is open.
+/// Name of an operator's account.
 const NAME: &str = "operator";
 
-/// Carries out a command of the operators.
+/// Runs a command of the operators.
 pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
     match command {
         Operator::Requests => requests(folder, output).await,
@@ -89,7 +89,7 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
     }
 }
 
-/// Gives a command of the operators, and says that it is done.
+/// Submits a command of the operators and reports that it is done.
 async fn say_done(
     folder: &Path,
     output: Output,
@@ -104,7 +104,8 @@ async fn say_done(
     Ok(())
 }
 
-/// Gives a command of the operators; nothing where it waits for more of them, which is said.
+/// Submits a command of the operators. If it waits for more of them, reports that and returns
+/// `None`.
 async fn given(
     operator: &Trader,
     output: Output,
@@ -152,7 +153,7 @@ async fn collect(folder: &Path, output: Output, amount: u64, key: &OperatorKey) 
     Ok(())
 }
 
-/// Whoever wants to collect more than there is looks at what there is.
+/// Points the operator to the market's earnings if the command asks for more than these.
 fn with_earnings(mut failure: Failure) -> Failure {
     if failure.facts.contains(&("refusal", "funds_short".into())) {
         failure.hint = format!("what the market has earned: {}", paste::command("balance"));
@@ -188,7 +189,7 @@ async fn requests(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-/// Locks withdrawals one by one in their order, so that they may be paid out.
+/// Locks withdrawals one by one in their order, so that the operator can pay them.
 async fn lock(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
     for request in requests.into_iter().map(RequestId) {
         let done = given(operator, output, Command::Lock { request }).await;
@@ -208,7 +209,8 @@ async fn lock(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome 
     Ok(())
 }
 
-/// Confirms requests one by one in their order: what is confirmed stays so if another is refused.
+/// Confirms requests one by one in their order; those already confirmed stay so if the market
+/// refuses another.
 async fn confirm(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
     let mut confirmed = Vec::new();
     for request in requests.into_iter().map(RequestId) {
@@ -233,7 +235,7 @@ async fn confirm(operator: &Trader, output: Output, requests: Vec<u64>) -> Outco
     Ok(())
 }
 
-/// Trades as the market's operator, whose account is opened if it is not.
+/// Returns a trader for the market's operator, and opens the account if necessary.
 async fn operator(folder: &Path, key: &OperatorKey) -> Result<Trader, Failure> {
     let key = operator_key(folder, key.operator_key.as_deref())?;
     let operator = trader(folder, key).await?;

@@ -1,4 +1,4 @@
-//! `souk peers`: what a node sees of its network, from the file it keeps.
+//! `souk peers`: shows a node's view of its network, from the file that the node writes.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Shows what the node of `folder` saw last.
+/// Shows the last view of the node of `folder`.
 pub fn run(folder: &Path, output: Output) -> Outcome {
     let view = View::read(folder).map_err(|error| {
         let hint = "--dir is the folder of a validator or provider; one that has just begun writes \

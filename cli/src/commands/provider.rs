@@ -1,4 +1,4 @@
-//! `souk provider …`: what a provider sells, and how it does.
+//! `souk provider …`: sets up, runs and shows a provider.
 
 mod device_text;
 mod init;
@@ -24,7 +24,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
 
-/// Carries out a command of providers.
+/// Runs a command on providers.
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
         Provider::Run(run) => node::provider(folder, run).await,
@@ -35,7 +35,7 @@ pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     }
 }
 
-/// Shows the price in the provider's file, or writes another.
+/// Shows or changes the price in the provider's file.
 fn price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
     let file = ProviderFile::find(folder).map_err(from_config)?;
     let Some(credits) = credits else {
@@ -64,7 +64,7 @@ fn price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
     Ok(())
 }
 
-/// From the folder alone: the provider and the market may both be down.
+/// Shows a provider's state from its folder alone: the provider and the market may both be down.
 fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
     let file = ProviderFile::find(folder).map_err(from_config)?;
     let history = History::read(folder).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Providers as people name them.
+//! Finds providers by the names that users give.
 
 use souk_node::client::broker::Broker;
 use souk_node::market::{AccountKey, Lease, Listing};
@@ -8,8 +8,8 @@ use crate::failure::{Failure, Kind};
 use crate::paste;
 use crate::show::{self, Names};
 
-/// The accounts of providers: each given whole, or by what its name or account begins with and no
-/// other's on offer does.
+/// Returns the accounts of providers. A text is a whole account, or the beginning of a name or
+/// account that matches one provider in the book.
 pub async fn named(broker: &Broker, texts: &[String]) -> Result<Vec<AccountKey>, Failure> {
     let whole: Vec<Option<AccountKey>> = texts.iter().map(|text| text.parse().ok()).collect();
     if whole.iter().all(Option::is_some) {
@@ -23,10 +23,10 @@ pub async fn named(broker: &Broker, texts: &[String]) -> Result<Vec<AccountKey>,
     texts.iter().zip(whole).map(one).collect()
 }
 
-/// Providers of leases whose names are asked for: who has more leases sees accounts of the others.
+/// Largest number of names to ask for; beyond it, users see accounts.
 const NAMED_MAX: usize = 32;
 
-/// What the providers of leases are called.
+/// Returns the names of the leases' providers.
 pub async fn of_leases(broker: &Broker, leases: &[Lease]) -> Result<Names, Failure> {
     let mut names = Names::new();
     for lease in leases {
@@ -42,7 +42,7 @@ pub async fn of_leases(broker: &Broker, leases: &[Lease]) -> Result<Names, Failu
     Ok(names)
 }
 
-/// The provider on offer that is called so.
+/// Returns the provider in the book that a text names.
 fn on_offer(book: &[Listing], text: &str) -> Result<AccountKey, Failure> {
     let is_called = |ask: &&Listing| ask.name.as_str() == text;
     let begins = |ask: &&Listing| {

@@ -1,4 +1,4 @@
-//! `souk receipt …`: what a receipt is worth by itself, and what two of them prove.
+//! `souk receipt …`: verifies a receipt, and proves a contradiction between two of them.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub async fn run(folder: &Path, output: Output, command: &Receipt) -> Outcome {
     }
 }
 
-/// Arithmetic and signatures, with no node running.
+/// Verifies arithmetic and signatures; needs no running node.
 fn verify(output: Output, file: &Path) -> Outcome {
     let receipt = files::read_receipt(file)?;
     receipt.verify().map_err(|fault| {
@@ -35,7 +35,8 @@ fn verify(output: Output, file: &Path) -> Outcome {
     Ok(())
 }
 
-/// A contradiction in the market's log: what the market would refuse is said without it.
+/// Submits a contradiction to the market's log; reports pairs that the market would refuse without
+/// it.
 async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
     let mut receipts = Vec::with_capacity(files.len());
     for file in files {
@@ -59,7 +60,7 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
     Ok(())
 }
 
-/// Why two receipts contradict each other in nothing.
+/// Returns why two receipts do not contradict each other, or `None` if they do.
 fn harmless([first, second]: &[Signed; 2]) -> Option<String> {
     let (one, other) = (&first.body, &second.body);
     let differs = [

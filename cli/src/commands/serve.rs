@@ -1,4 +1,4 @@
-//! `souk serve`: the gateway of a folder's account.
+//! `souk serve`: runs the gateway of a folder's account.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -16,10 +16,10 @@ use crate::folder::{from_config, join};
 use crate::show;
 use crate::stop::Requests;
 
-/// What to look at where a file cannot be used.
+/// Hint for an unusable file.
 const FOLDER_HINT: &str = "check the folder's permissions and the space left";
 
-/// Answers over HTTP until it is told to stop.
+/// Serves HTTP until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
     let mut stop = Requests::new();
     let market = MarketFile::find(folder).map_err(from_config)?;
@@ -36,7 +36,7 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
     let page = page_at(&folder, gateway.address(), scope(args.page)).map_err(from_tokens)?;
     let facts = json!({ "ready": true, "url": url, "page": page, "tokens": tokens });
     let tokens = tokens.display();
-    // What is no terminal may be a log, which others read.
+    // Without a terminal, standard output may be a log that others can read.
     let opened = match std::io::stdout().is_terminal() {
         true => format!("open {page}"),
         false => "`souk dashboard` opens its page".to_owned(),
@@ -56,7 +56,7 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
     Ok(())
 }
 
-/// Prints what opens the page of the gateway that runs.
+/// Prints the URL that opens the page of the running gateway.
 pub fn dashboard(folder: &Path, output: Output, args: PageArgs) -> Outcome {
     let page = page_of(folder, scope(args)).map_err(from_tokens)?;
     let page = page.ok_or_else(|| {
@@ -68,7 +68,7 @@ pub fn dashboard(folder: &Path, output: Output, args: PageArgs) -> Outcome {
     Ok(())
 }
 
-/// What the page may do.
+/// Returns the scope of the page's token.
 pub fn scope(args: PageArgs) -> Scope {
     match (args.operate, args.trade) {
         (true, _) => Scope::Operate,
@@ -77,7 +77,7 @@ pub fn scope(args: PageArgs) -> Scope {
     }
 }
 
-/// An address that nothing is served at.
+/// Converts a failure to listen.
 pub fn from_door(error: DoorError) -> Failure {
     match error {
         DoorError::NotLoopback { .. } => Failure::new(
@@ -103,7 +103,7 @@ fn from_gateway(error: GatewayError) -> Failure {
     }
 }
 
-/// Tokens that cannot be had.
+/// Converts a failure to read or create tokens.
 pub fn from_tokens(error: TokenError) -> Failure {
     let hint = match error {
         TokenError::Damaged { .. } => "",

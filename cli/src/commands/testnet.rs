@@ -1,4 +1,4 @@
-//! `souk testnet …`: a whole market on this machine.
+//! `souk testnet …`: runs a whole market on this machine.
 
 mod chaos;
 mod fund;
@@ -27,9 +27,9 @@ use crate::folder::{from_config, join, unreachable_market};
 use crate::show::balance::Balances;
 use crate::{show, stop};
 
-/// How often a new testnet's book is looked at until every provider is in it.
+/// Period of the reads of a new testnet's book until every provider is in it.
 const BOOK_PERIOD: std::time::Duration = std::time::Duration::from_millis(50);
-/// How long that may take.
+/// Longest time for that.
 const BOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// Runs a command on a testnet.
@@ -61,7 +61,7 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
     }
 }
 
-/// This program, which is also every node.
+/// Returns the path of this program, which every node runs.
 pub fn binary() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| {
         let cause = format!("cannot tell where this program is: {error}");
@@ -69,7 +69,7 @@ pub fn binary() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Starts the nodes of `folder`, and hands them over while they get ready.
+/// Starts the nodes of `folder` without waiting until they are ready.
 pub fn spawn(folder: &Path, shape: &layout::Config) -> Result<Supervisor, Failure> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     Supervisor::spawn(&binary()?, &folder, shape).map_err(from_supervisor)
@@ -143,12 +143,12 @@ async fn up(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     Ok(())
 }
 
-/// What is up, for people.
+/// Describes the running testnet for people.
 fn up_text(folder: &Path, facts: &Value, also: &str) -> String {
     let nodes = facts["nodes"].as_array().map_or(0, Vec::len);
     let dir = folder.display();
     let page = match (&facts["page"], &facts["url"]) {
-        // What is no terminal may be a log, which others read.
+        // Without a terminal, standard output may be a log that others can read.
         (Value::String(page), _) if std::io::stdout().is_terminal() => format!("open {page}; "),
         (_, Value::String(url)) => format!("HTTP at {url} (`souk dashboard` opens its page); "),
         _ => String::new(),
@@ -159,7 +159,7 @@ fn up_text(folder: &Path, facts: &Value, also: &str) -> String {
     )
 }
 
-/// Waits until every node serves, and starts the gateway beside; what opens its page.
+/// Waits until every node serves, and starts the gateway; returns the URL of its page.
 async fn served(
     folder: &Path,
     supervisor: &mut Supervisor,
@@ -183,7 +183,7 @@ fn tell(incident: Incident) {
             format!("{name} could not be started and is tried again: {why}")
         }
     };
-    // Nobody may be reading any more: a detached testnet outlives its terminal.
+    // A detached testnet outlives its terminal, so there may be no reader.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
@@ -202,7 +202,7 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
         )
     };
     let errors = std::fs::File::create(&log).map_err(unexpected)?;
-    // The terminal's Ctrl-C is not meant for it.
+    // The terminal's Ctrl-C must not reach it.
     let mut child = apart(&mut Command::new(binary()?))
         .arg("--dir")
         .arg(folder)
@@ -229,7 +229,7 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
         show::line(output, &facts, &text);
         return Ok(());
     }
-    // It has ended, in its own words.
+    // The supervisor has ended and described its failure.
     let code = child.wait().await.ok().and_then(|status| status.code());
     let said = |name: &str| facts["error"][name].as_str();
     let cause = said("cause").unwrap_or("the testnet did not start");
@@ -241,7 +241,7 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     ))
 }
 
-/// What a supervisor is told of its gateway.
+/// Returns the supervisor's arguments about its gateway.
 fn http(args: &UpArgs) -> Vec<String> {
     #[cfg(feature = "gateway")]
     {
@@ -279,7 +279,7 @@ async fn status(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-/// A failure of a testnet as a whole.
+/// Converts a failure of a testnet.
 pub fn from_supervisor(error: SupervisorError) -> Failure {
     match error {
         SupervisorError::Running { .. } => {

@@ -1,5 +1,5 @@
-//! What the commands have in common that go on with texts: a model, a place where its steps are
-//! computed, and a text told piece by piece.
+//! The shared parts of the commands that continue texts: a model, a place that computes its steps,
+//! and a text that is written piece by piece.
 
 mod forms;
 mod market_session;
@@ -33,20 +33,20 @@ pub use place::{Place, SessionSize};
 pub use stop_sign::StopSign;
 pub use writing::{PromptWeights, TextEnding, WeighedToken, Wish, WrittenText, embed, write};
 
-/// Positions unless others are asked for: a cache of more is most of a small machine's memory.
+/// Default number of positions: a larger cache would fill a small machine's memory.
 const POSITIONS_DEFAULT: usize = 4096;
 
-/// What is said of a model, and makes tokens of texts.
+/// A model's description, and its tokeniser.
 #[derive(Clone)]
 pub struct Voice {
     pub card: Card,
     pub tokenizer: Tokenizer,
-    /// Positions of a session, the prompt's among them.
+    /// Positions of a session, including the prompt's.
     pub room: usize,
     words: Words,
 }
 
-/// Opens a model: one of the user's, or where it is called so the one that comes with souk.
+/// Opens a model of the user, or the bundled model if the path is its name and no such file exists.
 pub fn open(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice), Failure> {
     let model = match path == Path::new(bundled::NAME) && !path.exists() {
         true => bundled::open(crate::folder::scratch("souk-model-")?.path()),
@@ -62,24 +62,24 @@ pub fn open(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice
     Ok((model, voice))
 }
 
-/// Positions to have room for.
+/// Returns the number of positions to reserve.
 pub fn room(model: &LanguageModel, wanted: Option<usize>) -> usize {
     wanted.unwrap_or(model.positions().min(POSITIONS_DEFAULT))
 }
 
-/// A model that cannot be used.
+/// Converts a failure to use a model.
 pub fn refused(error: ModelError) -> Failure {
     let hint = "a folder with config.json, tokenizer.json and .safetensors; a GGUF file; `bundled`";
     Failure::new(Kind::Input, error, hint)
 }
 
 impl Voice {
-    /// The tokens of a text that stands alone.
+    /// Returns the tokens of a text that stands alone.
     pub fn text(&self, text: &str) -> Result<Vec<u32>, Failure> {
         self.encode(text, Marks::Added)
     }
 
-    /// The tokens of a conversation, up to where the model is to answer.
+    /// Returns the tokens of a conversation, up to the beginning of the model's answer.
     pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, Failure> {
         let conversation = Conversation {
             messages,
@@ -88,7 +88,7 @@ impl Voice {
         self.encode(&self.render(&conversation)?, Marks::Own)
     }
 
-    /// A conversation as its template writes it now.
+    /// Renders a conversation with the template and the current time.
     pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let text = self.template()?.render(&Conversation {
@@ -98,7 +98,7 @@ impl Voice {
         text.map_err(|error| Failure::new(Kind::Input, error, ""))
     }
 
-    /// What the model was taught a conversation looks like.
+    /// Returns the model's chat template; fails if it has none.
     pub fn template(&self) -> Result<&ChatTemplate, Failure> {
         let cause = "the model has no chat template";
         let hint = "it goes on with texts: souk generate MODEL TEXT, without --chat";
@@ -106,7 +106,7 @@ impl Voice {
         self.card.template.as_ref().ok_or_else(none)
     }
 
-    /// The tokens of a text, each of which the model knows.
+    /// Returns the tokens of a text; fails if the model does not know one of them.
     pub fn encode(&self, text: &str, marks: Marks) -> Result<Vec<u32>, Failure> {
         let failed = |error| Failure::new(Kind::Input, error, "");
         let tokens = self.tokenizer.encode(text, marks).map_err(failed)?;
@@ -124,7 +124,7 @@ impl Voice {
         Err(Failure::new(Kind::Input, cause, hint))
     }
 
-    /// Refuses tokens that the model does not know.
+    /// Fails if the model does not know one of the tokens.
     pub fn check(&self, tokens: &[u32]) -> Result<(), Failure> {
         let rows = self.card.vocabulary;
         match tokens.iter().find(|id| **id as usize >= rows) {
@@ -138,7 +138,7 @@ impl Voice {
     }
 }
 
-/// A message of a conversation.
+/// Creates a message of a conversation.
 pub fn message(role: &str, content: &str) -> Message {
     Message {
         role: role.to_owned(),
@@ -147,7 +147,7 @@ pub fn message(role: &str, content: &str) -> Message {
     }
 }
 
-/// How tokens are drawn.
+/// Returns the sampling that the arguments describe.
 pub fn sampling(args: &SamplingArgs) -> Result<Sampling, Failure> {
     let sampling = Sampling {
         temperature: args.temperature,
@@ -164,7 +164,7 @@ pub fn sampling(args: &SamplingArgs) -> Result<Sampling, Failure> {
     checked.map_err(|error| Failure::new(Kind::Usage, error, ""))
 }
 
-/// Tells people what was paid.
+/// Prints the payments.
 pub fn tell_paid(receipts: &[Receipt]) {
     for receipt in receipts {
         let body = &receipt.body;

@@ -1,4 +1,4 @@
-//! `souk top`: the market in a terminal, as it goes.
+//! `souk top`: shows the market live in a terminal.
 
 use std::io::{IsTerminal, Write, stdout};
 use std::path::Path;
@@ -19,18 +19,18 @@ use crate::folder::{from_config, look, own_account};
 use crate::show::{self, say};
 use crate::stop;
 
-/// The most of each that is shown.
+/// Largest number of rows of each table.
 const OFFERS_MAX: usize = 10;
 const CLASSES_MAX: usize = 8;
 const JOBS_MAX: usize = 5;
 
-/// What terminals understand (xterm's control sequences): another screen without a cursor, the
-/// first screen again, and an empty screen from its top on.
+/// Control sequences of xterm: switch to the alternate screen and hide the cursor, switch back, and
+/// clear the screen.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// A market at a moment.
+/// The state of a market at a moment.
 struct View {
     market: String,
     validators: Vec<Result<Status, AttemptError>>,
@@ -40,7 +40,7 @@ struct View {
     jobs: Vec<Record>,
 }
 
-/// The terminal's other screen, until this is dropped.
+/// The terminal's alternate screen; dropping this leaves it.
 struct Screen;
 
 impl Screen {
@@ -57,12 +57,12 @@ impl Drop for Screen {
 }
 
 fn write(text: &str) {
-    // A terminal that has gone away shows nothing more.
+    // A terminal that went away shows nothing more.
     let _ = stdout().write_all(text.as_bytes());
     let _ = stdout().flush();
 }
 
-/// Shows it until Ctrl-C, or once.
+/// Shows the market until Ctrl-C, or once.
 pub async fn run(folder: &Path, output: Output, args: TopArgs) -> Outcome {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let market = market.genesis.chain.to_string();
@@ -80,7 +80,7 @@ pub async fn run(folder: &Path, output: Output, args: TopArgs) -> Outcome {
             (Ok(view), Output::Text) => view.print(),
             (Ok(view), Output::Json) => show::json(&view.to_json()),
             (Err(error), _) if is_once => return Err(super::book::no_answer(error)),
-            // It may come back.
+            // The market may come back.
             (Err(error), Output::Text) => say(&format!("{market} does not answer: {error}")),
             (Err(error), Output::Json) => show::json(&json!({ "unreachable": error.to_string() })),
         }
@@ -146,7 +146,7 @@ impl View {
     }
 }
 
-/// Says that there are more than are shown.
+/// Reports how many more rows there are, and where to see them.
 fn more(all: usize, most: usize, where_else: &str) {
     if all > most {
         say(&format!("  and {} more: {where_else}", all - most));

@@ -1,4 +1,4 @@
-//! `souk order …` and `souk lease …`: what an account has in the books, and what came of it.
+//! `souk order …` and `souk lease …`: an account's orders and leases.
 
 mod orders;
 
@@ -17,7 +17,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{look, unreachable_market};
 use crate::{paste, show};
 
-/// Carries out a command on orders.
+/// Runs a command on orders.
 pub async fn order(folder: &Path, output: Output, command: Order) -> Outcome {
     match command {
         Order::Bid(args) => orders::bid(folder, output, &args).await,
@@ -48,7 +48,7 @@ pub async fn order(folder: &Path, output: Output, command: Order) -> Outcome {
     }
 }
 
-/// Carries out a command on leases.
+/// Runs a command on leases.
 pub async fn lease(folder: &Path, output: Output, command: Lease) -> Outcome {
     match command {
         Lease::List => list_leases(folder, output).await,

@@ -1,4 +1,4 @@
-//! What the commands that try a market of their own have in common: its folder, and the verdict.
+//! The shared parts of the commands that test a temporary market: its folder, and the verdict.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use crate::failure::{Failure, Kind, Outcome};
 
-/// A length given in minutes.
+/// Converts minutes to a duration.
 pub fn length(minutes: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| {
         let cause = format!("--minutes {minutes} is no time: {error}");
@@ -14,7 +14,7 @@ pub fn length(minutes: f64) -> Result<Duration, Failure> {
     })
 }
 
-/// A folder for a market that goes when it is dropped.
+/// Creates a folder for a market; dropping it removes the folder.
 pub fn folder(prefix: &str) -> Result<TempDir, Failure> {
     let folder = tempfile::Builder::new().prefix(prefix).tempdir();
     folder.map_err(|error| {
@@ -24,7 +24,7 @@ pub fn folder(prefix: &str) -> Result<TempDir, Failure> {
     })
 }
 
-/// Fails where a promise was broken. What the nodes wrote is kept then, for whoever finds out why.
+/// Fails if a promise was broken, and then keeps the folder with the nodes' logs for analysis.
 pub fn verdict(folder: TempDir, seed: u64, violations: &[String]) -> Outcome {
     if violations.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `souk validator …`: a validator's folder, its place in the market, its backups.
+//! `souk validator …`: manages a validator's folder, its membership, and its backups.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::folder::{from_config, from_reach, unreachable_market};
 use crate::show;
 use souk_node::folder::market_file::MarketFile;
 
-/// Carries out a command of validators.
+/// Runs a command on validators.
 pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
     match command {
         Validator::Run(run) => node::validator(folder, run).await,
@@ -90,7 +90,8 @@ fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
     Ok(())
 }
 
-/// Where a new validator listens: as it is told, or as before.
+/// Returns the address on which a new validator listens: the given one, or that of the existing
+/// file.
 fn listen_of(folder: &Path, new: &ValidatorInitArgs) -> Result<Multiaddr, Failure> {
     let hint = "give --listen an address such as /ip4/192.0.2.7/tcp/4001";
     if let Some(text) = &new.listen {
@@ -195,7 +196,7 @@ fn wait(order: &OrderArgs) -> Duration {
     Duration::from_secs(order.wait)
 }
 
-/// Reaches the market to order with its operator's key.
+/// Connects to the market with its operator's key.
 async fn operator(folder: &Path, order: &OrderArgs) -> Result<Operator, Failure> {
     join(
         folder,
@@ -204,7 +205,7 @@ async fn operator(folder: &Path, order: &OrderArgs) -> Result<Operator, Failure>
     .await
 }
 
-/// The key of the market's operator: in the file that is given, or where a market's folder has it.
+/// Returns the key of the market's operator, from the given file or from the market's folder.
 pub fn operator_key(folder: &Path, file: Option<&Path>) -> Result<NodeKey, Failure> {
     let file = operator_key_file(folder, file);
     NodeKey::load(&file).map_err(|error| {
@@ -213,12 +214,12 @@ pub fn operator_key(folder: &Path, file: Option<&Path>) -> Result<NodeKey, Failu
     })
 }
 
-/// Where the operator's key lies: where it is said to, or in this folder or the one above.
+/// Returns the path of the operator's key: the given one, or that in this folder or its parent.
 pub fn operator_key_file(folder: &Path, file: Option<&Path>) -> PathBuf {
     file.map_or_else(|| found_key(folder), Path::to_owned)
 }
 
-/// The operator's key of a market whose folder this or the one above is.
+/// Returns the path of the operator's key in this folder, or in its parent if only that one has it.
 fn found_key(folder: &Path) -> PathBuf {
     let key = |folder: &Path| folder.join(OPERATOR_FOLDER).join(KEY_FILE);
     let above = folder.parent().map(key);

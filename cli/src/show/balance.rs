@@ -1,19 +1,19 @@
-//! What accounts hold.
+//! Balances of accounts.
 
 use souk_node::market::{Account, Totals};
 
 use super::{Table, credits, say, short};
 
-/// What accounts hold, at one moment.
+/// Balances of accounts at one moment.
 pub struct Balances {
     /// The buyer and the providers with asks or leases, by name.
     pub accounts: Vec<Account>,
-    /// The sums over the whole market.
+    /// Totals of the whole market.
     pub totals: Totals,
 }
 
 impl Balances {
-    /// As one JSON value; amounts in micro-credits.
+    /// Returns the balances as JSON; amounts are in micro-credits.
     pub fn to_json(&self) -> serde_json::Value {
         let account = |account: &Account| {
             serde_json::json!({
@@ -29,7 +29,7 @@ impl Balances {
     }
 }
 
-/// Prints accounts and sums.
+/// Prints accounts and totals.
 pub fn print(balances: &Balances) {
     let mut table = Table::new(&["account", "name", ">available", ">in escrow", ">reputation"]);
     for account in &balances.accounts {

@@ -49,7 +49,7 @@ pub fn print(asks: &[Listing]) {
     table.print();
 }
 
-/// What its spot leases cost by their notice.
+/// Formats the prices of an ask's spot leases by their notice.
 fn spot_prices(ask: &Listing) -> String {
     let price = |spot: &SpotPrice| {
         let notice = seconds(spot.notice.0 as f64 / 1e3);

@@ -1,4 +1,4 @@
-//! Processors for a person.
+//! Shows processors to a person.
 
 use serde::{Deserialize, Serialize};
 use souk_node::memory::DType;
@@ -9,18 +9,18 @@ use souk_vocabulary::taxonomy::MemoryKind;
 
 use super::{Table, bytes, say, scaled, seconds, short};
 
-/// How a device stands now.
+/// The current state of a device.
 #[derive(Serialize, Deserialize)]
 pub struct Live {
-    /// The part of it at work, 0 to 1.
+    /// Busy share of the device, 0 to 1.
     pub utilisation: f64,
-    /// None where nobody knows how much it has.
+    /// Free memory in bytes; `None` if unknown.
     pub memory_free_bytes: Option<u64>,
-    /// What its meter counts; none without a meter.
+    /// Power from its meter; `None` without a meter.
     pub watts: Option<f64>,
 }
 
-/// Prints profiles, one a line.
+/// Prints profiles, one for each line.
 pub fn print_list(profiles: &[Profile]) {
     let header = ["name", "kind", "model", ">f32", ">memory", ">bandwidth"];
     let mut table = Table::new(&header).sparing(&["model", "bandwidth"]);
@@ -37,7 +37,7 @@ pub fn print_list(profiles: &[Profile]) {
     table.print();
 }
 
-/// Maker and model, the maker once where the model's name begins with it.
+/// Returns vendor and model, without repeating a vendor that begins the model's name.
 fn title(profile: &Profile) -> String {
     if profile.model.starts_with(&profile.vendor) {
         return profile.model.clone();
@@ -85,7 +85,7 @@ pub fn print(profile: &Profile) {
     say(&format!("  source: {}", profile.source));
 }
 
-/// Prints how a device stands now.
+/// Prints the current state of a device.
 pub fn print_live(live: &Live) {
     let free = live.memory_free_bytes;
     let free = free.map_or_else(|| "not known".to_owned(), bytes);
@@ -99,7 +99,7 @@ pub fn print_live(live: &Live) {
     ));
 }
 
-/// A part of a whole, 0 to 1, in percent.
+/// Formats a share, 0 to 1, in per cent.
 pub fn part(part: Option<f64>) -> String {
     part.map_or_else(
         || "not known".to_owned(),
@@ -107,7 +107,7 @@ pub fn part(part: Option<f64>) -> String {
     )
 }
 
-/// Prints what a device was measured to do.
+/// Prints the measurements of a device.
 pub fn print_sheet(sheet: &Sheet, account: &str) {
     print(&sheet.profile);
     let power = sheet.watts;
@@ -144,7 +144,7 @@ pub fn print_sheet(sheet: &Sheet, account: &str) {
     ));
 }
 
-/// The seconds that a sheet took, a quick one's beside those it may take.
+/// Formats the seconds of a measurement; for a quick one, with their limit.
 fn took_text(seconds: f64, is_quick: bool) -> String {
     match is_quick {
         true => format!(" in {seconds:.1} s of {QUICK_SECONDS_MAX:.0}"),
@@ -152,7 +152,7 @@ fn took_text(seconds: f64, is_quick: bool) -> String {
     }
 }
 
-/// What lies between a device's memory and others', as measured.
+/// Prints the measured links between a device's memory and others.
 fn print_links(sheet: &Sheet) {
     if sheet.links.is_empty() {
         return say("  links: none measured (it works in the host's memory)");
@@ -171,7 +171,7 @@ fn print_links(sheet: &Sheet) {
     table.print();
 }
 
-/// What its maker states to lie between a catalogued processor's memory and others'.
+/// Prints the links of an emulated processor that its vendor states.
 fn print_stated_links(profile: &Profile) {
     let Some(stated) = interconnect(&profile.name).filter(|_| profile.emulated) else {
         return;

@@ -1,14 +1,14 @@
-//! Text of strangers as a terminal may show it.
+//! Escapes foreign text for a terminal.
 //!
-//! Names in models, words of providers and texts of language models reach the screen. A terminal
+//! Names in models, messages of providers and texts of language models reach the screen. A terminal
 //! obeys some characters instead of showing them: an escape sequence can rewrite earlier lines,
 //! change the window's title or fill the clipboard, and a bidirectional override can show a name
-//! backwards. Such characters are written out as their code points.
+//! backwards. This module writes such characters as their code points.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The text with each character that a terminal would obey written as its code point, such as
+/// Returns the text with each character that a terminal would obey as its code point, such as
 /// `\u{1b}`. Line breaks and tabs stay.
 #[must_use]
 pub fn escape_controls(text: &str) -> Cow<'_, str> {
@@ -27,7 +27,7 @@ pub fn escape_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Whether a terminal acts on the character instead of showing it.
+/// Returns whether a terminal acts on the character instead of showing it.
 fn is_obeyed(letter: char) -> bool {
     let is_layout = matches!(letter, '\n' | '\t');
     let turns_text = matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,4 +1,4 @@
-//! How a market is run: what is to change, and what waits for operators.
+//! The governance of a market: coming changes, and commands that wait for operators.
 
 use souk_node::device::class_name;
 use souk_node::market::{Command, RulesChange, Setting};
@@ -8,7 +8,7 @@ use super::{Table, credits, say, short, time_of_day};
 use crate::paste;
 use crate::rules::{figure, key};
 
-/// Prints what of the rules is to change.
+/// Prints the coming changes of the rules.
 pub fn print_coming(found: &Governance) {
     say(&format!("version {} of the rules applies", found.version));
     if let Some(upgrade) = found.upgrade {
@@ -68,7 +68,7 @@ pub fn print_pending(found: &Governance) {
     say(&format!("  to give one too: {approve}"));
 }
 
-/// A command of the operators in words.
+/// Describes a command of the operators.
 pub fn told(command: &Command) -> String {
     match command {
         Command::Deposit { account, amount } => {
@@ -96,7 +96,7 @@ pub fn told(command: &Command) -> String {
     }
 }
 
-/// Prints which versions of the rules the validators carry out.
+/// Prints which versions of the rules the validators support.
 pub fn print_versions(members: &Members) {
     let stays =
         |member: &&Member| !matches!(member.standing, Standing::Leaving | Standing::Removed);

@@ -1,4 +1,4 @@
-//! What leases hold, when it returns, and the command that releases it.
+//! The credits that leases hold, when these return, and the commands that release them.
 
 use serde_json::{Value, json};
 use souk_node::market::{Lease, LeaseState};
@@ -6,13 +6,13 @@ use souk_node::market::{Lease, LeaseState};
 use super::{credits, time_of_day};
 use crate::paste;
 
-/// A line for each lease that holds anything.
+/// Returns a line for each lease that holds credits.
 pub fn text(leases: &[Lease]) -> Vec<String> {
     let open = leases.iter().filter(|lease| lease.escrow.0 > 0);
     open.map(line).collect()
 }
 
-/// The same, for programs.
+/// Returns the same as JSON.
 pub fn to_json(leases: &[Lease]) -> Value {
     let open = leases.iter().filter(|lease| lease.escrow.0 > 0);
     let one = |lease: &Lease| {
@@ -39,7 +39,7 @@ fn line(lease: &Lease) -> String {
     }
 }
 
-/// When it closes by itself, once its device is free.
+/// Returns when a lease closes by itself, if its device is already free.
 fn returns_at(lease: &Lease) -> Option<u64> {
     match lease.state {
         LeaseState::Due { until, .. } => Some(until.0),
@@ -47,7 +47,7 @@ fn returns_at(lease: &Lease) -> Option<u64> {
     }
 }
 
-/// What ends it, where it does not end already.
+/// Returns the command that ends a lease, unless the lease is already ending.
 fn release(lease: &Lease) -> Option<String> {
     let is_open = matches!(lease.state, LeaseState::Active | LeaseState::Waiting { .. });
     is_open.then(|| paste::command(&format!("lease end {}", lease.id)))

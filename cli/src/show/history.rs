@@ -1,4 +1,4 @@
-//! An account's history: every movement of its credits, with what caused it.
+//! An account's history: every movement of its credits, with its cause.
 
 use serde_json::{Value, json};
 use souk_node::market::{
@@ -10,18 +10,19 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{Table, credits, say, short};
 
-/// What the lines come to.
+/// The sums of a history.
 pub struct Sums {
-    /// What the account had before the first of them.
+    /// Balances before the first movement.
     pub opening: Balances,
-    /// What it had after the last.
+    /// Balances after the last movement.
     pub closing: Balances,
-    /// Movements between them that the validator asked has not seen, by the lines' balances.
+    /// Number of gaps between movements, which the validator has not seen; the balances reveal
+    /// them.
     pub gaps: usize,
 }
 
 impl Sums {
-    /// Of lines, the newest first; none where there are none.
+    /// Sums up lines, the newest first; returns `None` if there are none.
     pub fn of(lines: &[StatementLine]) -> Option<Sums> {
         let (closing, opening) = (lines.first()?.after, lines.last()?.before);
         let gaps = lines.windows(2).filter(|two| two[1].after != two[0].before);
@@ -57,7 +58,7 @@ pub fn print(account: AccountKey, statement: &Statement) {
         }
         known = line.after;
         let when = when(line.time);
-        // Of this year or the last: the month says enough.
+        // The year is this one or the last, so the month suffices.
         let when = when.get(5..).unwrap_or_default().replace('T', " ");
         let (when, _) = when.split_once('.').unwrap_or((&when, ""));
         table.row(row(
@@ -81,7 +82,7 @@ pub fn print(account: AccountKey, statement: &Statement) {
     }
 }
 
-/// The same, for programs: the oldest first.
+/// Returns a history as JSON, the oldest movement first.
 pub fn to_json(account: AccountKey, statement: &Statement) -> Value {
     let one = |line: &StatementLine| {
         let mut value = json!(line);
@@ -115,7 +116,7 @@ pub const CSV_HEADER: [&str; 11] = [
     "stake",
 ];
 
-/// A movement for a spreadsheet, in micro-credits.
+/// Returns a movement for a spreadsheet, in micro-credits.
 pub fn csv_row(account: AccountKey, line: &StatementLine) -> [String; 11] {
     let StatementLine { before, after, .. } = line;
     let change = |of: fn(&Balances) -> Credits| {
@@ -162,7 +163,7 @@ fn when(time: Millis) -> String {
 }
 
 fn why(account: AccountKey, line: &StatementLine) -> String {
-    // That an order traded says that it is filled.
+    // A trade of the order already says that it is filled.
     let filled = |event: &&Event| {
         matches!(
             event,
@@ -187,7 +188,7 @@ fn why(account: AccountKey, line: &StatementLine) -> String {
     }
 }
 
-/// What an account has less after a movement than before: what was held and did not come back.
+/// Returns how much less an account has after a movement: the held credits that did not come back.
 fn paid(line: &StatementLine) -> Option<u64> {
     let all = |of: &Balances| [of.available, of.escrow, of.stake].map(|part| u128::from(part.0));
     let sum = |of: &Balances| all(of).into_iter().sum::<u128>();

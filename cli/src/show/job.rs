@@ -14,7 +14,7 @@ use crate::show::balance::Balances;
 /// Columns of the timeline.
 const COLUMNS: usize = 80;
 
-/// As one JSON value.
+/// Returns the job as JSON.
 pub fn to_json(
     finished: &JobResult,
     plan: Value,
@@ -38,7 +38,7 @@ pub fn to_json(
     })
 }
 
-/// Prints everything a buyer wants to know.
+/// Prints the job for its buyer.
 pub fn print(
     finished: &JobResult,
     files: &[PathBuf],
@@ -65,7 +65,7 @@ pub fn print(
     print_timeline(finished);
 }
 
-/// Prints the receipts and where they are.
+/// Prints the receipts and the paths of their files.
 pub fn print_receipts(finished: &JobResult, files: &[PathBuf], names: &Names) {
     say("receipts, each signed by provider and buyer");
     for receipt in &finished.receipts {
@@ -76,7 +76,7 @@ pub fn print_receipts(finished: &JobResult, files: &[PathBuf], names: &Names) {
     }
 }
 
-/// Draws what ran when.
+/// Draws the timeline.
 pub fn print_timeline(finished: &JobResult) {
     say("timeline");
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -106,14 +106,14 @@ fn print_fallback(fallback: &Fallback) {
     say(&format!("  {device} {what}: {reason}{by}"));
 }
 
-/// What each device did, why it idled, and what the run is compared with.
+/// Prints the work and idle time of each device, and what the run is compared with.
 fn print_report(report: &Report) {
     let ms = |micros: u64| micros as f64 / 1e3;
     say("devices");
     for (name, device) in &report.devices {
         let joules = device.energy.map_or(String::new(), |energy| {
             let sum = energy.measured_joules + energy.modelled_joules;
-            // What no meter counted goes by the power that is stated.
+            // Without a meter, the energy follows from the stated power.
             let modelled = if energy.modelled_joules > 0.0 {
                 ", modelled"
             } else {

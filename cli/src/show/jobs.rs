@@ -1,4 +1,4 @@
-//! Jobs as their journals tell them.
+//! Jobs from their journals.
 
 use serde_json::{Value, json};
 use souk_node::buyer::journal::{JobState, Record};
@@ -7,7 +7,7 @@ use souk_node::market::{Lease, LeaseState};
 use super::{Names, Table, called, count, credits, held, number, say};
 use crate::paste;
 
-/// One job as a JSON value, with its leases as the market has them.
+/// Returns a job as JSON, with the market's records of its leases.
 pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
     json!({
         "job": record, "leases": leases, "answers": record.answered,
@@ -56,7 +56,7 @@ pub fn print(records: &[Record], now_ms: u64) {
     table.print();
 }
 
-/// How long ago something was.
+/// Describes how long ago something happened.
 fn ago(ms: u64) -> String {
     match ms / 1_000 {
         seconds @ ..120 => format!("{seconds} s ago"),
@@ -104,7 +104,7 @@ pub fn print_one(record: &Record, leases: &[Lease], names: &Names) {
         .for_each(|line| say(&format!("  {line}")));
 }
 
-/// How a job stands, in words.
+/// Describes the state of a job.
 pub fn state(state: &JobState) -> String {
     match state {
         JobState::Running => "running, or its process died".to_owned(),
@@ -114,7 +114,7 @@ pub fn state(state: &JobState) -> String {
     }
 }
 
-/// Where a lease is in its life, in a word.
+/// Names the state of a lease.
 pub fn lease_state(state: &LeaseState) -> &'static str {
     match state {
         LeaseState::Waiting { .. } => "waiting",

@@ -1,16 +1,16 @@
-//! What a provider has learned of its devices from runs, and from which.
+//! The costs that a provider learned from runs on its devices, and the runs.
 
 use souk_node::clock::unix_ms;
 use souk_node::device::costs::{LearnedCosts, LearnedDevice, LearnedRun};
 
 use super::{Table, say, seconds};
 
-/// Runs and models that are shown.
+/// Largest number of runs and of models to show.
 const SHOWN_MAX: usize = 8;
-/// Characters by which a graph is told from others.
+/// Characters that identify a graph.
 const ID_CHARS: usize = 8;
 
-/// Prints it; nothing where nothing was learned.
+/// Prints the learned costs, if there are any.
 pub fn print(learned: &LearnedCosts) {
     if learned.devices.is_empty() {
         return;

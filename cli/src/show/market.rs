@@ -1,4 +1,4 @@
-//! The market's data: classes, depth, trades, candles, prices of measured work.
+//! Market data: classes, depth, trades, candles, prices of measured work.
 
 use serde_json::{Value, json};
 use souk_node::device::class_name;
@@ -6,14 +6,14 @@ use souk_node::market::{Candle, Class, ClassSummary, DepthLevel, Dtype, PriceInd
 
 use super::{Table, credits, say, time_of_day};
 
-/// Where there is nothing.
+/// Text of an empty cell.
 const NONE: &str = "-";
 
 fn or_none(value: Option<String>) -> String {
     value.unwrap_or_else(|| NONE.to_owned())
 }
 
-/// The classes, for programs.
+/// Returns the classes as JSON.
 pub fn classes_json(classes: &[ClassSummary]) -> Value {
     let one = |summary: &ClassSummary| {
         let mut value = json!(summary);
@@ -23,7 +23,7 @@ pub fn classes_json(classes: &[ClassSummary]) -> Value {
     classes.iter().map(one).collect()
 }
 
-/// The classes, for people.
+/// Prints the classes.
 pub fn print_classes(classes: &[ClassSummary]) {
     if classes.is_empty() {
         return say("nothing was ever quoted");
@@ -44,7 +44,7 @@ pub fn print_classes(classes: &[ClassSummary]) {
     say("prices in credits per device-second; units at the best ask; units traded in a day");
 }
 
-/// Prices of measured work, for programs.
+/// Returns the prices of measured work as JSON.
 pub fn prices_json(classes: &[ClassSummary]) -> Value {
     let one = |summary: &ClassSummary| {
         json!({
@@ -55,7 +55,7 @@ pub fn prices_json(classes: &[ClassSummary]) -> Value {
     classes.iter().map(one).collect()
 }
 
-/// Prices of measured work, for people.
+/// Prints the prices of measured work.
 pub fn print_prices(classes: &[ClassSummary]) {
     if classes.is_empty() {
         return say("nothing was ever quoted");
@@ -82,12 +82,12 @@ pub fn print_prices(classes: &[ClassSummary]) {
     say("in micro-credits: f32, f16 and int8 for 10^12 operations, over the last 64 trades");
 }
 
-/// Nano-credits as micro-credits.
+/// Formats nano-credits as micro-credits.
 fn micro(nano: Option<u64>) -> String {
     or_none(nano.map(|nano| format!("{}.{:03}", nano / 1_000, nano % 1_000)))
 }
 
-/// A book, for programs.
+/// Returns a book as JSON.
 pub fn depth_json(quotes: &Quotes) -> Value {
     json!({
         "name": class_name::of(&quotes.class), "class": quotes.class, "rules": quotes.rules,
@@ -95,7 +95,7 @@ pub fn depth_json(quotes: &Quotes) -> Value {
     })
 }
 
-/// A book, for people: asks above bids, the best in the middle.
+/// Prints a book: asks above bids, the best in the middle.
 pub fn print_depth(quotes: &Quotes) {
     say(&head(&quotes.class));
     let mut table = Table::new(&["", ">price", ">units", ">orders"]);
@@ -123,12 +123,12 @@ fn head(class: &Class) -> String {
     format!("{}: {}", class_name::of(class), class_name::in_words(class))
 }
 
-/// Trades, for programs.
+/// Returns trades as JSON.
 pub fn trades_json(quotes: &Quotes) -> Value {
     json!({ "name": class_name::of(&quotes.class), "trades": quotes.last })
 }
 
-/// Trades, for people.
+/// Prints trades.
 pub fn print_trades(quotes: &Quotes) {
     say(&head(&quotes.class));
     let mut table = Table::new(&["time (UTC)", ">price", ">units"]);
@@ -142,12 +142,12 @@ pub fn print_trades(quotes: &Quotes) {
     table.print();
 }
 
-/// Candles, for programs.
+/// Returns candles as JSON.
 pub fn candles_json(class: &Class, candles: &[Candle]) -> Value {
     json!({ "name": class_name::of(class), "candles": candles })
 }
 
-/// Candles, for people.
+/// Prints candles.
 pub fn print_candles(class: &Class, candles: &[Candle]) {
     say(&head(class));
     let mut table = Table::new(&["from (UTC)", ">open", ">high", ">low", ">close", ">units"]);

@@ -5,7 +5,7 @@ use souk_node::validator::operator;
 
 use super::{Table, say};
 
-/// Prints those that are there; those that left are counted.
+/// Prints the current validators, and counts those that left.
 pub fn print(members: &Members) {
     let mut table = Table::new(&["validator", "standing", "runs", ">last entry", "address"]);
     let left = |member: &&Member| member.standing == Standing::Removed;

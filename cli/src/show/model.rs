@@ -1,4 +1,4 @@
-//! What is in a model.
+//! The contents of a model.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use souk_node::scheduler::graph::{Graph, Summary, ValueId};
 
 use super::{Table, bytes, say, scaled};
 
-/// As one JSON value.
+/// Returns the model's summary as JSON.
 pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
     let Summary {
         name,

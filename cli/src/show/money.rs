@@ -1,4 +1,4 @@
-//! One account, and requests for credits in and out.
+//! One account, and its requests to deposit or withdraw credits.
 
 use souk_node::market::{Account, AccountKey, Direction, Lease, MoneyRequest, OpenOrder};
 
@@ -27,7 +27,8 @@ pub fn print_account(account: &Account) {
     }
 }
 
-/// Prints what holds credits of an account, and the command that gives each back.
+/// Prints the orders, leases and requests that hold credits of an account, and the commands that
+/// release them.
 pub fn print_held(
     account: AccountKey,
     (orders, leases, requests): (&[OpenOrder], &[Lease], &[MoneyRequest]),
@@ -61,7 +62,7 @@ pub fn print_held(
     }
 }
 
-/// Prints requests that wait for the operator, with whose they are.
+/// Prints requests that wait for the operator; with `owners`, also their accounts.
 pub fn print_requests(requests: &[MoneyRequest], owners: bool) {
     if requests.is_empty() {
         if owners {

@@ -8,7 +8,7 @@ use souk_node::scheduler::planning::Utilisation;
 use super::times::{self, Times};
 use super::{Table, bytes, count, credits, number, provider, say, scaled, seconds};
 
-/// Prints what else there is to choose from, and what is not.
+/// Prints the alternatives to a plan, and the asks that are not eligible.
 pub fn print_choice(quote: &Quote, alternatives: &[Alternative]) {
     let (least, most) = price_range(quote, alternatives);
     say(&format!(
@@ -30,7 +30,8 @@ pub fn print_choice(quote: &Quote, alternatives: &[Alternative]) {
     unsuitable(quote).iter().for_each(|line| say(line));
 }
 
-/// What does not suit, by cause, in lines, and which operators not every ask runs.
+/// Returns lines about the asks that are not eligible, by cause, and about operators that only some
+/// asks run.
 pub fn unsuitable(quote: &Quote) -> Vec<String> {
     let mut lines = Vec::new();
     if !quote.unsuitable.is_empty() {
@@ -48,7 +49,7 @@ pub fn unsuitable(quote: &Quote) -> Vec<String> {
     lines
 }
 
-/// The critical path, how busy each device is, and what one device alone would take.
+/// Describes the critical path, the utilisation of each device, and the time on a single device.
 fn summary(quote: &Quote) -> Vec<String> {
     let path: Vec<String> = critical(quote).iter().map(usize::to_string).collect();
     let busy = |used: &Utilisation| {
@@ -82,7 +83,7 @@ fn summary(quote: &Quote) -> Vec<String> {
     ]
 }
 
-/// Which part runs where, when, and for how much, in lines.
+/// Describes which part runs where, when, and at which price.
 pub fn text(quote: &Quote, limits: &Limits) -> Vec<String> {
     let plan = &quote.plan;
     let (parts, asks) = (number(quote.parts.len()), count(quote.seen, "ask"));
@@ -129,7 +130,7 @@ pub fn text(quote: &Quote, limits: &Limits) -> Vec<String> {
     text
 }
 
-/// What the planned price is worth: an emulated device takes what it states.
+/// Explains the planned price if a device is real: its time may differ from the stated one.
 fn stated(quote: &Quote) -> Option<String> {
     let offers = quote
         .plan
@@ -142,7 +143,7 @@ fn stated(quote: &Quote) -> Option<String> {
     is_real.then(|| text.to_owned())
 }
 
-/// What the leases hold, and until when.
+/// Describes the credits that the leases hold, and until when.
 fn held(quote: &Quote, limits: &Limits) -> Vec<String> {
     let Ok((held, duration)) = quote.holds(limits.budget) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Power domains for a person or a program.
+//! Shows power domains to a person or a program.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use souk_host::power::Domain;
 use super::{Table, say};
 use crate::args::Output;
 
-/// How long counters are looked at to say what is drawn.
+/// Time between two reads of the counters.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// Prints domains, and what the limit of the only one was before it was changed.
+/// Prints domains, and the limit of the only one before its change.
 pub fn print(output: Output, domains: &[Box<dyn Domain>], before: Option<f64>) {
     let drawn = drawn(domains);
     match output {
@@ -59,7 +59,7 @@ fn print_text(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option
     }
 }
 
-/// Watts that each domain draws, over a moment.
+/// Measures the watts that each domain draws.
 fn drawn(domains: &[Box<dyn Domain>]) -> Vec<Option<f64>> {
     let joules = || -> Vec<Option<f64>> { domains.iter().map(|it| it.joules()).collect() };
     let (start, before) = (Instant::now(), joules());

@@ -1,18 +1,18 @@
-//! How a job goes, line by line.
+//! The progress of a job, line by line.
 
 use souk_node::buyer::JobEvent;
 use souk_node::market::AccountKey;
 
 use super::{Names, bytes, called, count, credits, named, number, tell};
 
-/// Prints one step.
+/// Prints one event.
 pub fn print(event: &JobEvent, names: &Names) {
     if let Some(text) = text(event, names) {
         tell(&format!("  {text}"));
     }
 }
 
-/// One step in words, where it is worth any.
+/// Describes an event, if it is worth a line.
 pub fn text(event: &JobEvent, names: &Names) -> Option<String> {
     let name = |account: &AccountKey| called(account, names);
     Some(match event {

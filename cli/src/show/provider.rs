@@ -1,4 +1,4 @@
-//! How a provider does.
+//! The state of a provider.
 
 use std::num::NonZeroU32;
 
@@ -14,10 +14,10 @@ use souk_node::scheduler::planning::Objective;
 
 use super::{Table, bytes, count, credits, say, short};
 
-/// Leases shown to people; all of them are in the JSON.
+/// Leases that the text shows; the JSON has all.
 const LEASES_SHOWN: usize = 10;
 
-/// As one JSON value; amounts in micro-credits.
+/// Returns the state as JSON; amounts are in micro-credits.
 pub fn to_json(
     file: &ProviderFile,
     history: &History,
@@ -33,7 +33,7 @@ pub fn to_json(
     })
 }
 
-/// Prints what it sells, what it earned, and its last leases.
+/// Prints the provider's offer, its earnings, and its last leases.
 pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<IsolationFile>) {
     let device = sold(&file.device);
     let state = if runs { "runs" } else { "does not run" };
@@ -73,7 +73,7 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<I
     table.print();
 }
 
-/// Prints which library of ONNX Runtime it uses, or why none.
+/// Prints which library of ONNX Runtime the provider uses, or why it uses none.
 pub fn print_library(linked: Option<&LibraryRecord>) {
     let Some(linked) = linked else { return };
     let path = linked.path.display();
@@ -83,12 +83,12 @@ pub fn print_library(linked: Option<&LibraryRecord>) {
     });
 }
 
-/// How its devices stand; null where none told lately.
+/// Returns the state of the devices as JSON, or null if there is no recent one.
 pub fn live_json(live: Option<&LiveFigures>) -> Value {
     live.map_or(Value::Null, |live| json!(live.devices))
 }
 
-/// Prints how its devices stand, as far as they are known.
+/// Prints the known state of the devices.
 pub fn print_live(live: Option<&LiveFigures>) {
     let Some(live) = live else { return };
     say("");
@@ -110,7 +110,7 @@ pub fn print_live(live: Option<&LiveFigures>) {
     }
 }
 
-/// What is known of the ways to a provider.
+/// Returns the measurements of connections to a provider as JSON.
 pub fn links_json(links: &[LinkRecord]) -> Value {
     let now = unix_ms();
     let link = |known: &LinkRecord| {
@@ -124,7 +124,7 @@ pub fn links_json(links: &[LinkRecord]) -> Value {
     links.iter().map(link).collect()
 }
 
-/// Prints how fast other peers' content came here, those seen last first.
+/// Prints how fast content arrived from other peers, the latest first.
 pub fn print_links(links: &[LinkRecord]) {
     let mut links: Vec<&LinkRecord> = links.iter().collect();
     let last = |known: &LinkRecord| known.samples.last().map_or(0, |sample| sample.at_ms);
@@ -179,12 +179,12 @@ fn ended(entry: &Entry) -> String {
     }
 }
 
-/// How much of a device's memory is used, in words; nothing for all.
+/// Describes the limit of a device's memory; empty without a limit.
 fn part(memory_mib: Option<NonZeroU32>) -> String {
     memory_mib.map_or_else(String::new, |mib| format!(", {mib} MiB of its memory"))
 }
 
-/// What is sold, in words.
+/// Describes the sold device.
 fn sold(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),

@@ -1,10 +1,10 @@
-//! A receipt for a person.
+//! Shows a receipt to a person.
 
 use souk_node::market::Receipt;
 
 use super::{Names, bytes, credits, device, say, seconds, short};
 
-/// Prints what a receipt says.
+/// Prints a receipt.
 pub fn print(receipt: &Receipt, names: &Names) {
     let body = &receipt.body;
     let used = body.usage.0 as f64 / 1e6;

@@ -1,4 +1,4 @@
-//! What a provider's devices have done in all.
+//! The totals of a provider's devices.
 
 use serde_json::{Value, json};
 use souk_node::clock::unix_ms;
@@ -7,12 +7,12 @@ use souk_node::scheduler::execution::report::{DeviceReport, Report};
 
 use super::{Table, bytes, say, seconds};
 
-/// As one JSON value; none where nothing was counted.
+/// Returns the totals as JSON, or null if there are none.
 pub fn to_json(statistics: &Option<Statistics>) -> Value {
     json!(statistics)
 }
 
-/// Prints the sums, by device and by memory.
+/// Prints the totals, by device and by memory.
 pub fn print(statistics: &Option<Statistics>) {
     let Some(sums) = statistics else {
         return;
@@ -71,7 +71,7 @@ fn print_devices(report: &Report) {
     table.print();
 }
 
-/// Prints what lay in the memories of several devices, and what was moved.
+/// Prints the current and the peak use of each memory, and the moved bytes.
 pub fn print_memory(report: &Report) {
     for (place, memory) in &report.memory {
         let moved = [
@@ -97,7 +97,7 @@ pub fn print_memory(report: &Report) {
     }
 }
 
-/// A long time in words.
+/// Formats a long time.
 fn long(time: f64) -> String {
     match time {
         t if t >= 172_800.0 => format!("{:.1} days", t / 86_400.0),

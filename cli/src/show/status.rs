@@ -1,4 +1,4 @@
-//! How the validators stand.
+//! The state of the validators.
 
 use serde_json::{Value, json};
 use souk_node::client::broker::AttemptError;
@@ -7,12 +7,12 @@ use souk_node::protocols::market::Status;
 use super::{Table, say, short};
 use crate::show::balance::Balances;
 
-/// As one JSON value.
+/// Returns the state as JSON.
 pub fn to_json(statuses: &[Result<Status, AttemptError>], balances: &Balances) -> Value {
     json!({ "validators": validators_json(statuses), "balances": balances.to_json() })
 }
 
-/// The validators as a JSON list.
+/// Returns the validators as a JSON list.
 pub fn validators_json(statuses: &[Result<Status, AttemptError>]) -> Value {
     let one = |status: &Result<Status, AttemptError>| match status {
         Ok(status) => json!(status),

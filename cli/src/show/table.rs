@@ -1,4 +1,4 @@
-//! Text in columns that fits a terminal.
+//! Prints tables that fit a terminal.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,25 +7,25 @@ use terminal_size::{Width, terminal_size};
 
 use super::say;
 
-/// Columns that tables may take where standard output is no terminal, and in the narrowest.
+/// Width of tables if standard output is not a terminal, and the smallest width.
 const COLUMNS: usize = 80;
 const COLUMNS_MIN: usize = 40;
 
-/// What stands before each row.
+/// Indent of each row.
 const INDENT: &str = "  ";
 
-/// The fewest characters that a cell is cut to.
+/// Smallest width to which a cell is cut.
 const CELL_MIN: usize = 8;
 
-/// Whether tables are printed whole, however wide they are.
+/// Whether tables are printed whole, at any width.
 static IS_WIDE: AtomicBool = AtomicBool::new(false);
 
-/// From now on tables are printed whole.
+/// Prints all later tables whole.
 pub fn print_wide() {
     IS_WIDE.store(true, Ordering::Relaxed);
 }
 
-/// Columns that tables may take: those of the terminal, or what COLUMNS says.
+/// Returns the width of tables: that of the variable COLUMNS, or that of the terminal.
 fn columns() -> usize {
     if IS_WIDE.load(Ordering::Relaxed) {
         return usize::MAX;
@@ -35,16 +35,17 @@ fn columns() -> usize {
     said.or_else(seen).unwrap_or(COLUMNS).max(COLUMNS_MIN)
 }
 
-/// A table: a header and rows, each as many cells.
+/// A table: a header and rows with as many cells each.
 pub struct Table {
     rows: Vec<Vec<String>>,
     right: Vec<bool>,
-    /// Columns that are left out where there is no room, the first first.
+    /// Columns to leave out if there is no room, in this order.
     spare: Vec<usize>,
 }
 
 impl Table {
-    /// A table with these columns; those that begin with `>` are aligned to the right.
+    /// Creates a table with these columns. If a title begins with `>`, its column is aligned to the
+    /// right.
     pub fn new(header: &[&str]) -> Table {
         let right = header.iter().map(|title| title.starts_with('>')).collect();
         let titles = header
@@ -58,8 +59,7 @@ impl Table {
         }
     }
 
-    /// The same, whose columns with these titles are left out where there is no room, the first
-    /// first.
+    /// Marks the columns to leave out if there is no room, in this order.
     pub fn sparing(mut self, titles: &[&str]) -> Table {
         let place = |title: &&str| self.rows[0].iter().position(|known| known == title);
         self.spare = titles.iter().filter_map(place).collect();
@@ -78,18 +78,18 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Prints it, indented.
+    /// Prints the table, indented.
     pub fn print(&self) {
         self.text().iter().for_each(|line| say(line));
     }
 
-    /// Its lines, indented.
+    /// Returns the lines of the table, indented.
     pub fn text(&self) -> Vec<String> {
         let lines = self.lines(columns() - INDENT.len()).into_iter();
         lines.map(|line| format!("{INDENT}{line}")).collect()
     }
 
-    /// Its lines in so many columns: without what can be spared, and cut where that is not enough.
+    /// Returns lines of at most this width: leaves out spare columns, then cuts cells.
     fn lines(&self, columns: usize) -> Vec<String> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
@@ -133,9 +133,9 @@ impl Table {
     }
 }
 
-/// A text of at most so many characters, cut before its end, where the digits of an account are.
+/// Cuts a text to a width. It keeps the end of a long text, which may be the digits of an account.
 fn cut(text: &str, width: usize) -> String {
-    /// Characters of the end that are kept, the space before an account among them.
+    /// Characters of the end to keep, including the space before an account.
     const END: usize = 9;
     let count = text.chars().count();
     if count <= width {

@@ -1,17 +1,17 @@
-//! How long a job takes, in three parts, planned beside measured.
+//! The time of a job in three parts, planned next to measured.
 
 use serde_json::{Value, json};
 pub use souk_node::buyer::times::{Times, Watch};
 
 use super::{Table, credits, seconds};
 
-/// Both, for programs.
+/// Returns both as JSON.
 pub fn to_json(planned: Option<Times>, measured: Option<Times>) -> Value {
     let [planned, measured] = [planned, measured].map(|times| times.map(Times::to_json));
     json!({ "planned": planned, "measured": measured })
 }
 
-/// The times in lines; without what was not planned or not measured.
+/// Returns the times as lines, without columns that are not known.
 pub fn text(planned: Option<Times>, measured: Option<Times>) -> Vec<String> {
     let mut header = vec!["time"];
     header.extend(planned.map(|_| ">planned"));

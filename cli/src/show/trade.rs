@@ -1,4 +1,4 @@
-//! An account's orders and leases.
+//! The orders and leases of an account.
 
 use serde_json::{Value, json};
 use souk_node::device::class_name;
@@ -10,19 +10,19 @@ use super::jobs::lease_state;
 use super::{Names, Table, called, count, credits, number, say, short, time_of_day};
 use crate::paste;
 
-/// An order, for programs.
+/// Returns an order as JSON.
 pub fn order_json(order: &OpenOrder) -> Value {
     let mut value = json!(order);
     value["class_name"] = class_name::of(&order.class).into();
     value
 }
 
-/// Orders, for programs.
+/// Returns orders as JSON.
 pub fn orders_json(orders: &[OpenOrder]) -> Value {
     orders.iter().map(order_json).collect()
 }
 
-/// One order.
+/// Prints an order.
 pub fn print_order(order: &OpenOrder) {
     let until = match order.expires.0 {
         u64::MAX => "it is cancelled".to_owned(),
@@ -50,7 +50,7 @@ pub fn print_order(order: &OpenOrder) {
     }
 }
 
-/// What an order holds, and why.
+/// Describes the credits that an order holds, and why.
 fn held(order: &OpenOrder) -> String {
     let held = credits(order.held.0);
     match (order.side, order.held.0, order.resale) {
@@ -63,7 +63,7 @@ fn held(order: &OpenOrder) -> String {
     }
 }
 
-/// What became of an order that was placed.
+/// Prints the result of placing an order.
 pub fn print_placed(placed: &Acceptance) {
     say(&done(placed));
     let Acceptance::Placed {
@@ -92,7 +92,7 @@ pub fn print_placed(placed: &Acceptance) {
     }
 }
 
-/// What a bid would find, and what rules out the other asks.
+/// Prints the asks that a bid would find, and what rules out the others.
 pub fn print_explanation(class: &Class, found: &Explanation) {
     say(&format!(
         "{}: {}",
@@ -112,7 +112,7 @@ pub fn print_explanation(class: &Class, found: &Explanation) {
         let lack = json!(one.lack);
         let name = match &lack {
             Value::String(name) => name.clone(),
-            // Of what has a type: the name and the type.
+            // For a cause with a type, this returns its name and the type.
             other => other
                 .as_object()
                 .and_then(|fields| fields.iter().next())
@@ -144,7 +144,7 @@ fn what(order: &OpenOrder) -> String {
     }
 }
 
-/// Orders, for people.
+/// Prints orders.
 pub fn print_orders(orders: &[OpenOrder]) {
     if orders.is_empty() {
         return say("no orders rest in the books");
@@ -163,7 +163,7 @@ pub fn print_orders(orders: &[OpenOrder]) {
     table.print();
 }
 
-/// Leases that an account has a part in.
+/// Prints the leases that an account bought or sold.
 pub fn print_leases(leases: &[Lease], account: AccountKey, names: &Names) {
     if leases.is_empty() {
         return say("no leases are open");
@@ -196,7 +196,7 @@ pub fn print_leases(leases: &[Lease], account: AccountKey, names: &Names) {
     table.print();
 }
 
-/// One lease.
+/// Prints a lease.
 pub fn print_lease(lease: &Lease, names: &Names) {
     let term = match lease.term {
         Term::Firm => "firm".to_owned(),
@@ -238,7 +238,7 @@ pub fn print_lease(lease: &Lease, names: &Names) {
     }
 }
 
-/// What an accepted command did, in a line.
+/// Describes the result of an accepted command in a line.
 pub fn done(done: &Acceptance) -> String {
     match done {
         Acceptance::Started => "its work has begun: notes of its use count".to_owned(),

@@ -1,24 +1,24 @@
-//! What is sent, at the foot of a terminal, as it goes.
+//! Shows the sent bytes in the last line of a terminal.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use super::{bytes, is_quiet};
 
-/// How often it is told anew.
+/// Period of the updates.
 pub const PERIOD: Duration = Duration::from_millis(500);
 
-/// A line that is written over until another one is printed.
+/// A line that is overwritten until another one is printed.
 pub struct TransferLine {
     is_shown: bool,
     begun: u64,
     last: (u64, Instant),
-    /// Letters of it that are on the screen.
+    /// Number of its characters on the screen.
     letters: usize,
 }
 
 impl TransferLine {
-    /// One of what is sent beyond so many bytes; for people at a terminal alone.
+    /// Creates the line, which counts bytes beyond `sent`; it is shown only on a terminal.
     pub fn new(is_wanted: bool, sent: u64) -> Self {
         Self {
             is_shown: is_wanted && stderr().is_terminal() && !is_quiet(),
@@ -28,7 +28,7 @@ impl TransferLine {
         }
     }
 
-    /// So many bytes were sent by now.
+    /// Shows that this many bytes were sent so far.
     pub fn tell(&mut self, sent: u64) {
         let (before, since) = self.last;
         let fresh = sent.saturating_sub(before);
@@ -39,11 +39,11 @@ impl TransferLine {
         let text = words(sent.saturating_sub(self.begun), fresh, since.elapsed());
         let width = self.letters.max(text.len());
         self.letters = text.len();
-        // A terminal that is gone is no reason to stop.
+        // A terminal that went away is no reason to stop.
         let _ = write!(stderr(), "\r{text:width$}");
     }
 
-    /// Makes room for another line.
+    /// Removes the line to make room for another.
     pub fn clear(&mut self) {
         let letters = std::mem::take(&mut self.letters);
         if letters > 0 {

@@ -1,8 +1,9 @@
-//! Who may ask: by a name of this machine, from no other origin, with a token, and not too often.
+//! Decides which requests the gateway answers: a request must name this machine, must not come from
+//! another origin, must carry a token, and must stay within its token's rate.
 //!
-//! A page in somebody's browser can send questions to this machine, and can have a name of its own
-//! point here; so on every method the name must be this machine's, the origin the gateway's own,
-//! and a token must be given, which no page can guess.
+//! A web page in a browser can send requests to this machine, and the owner of a domain can point
+//! its name at this machine. So for every method the host must be a name of this machine, the
+//! origin must be the gateway's own, and the request must carry a token, which no page can guess.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -21,27 +22,27 @@ use souk_node::folder::key::NodeKey;
 use crate::problem::{Code, Problem};
 use crate::web;
 
-/// Where tokens lie, in the folder of the market.
+/// The token file, relative to the folder of the market.
 pub const TOKENS_FILE: &str = "buyer/http-tokens.json";
 
-/// Questions a second of one token, and how many may come at once.
+/// Requests a second that one token may send, and the size of its burst.
 const RATE: f64 = 200.0;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What a token may do; each may do what those before it may.
+/// The rights of a token; each scope includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// Look, and plan.
+    /// Reads, and plans jobs.
     Read,
-    /// Bring contents, and spend the account's credits.
+    /// Uploads contents, and spends the account's credits.
     Trade,
-    /// Change what the gateway's owner sells.
+    /// Changes the offers of the gateway's owner.
     Operate,
 }
 
 impl Scope {
-    /// What it is called.
+    /// Returns the scope's name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Read => "read",
@@ -51,38 +52,38 @@ impl Scope {
     }
 }
 
-/// The tokens as their file has them: 32 bytes each, in hexadecimal.
+/// The tokens in their file: 32 bytes each, in hexadecimal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TokenFile {
-    /// May look, and plan.
+    /// The token with [`Scope::Read`].
     pub read: String,
-    /// May also spend.
+    /// The token with [`Scope::Trade`].
     pub trade: String,
-    /// May also change what is sold.
+    /// The token with [`Scope::Operate`].
     pub operate: String,
 }
 
-/// Why there are no tokens.
+/// An error that leaves the gateway without tokens.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The file system refused.
+    /// The file system failed.
     #[error("cannot use the tokens in {path}: {source}")]
     File {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the file system.
         source: io::Error,
     },
-    /// The file is not what was written.
+    /// The file does not hold valid tokens.
     #[error("{path} holds no tokens: remove it, and new ones are made")]
     Damaged {
-        /// The file.
+        /// Path of the token file.
         path: PathBuf,
     },
 }
 
 impl TokenFile {
-    /// The tokens in a market's folder; made where there are none.
+    /// Reads the tokens of a market's folder; creates them if the file does not exist.
     ///
     /// # Errors
     /// [`TokenError`]
@@ -112,7 +113,7 @@ impl TokenFile {
         }
     }
 
-    /// The token of a scope.
+    /// Returns the token of a scope.
     pub fn of(&self, scope: Scope) -> &str {
         self.all()[scope as usize]
     }
@@ -122,10 +123,10 @@ impl TokenFile {
     }
 }
 
-/// Writes what only its owner reads.
+/// Writes a file that only its owner can read.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("new");
-    // Left by one that was killed, it may be anyone's.
+    // A killed process may have left the draft, with permissions of any kind.
     let _ = fs::remove_file(&draft);
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
@@ -137,12 +138,13 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-/// The one key of a door that is not the gateway's.
+/// The only key of a listener that does not belong to the gateway.
 #[derive(Debug)]
 pub struct DoorKey(blake3::Hash);
 
 impl DoorKey {
-    /// The key in a file, on a line of its own; made where there is none.
+    /// Reads the key from a file, where it is a line of its own; creates the file if it does not
+    /// exist.
     ///
     /// # Errors
     /// [`TokenError`]
@@ -167,16 +169,16 @@ impl DoorKey {
         }
     }
 
-    /// Whether a question shows it.
+    /// Returns whether a request carries this key.
     #[must_use]
     pub fn is_shown(&self, headers: &HeaderMap) -> bool {
         let shown = one(headers, &AUTHORIZATION).ok().flatten().and_then(bearer);
-        // Hashes are compared in constant time.
+        // Comparing hashes takes constant time.
         shown.is_some_and(|token| blake3::hash(token.as_bytes()) == self.0)
     }
 }
 
-/// What follows `Bearer`.
+/// Returns the token after `Bearer`.
 fn bearer(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme
@@ -184,7 +186,7 @@ fn bearer(header: &str) -> Option<&str> {
         .then_some(token.trim())
 }
 
-/// 32 bytes that nobody can guess: a new key's.
+/// Draws the 32 bytes of a new key, which no one can guess.
 fn draw() -> String {
     hex::encode(NodeKey::generate().signing().to_bytes())
 }
@@ -193,17 +195,17 @@ fn is_token(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Who may do what.
+/// Checks the token and the rate of each request.
 #[derive(Debug)]
 pub struct Access {
-    /// By their hashes, which are compared in constant time.
+    /// Hashes of the tokens; comparing hashes takes constant time.
     tokens: [(Scope, blake3::Hash); 3],
-    /// What each may still ask now, and when that was so.
+    /// Requests that each token may still send, and the time of that count.
     rates: Mutex<[(f64, Instant); 3]>,
 }
 
 impl Access {
-    /// By these tokens.
+    /// Creates the check for these tokens.
     pub fn new(file: &TokenFile) -> Access {
         let hash = |text: &str| blake3::hash(text.as_bytes());
         let [read, trade, operate] = file.all().map(hash);
@@ -217,10 +219,10 @@ impl Access {
         }
     }
 
-    /// Whether a question may be answered, and what its token may, where it takes one.
+    /// Checks a request and returns the scope of its token, or `None` for a path without a token.
     ///
     /// # Errors
-    /// Why not.
+    /// Fails if the origin, the token or the rate forbids the request.
     pub fn check(&self, asked: &Parts, now: Instant) -> Result<Option<Scope>, Problem> {
         from_here(asked)?;
         let Some(needed) = needed(&asked.method, asked.uri.path()) else {
@@ -250,7 +252,7 @@ impl Access {
         }
     }
 
-    /// Counts one question of a token.
+    /// Counts one request of a token, and refuses it if the token exceeds its rate.
     fn take(&self, scope: Scope, now: Instant) -> Result<(), Problem> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, at) = &mut rates[scope as usize];
@@ -266,22 +268,22 @@ impl Access {
     }
 }
 
-/// Whether a question comes by a name of this machine and from no page of another origin.
+/// Checks that a request names this machine as its host and comes from no other origin.
 ///
 /// # Errors
-/// Where it does not.
+/// Fails if either does not hold.
 pub fn from_here(asked: &Parts) -> Result<(), Problem> {
     by_own_name(asked)?;
     from_own_origin(&asked.headers)
 }
 
-/// What it takes to ask this; none for what anyone on this machine may know.
+/// Returns the scope that a request needs, or `None` if any process on this machine may send it.
 pub fn needed(method: &Method, path: &str) -> Option<Scope> {
     let is_looking = matches!(*method, Method::GET | Method::HEAD);
     match path {
         "/healthz" | "/metrics" | "/v1/openapi.json" if is_looking => None,
         _ if is_looking && web::has(path) => None,
-        // They change nothing.
+        // These methods change nothing.
         "/v1/plans" | "/v1/receipts/verify" => Some(Scope::Read),
         _ if is_looking => Some(Scope::Read),
         _ if path.starts_with("/v1/providers/") => Some(Scope::Operate),
@@ -289,7 +291,7 @@ pub fn needed(method: &Method, path: &str) -> Option<Scope> {
     }
 }
 
-/// The only value of a header; none where it is not there.
+/// Returns the only value of a header, `None` if the header is absent, or an error if it repeats.
 fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
@@ -333,7 +335,7 @@ fn from_own_origin(headers: &HeaderMap) -> Result<(), Problem> {
     ))
 }
 
-/// Whether a host, with a port or without, is this machine by its own word.
+/// Returns whether a host, with or without a port, names this machine.
 fn is_own(host: &str) -> bool {
     let bare = match host.rsplit_once(':') {
         Some((name, port)) if port.parse::<u16>().is_ok() => name,

@@ -1,5 +1,5 @@
-//! Where the gateway of a folder answers, for whoever opens its page: a file that is locked for as
-//! long as the gateway lives, so that an address that it left behind is taken for none.
+//! The file with the address of a folder's gateway, for programs that open its page. The gateway
+//! locks the file for its lifetime, so that readers ignore an address without a lock.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -9,26 +9,26 @@ use std::time::Duration;
 
 use crate::access::{Scope, TokenError, TokenFile};
 
-/// Where the address lies, in the folder of the market.
+/// The address file, relative to the folder of the market.
 const FILE: &str = "buyer/http-address";
 
-/// How often, and for how long, a lock is tried that somebody holds: one who reads the address
-/// has it for a moment, another gateway keeps it.
+/// Attempts to lock the file, and the pause between them: a reader holds the lock for a moment,
+/// another gateway holds it for its lifetime.
 const TRIES: usize = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// An address that is told.
+/// The published address of a gateway; dropping this releases the lock.
 #[derive(Debug)]
 pub struct ToldAddress {
     _locked: File,
 }
 
 impl ToldAddress {
-    /// Tells where the gateway of a folder answers, until this is dropped; where another gateway
-    /// of the folder tells its own, that stays.
+    /// Publishes the gateway's address until you drop the result. Returns `None` if another gateway
+    /// of the folder holds the lock.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Fails if the file cannot be written.
     pub async fn tell(folder: &Path, address: SocketAddr) -> io::Result<Option<ToldAddress>> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false);
@@ -48,7 +48,7 @@ impl ToldAddress {
     }
 }
 
-/// Where the gateway of a folder answers, if one does.
+/// Returns the address of the folder's gateway if one is running.
 fn told(folder: &Path) -> Option<SocketAddr> {
     let mut file = File::open(folder.join(FILE)).ok()?;
     if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
@@ -59,8 +59,8 @@ fn told(folder: &Path) -> Option<SocketAddr> {
     text.parse().ok()
 }
 
-/// What opens the page of a folder's gateway; none where no gateway runs. The token stands behind
-/// the `#`, which no browser sends.
+/// Returns the URL that opens the page of a folder's gateway, or `None` if no gateway runs. The
+/// token stands behind the `#`, which browsers do not send.
 ///
 /// # Errors
 /// [`TokenError`]
@@ -71,7 +71,7 @@ pub fn page_of(folder: &Path, scope: Scope) -> Result<Option<String>, TokenError
     }
 }
 
-/// What opens the page of the gateway that answers there for a folder.
+/// Returns the URL that opens the page of a folder's gateway at this address.
 ///
 /// # Errors
 /// [`TokenError`]

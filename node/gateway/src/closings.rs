@@ -1,4 +1,4 @@
-//! Leases of an account that are closed, from its statement: the market itself forgets them.
+//! Closed leases of an account, read from its statement: the market itself forgets closed leases.
 
 use futures::future::join_all;
 use souk_node::client::broker::{Broker, BrokerError};
@@ -10,13 +10,13 @@ use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::statement_place;
 
-/// Movements that are looked through for one page: of many orders few become leases.
+/// Statement lines to search for one page: few of many orders become leases.
 const LINES_MAX: usize = 4_096;
 
-/// One page of them, the newest first.
+/// Returns one page of closed leases, the newest first.
 ///
 /// # Errors
-/// When the market is not reached, or the page is none.
+/// Fails if the market is unreachable or the paging is invalid.
 pub async fn page(
     broker: &Broker,
     account: AccountKey,
@@ -48,7 +48,8 @@ pub async fn page(
     }
 }
 
-/// The leases that closed in a line; a lease that two accounts of a line share comes once.
+/// Returns the leases that closed in a line. Two accounts can share a lease of a line; it appears
+/// once.
 pub fn closings(account: AccountKey, line: &StatementLine) -> impl Iterator<Item = Closing> {
     let at_ms = line.time.0;
     let closing = move |event: &Event| match *event {
@@ -75,10 +76,10 @@ pub fn closings(account: AccountKey, line: &StatementLine) -> impl Iterator<Item
     line.causes.iter().filter_map(closing)
 }
 
-/// What the market knows of each yet.
+/// Returns the market's record of each lease, `None` if the market has forgotten it.
 ///
 /// # Errors
-/// When it is not reached.
+/// Fails if the market is unreachable.
 pub async fn known(
     broker: &Broker,
     closings: &[Closing],

@@ -1,4 +1,4 @@
-//! A job of the gateway as its folder keeps it.
+//! The files of a job that came through the gateway.
 //!
 //! ```text
 //! buyer/jobs/NAME/request.json    what was asked, under which key: on disk before anything is paid
@@ -6,8 +6,8 @@
 //! buyer/jobs/NAME/out/…           its outputs and receipts
 //! buyer/jobs/NAME/refused.json    why it was not begun after all, where its process died before
 //! ```
-//! Its journal has it as `souk submit` would have submitted it from these files, so that the
-//! command line lists it, shows it and goes on with it as with its own.
+//! Its journal stores the command with which `souk submit` would submit these files, so that the
+//! command line can list, show and resume the job like its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ use crate::job_body::{InputBody, JobBody};
 use crate::keys::UsedKey;
 use crate::problem::Problem;
 
-/// Digits of a job's id that name it.
+/// Hexadecimal digits of a job's id that form its name.
 const NAME_DIGITS: usize = 12;
 
 const REQUEST_FILE: &str = "request.json";
@@ -38,30 +38,30 @@ const CONTENTS_FOLDER: &str = "contents";
 const OUT_FOLDER: &str = "out";
 const OUTPUTS_FILE: &str = "outputs.safetensors";
 
-/// What was asked, under which key.
+/// A request for a job, with its idempotency key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// The key.
+    /// The idempotency key.
     pub key: String,
-    /// The BLAKE3 of the body as it came: the same key with another one is refused.
+    /// BLAKE3 of the body as received: the gateway refuses the same key with another body.
     pub body_hash: String,
-    /// The job.
+    /// The job that the client asks for.
     pub job: JobBody,
-    /// When, in milliseconds since 1970.
+    /// Time of the request, in milliseconds since 1970.
     pub at_ms: u64,
 }
 
-/// Why a job was not begun although it was accepted.
+/// The reason why the gateway accepted a job and then did not begin it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The reason as a word.
+    /// Error code.
     pub code: String,
     /// The reason as a sentence.
     pub cause: String,
 }
 
 impl Request {
-    /// The key that it came under.
+    /// Returns the record of the request's key.
     pub fn used(&self) -> UsedKey {
         UsedKey {
             key: self.key.clone(),
@@ -78,33 +78,33 @@ pub struct Folder {
     path: PathBuf,
 }
 
-/// What a job of that id is called.
+/// Returns the name of the job with this id.
 pub fn name(id: JobId) -> String {
     id.to_string().chars().take(NAME_DIGITS).collect()
 }
 
 impl Folder {
-    /// Of the job of that full name.
+    /// Returns the folder of the job with this full name.
     pub fn new(jobs: &Path, name: &str) -> Folder {
         Folder {
             path: jobs.join(name),
         }
     }
 
-    /// What was asked, if it came through a gateway.
+    /// Returns the request of the job, or `None` if the job did not come through a gateway.
     pub fn request(&self) -> Option<Request> {
         self.read(REQUEST_FILE)
     }
 
-    /// Why it was not begun, if that is so.
+    /// Returns the reason why the job was not begun, if there is one.
     pub fn refused(&self) -> Option<Refusal> {
         self.read(REFUSED_FILE)
     }
 
-    /// Keeps why it was not begun.
+    /// Stores the reason why the job was not begun.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn refuse(&self, why: &Refusal) -> Result<(), JournalError> {
         let bytes = serde_json::to_vec(why).unwrap_or_default();
         write_durably(&self.path.join(REFUSED_FILE), &bytes)
@@ -114,10 +114,10 @@ impl Folder {
         serde_json::from_slice(&fs::read(self.path.join(name)).ok()?).ok()
     }
 
-    /// Keeps what is asked, with the contents it names; on disk when this returns.
+    /// Stores a request with the contents that it names; both are on disk when this returns.
     ///
     /// # Errors
-    /// When a content is gone, or nothing can be written.
+    /// Fails if a content is missing or a file cannot be written.
     pub fn keep(&self, request: &Request, contents: &Contents) -> Result<(), Problem> {
         let folder = self.path.join(CONTENTS_FOLDER);
         fs::create_dir_all(&folder).map_err(Problem::unexpected)?;
@@ -127,7 +127,7 @@ impl Folder {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing(&id)),
-                // Where links are not known.
+                // This file system has no links.
                 Err(_) => drop(fs::copy(&from, &to).map_err(Problem::unexpected)?),
             }
         }
@@ -135,10 +135,10 @@ impl Folder {
         Ok(write_durably(&self.path.join(REQUEST_FILE), &bytes)?)
     }
 
-    /// The job, of the contents that it kept, and what its numbers stand for.
+    /// Returns the job, read from its stored contents, and the labels of its values.
     ///
     /// # Errors
-    /// When they are gone.
+    /// Fails if the contents are missing.
     pub fn job(&self, request: &Request) -> Result<(Job, Legend), Problem> {
         request.job.job(|id| self.content(id))
     }
@@ -148,7 +148,7 @@ impl Folder {
         fs::read(path).map(Bytes::from).map_err(|_| missing(id))
     }
 
-    /// Where outputs and receipts go.
+    /// Returns the folder of outputs and receipts.
     pub fn out(&self) -> PathBuf {
         self.path.join(OUT_FOLDER)
     }
@@ -156,31 +156,31 @@ impl Folder {
     /// Writes the outputs.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Fails if they cannot be written.
     pub fn write_outputs(&self, outputs: &BTreeMap<String, Tensor>) -> Result<(), Problem> {
         let bytes = safetensors::write(outputs).map_err(Problem::unexpected)?;
         fs::create_dir_all(self.out()).map_err(Problem::unexpected)?;
         Ok(write_durably(&self.outputs_file(), &bytes)?)
     }
 
-    /// Where all of them are.
+    /// Returns the path of the file with all outputs.
     pub fn outputs_file(&self) -> PathBuf {
         self.out().join(OUTPUTS_FILE)
     }
 
-    /// The outputs, if they are there.
+    /// Returns the outputs if their file exists.
     pub fn outputs(&self) -> Option<BTreeMap<String, Tensor>> {
         let bytes = fs::read(self.outputs_file()).ok()?;
         safetensors::read(&bytes.into()).ok()
     }
 
-    /// What its numbers stand for, where the model is still there; the inputs are not read.
+    /// Returns the labels of the job's values if the model still exists; does not read the inputs.
     pub fn legend(&self) -> Option<Legend> {
         let model = self.request()?.job.model.parse().ok()?;
         Some(Legend::of(self.content(&model).ok()?))
     }
 
-    /// What `souk submit` would have been given.
+    /// Returns the arguments with which `souk submit` would submit the job.
     pub fn command(&self, request: &Request, job: &Job) -> Value {
         let limits = &job.limits;
         let body = &request.job;
@@ -214,7 +214,7 @@ impl Folder {
         })
     }
 
-    /// Whether the outputs that a job answered its only request with are there.
+    /// Returns whether the stored outputs answer the job's only request.
     pub fn has_answer(&self, job: &Job, past: &Past) -> bool {
         let answered = past.answered.get(&request_of(&job.inputs));
         let (Some(answered), Some(held)) = (answered, self.outputs()) else {
@@ -226,7 +226,7 @@ impl Folder {
     }
 }
 
-/// Credits, as the command line takes them.
+/// Converts micro-credits to credits for the command line.
 #[expect(
     clippy::cast_precision_loss,
     reason = "the command line takes a fraction"

@@ -1,7 +1,7 @@
-//! Models and tensors that were brought, in files named by the BLAKE3 of their bytes.
+//! Uploaded models and tensors, in files named by the BLAKE3 of their bytes.
 //!
-//! A job takes what it needs by a link of its own, so what lies here may go at any time: where
-//! there is too much, what was brought first goes first.
+//! A job links the contents that it needs into its own folder, so the gateway can remove any file
+//! here at any time. If the files exceed their limit, it removes the oldest uploads first.
 
 use std::fs;
 use std::io::{self, SeekFrom};
@@ -20,43 +20,43 @@ use tokio::task::JoinHandle;
 
 use crate::problem::{Code, Problem};
 
-/// Where they lie, in the folder of the market.
+/// Folder of the contents, relative to the folder of the market.
 const FOLDER: &str = "buyer/contents";
 
-/// The largest content.
+/// Largest size of a content, in bytes.
 pub const CONTENT_BYTES_MAX: u64 = 2 << 30;
 
-/// What all of them may take.
+/// Largest size of all contents together, in bytes.
 const ALL_BYTES_MAX: u64 = 16 << 30;
 
-/// How long the next bytes may take to come.
+/// Longest pause between two chunks of an upload.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// Bytes read from a file at a time.
+/// Bytes of one read from a file.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// Bytes that may be written before the disk is told to take them: so that little is left to wait
-/// for at the end.
+/// Unsynced bytes after which the gateway starts to sync the file: so the wait at the end is short.
 const UNSYNCED_BYTES: u64 = 8 << 20;
 
-/// The ending of what has not come whole.
+/// File ending of an incomplete upload.
 const PART: &str = "part";
 
-/// The files.
+/// The folder of uploaded contents.
 #[derive(Debug)]
 pub struct Contents {
     folder: PathBuf,
-    /// So that two who bring the same at once do not write into one file.
+    /// Number of uploads: gives each draft a name of its own, so that two uploads of one content do
+    /// not write to one file.
     brought: AtomicU64,
-    /// Held while files are counted and removed.
+    /// A thread holds this while it counts and removes files.
     counting: Mutex<()>,
 }
 
 impl Contents {
-    /// Those in a market's folder; what did not come whole before is removed.
+    /// Opens the contents of a market's folder and removes incomplete uploads.
     ///
     /// # Errors
-    /// When the folder cannot be made or read.
+    /// Fails if the folder cannot be created or read.
     pub fn open(market: &Path) -> io::Result<Contents> {
         let folder = market.join(FOLDER);
         fs::create_dir_all(&folder)?;
@@ -73,20 +73,20 @@ impl Contents {
         })
     }
 
-    /// Where a content lies, if it is there.
+    /// Returns the path of a content. The file may not exist.
     pub fn path(&self, id: &ContentId) -> PathBuf {
         self.folder.join(id.to_string())
     }
 
-    /// How long a content is; none where it is not there.
+    /// Returns the length of a content in bytes, or `None` if it does not exist.
     pub fn length(&self, id: &ContentId) -> Option<u64> {
         fs::metadata(self.path(id)).ok().map(|found| found.len())
     }
 
-    /// Takes a content in as it comes; whether it is new.
+    /// Stores an upload and returns whether the content is new.
     ///
     /// # Errors
-    /// When it does not come, is another than it is called, is too long, or cannot be written.
+    /// Fails if the body breaks off, does not match its name, is too long, or cannot be written.
     pub async fn take(&self, id: ContentId, body: Body) -> Result<bool, Problem> {
         let is_new = self.length(&id).is_none();
         let number = self.brought.fetch_add(1, Ordering::Relaxed);
@@ -101,13 +101,13 @@ impl Contents {
             return kept.map(|()| true);
         }
         if is_new {
-            // What stays is removed at the next start.
+            // If this fails, the next start removes the draft.
             let _ = fs::remove_file(&draft);
         }
         came.map(|()| false)
     }
 
-    /// Removes what was brought first until all that is left has room.
+    /// Removes the oldest contents until the rest fits the limit.
     fn make_room(&self) {
         let _counting = self.counting.lock();
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
@@ -123,16 +123,16 @@ impl Contents {
             if all <= ALL_BYTES_MAX {
                 break;
             }
-            // What stays is removed another time.
+            // If this fails, a later call removes the file.
             let _ = fs::remove_file(path);
             all -= length;
         }
     }
 
-    /// The bytes of a content.
+    /// Returns the bytes of a content.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Fails if the content does not exist.
     pub fn read(&self, id: &ContentId) -> Result<Bytes, Problem> {
         match fs::read(self.path(id)) {
             Ok(bytes) => Ok(bytes.into()),
@@ -141,10 +141,10 @@ impl Contents {
         }
     }
 
-    /// Some bytes of a content, as they are read.
+    /// Streams a range of a content's bytes from the file.
     ///
     /// # Errors
-    /// When it is not there.
+    /// Fails if the content does not exist.
     pub async fn stream(
         &self,
         id: &ContentId,
@@ -173,14 +173,14 @@ impl Contents {
     }
 }
 
-/// A content that is not there.
+/// Returns the problem of a content that does not exist.
 pub fn missing(id: &ContentId) -> Problem {
     let detail = format!("the content {id} is not here");
     Problem::not_found(detail, "bring it by PUT /v1/contents/{blake3}")
         .with("content", id.to_string())
 }
 
-/// The next bytes of a body.
+/// Returns the next bytes of a body; fails if they do not arrive in time.
 async fn next(
     body: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin),
 ) -> Result<Option<Bytes>, Problem> {
@@ -217,11 +217,11 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
             Problem::new(Code::Verification, detail, hint).with("blake3", found.to_string())
         );
     }
-    // A job that is begun with it must find it after a crash.
+    // A job that begins with this content must find it after a crash.
     file.sync_data().await.map_err(Problem::unexpected)
 }
 
-/// Has the disk take a file while the rest of it comes.
+/// Syncs a file to disk while the rest of it arrives.
 #[derive(Default)]
 struct Syncing {
     synced: u64,
@@ -229,7 +229,7 @@ struct Syncing {
 }
 
 impl Syncing {
-    /// The file has so many bytes.
+    /// Starts a sync if the file, now of `length` bytes, has enough unsynced bytes.
     async fn on(&mut self, file: &File, length: u64) -> io::Result<()> {
         let is_busy = self.task.as_ref().is_some_and(|task| !task.is_finished());
         if is_busy || length < self.synced + UNSYNCED_BYTES {
@@ -242,7 +242,7 @@ impl Syncing {
         Ok(())
     }
 
-    /// Waits for what is under way. A system tells a fault of the disk once: it is not lost here.
+    /// Waits for the running sync. The system reports a disk fault once, so this passes it on.
     async fn end(&mut self) -> io::Result<()> {
         match self.task.take() {
             Some(task) => task.await.map_err(io::Error::other)?,

@@ -1,12 +1,12 @@
-//! The document of the API, with what is the same of every path: the refusals, and how great a
-//! whole number may be.
+//! The OpenAPI document, completed with the parts that all paths share: the refusals, and the limit
+//! of whole numbers.
 
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 
 use crate::given::WHOLE_MAX;
 
-/// The document as it is served.
+/// Returns the document as the gateway serves it.
 pub fn complete(document: &OpenApi) -> Value {
     let mut document = serde_json::to_value(document).unwrap_or_default();
     limit_whole_numbers(&mut document);
@@ -17,12 +17,13 @@ pub fn complete(document: &OpenApi) -> Value {
         }
     }
     open_alternatives(&mut document["components"]["schemas"]);
-    // The same document in every build: one with language models keeps the order of fields.
+    // The document must be the same in every build: a build with language models keeps the order of
+    // fields.
     document.sort_all_objects();
     document
 }
 
-/// What every path may answer instead.
+/// Returns the refusal with which every path may answer.
 fn refusal() -> Value {
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     json!({
@@ -31,7 +32,7 @@ fn refusal() -> Value {
     })
 }
 
-/// Whole numbers of 64 bits are at most what every program reads as it is written.
+/// Limits whole numbers of 64 bits to the range that every program reads exactly.
 fn limit_whole_numbers(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -51,8 +52,8 @@ fn limit_whole_numbers(value: &mut Value) {
     }
 }
 
-/// What is one of several kinds is described by its own fields and the word that says which it is:
-/// neither may exclude the other.
+/// Opens the schemas of alternatives: each consists of its own fields and the tag, and neither part
+/// may exclude the other.
 fn open_alternatives(schemas: &mut Value) {
     let mut named = Vec::new();
     for schema in schemas

@@ -1,10 +1,10 @@
-//! The door: where the gateway listens, how many connections it holds, and which of them it closes
-//! when one more comes.
+//! The listener of the gateway: it limits the number of connections and decides which of them to
+//! close if one more arrives.
 //!
-//! A connection without a question costs its client nothing. If all places are taken, the door
-//! closes the connection that has waited longest: first those that never asked anything, then those
-//! that are kept alive between questions. So a client that opens connections and sends nothing
-//! keeps nobody out. A connection whose question is being answered is never closed.
+//! A connection without a request costs its client nothing. If no place is free, the listener
+//! closes the connection that has waited longest: first those that never sent a request, then those
+//! that wait between requests. So a client that opens connections and sends nothing cannot keep
+//! others out. The listener never closes a connection whose request is being answered.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -26,58 +26,59 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tower_service::Service;
 
-/// Connections at a time.
+/// Largest number of connections.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// How long the head of a question may take to come, and a connection may be kept without one.
+/// Longest time for the head of a request to arrive, and for a connection to stay open without one.
 pub const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest head of a question.
+/// Largest size of a request's head, in bytes.
 pub const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// The most headers of a question.
+/// Largest number of headers of a request.
 const HEADERS_MAX: usize = 64;
 
-/// How long nobody is let in after the system would not: it has no more files, say.
+/// Pause after the system fails to accept a connection, for example because it has no more files.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What one beyond all places hears.
+/// Answer to a connection beyond [`CONNECTIONS_MAX`].
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\
                       Connection: close\r\n\r\n";
 
-/// Why nothing is served.
+/// A failure to listen.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
-    /// Others could read along.
+    /// The address is not a loopback address, so others could read along.
     #[error("HTTP is served on loopback addresses only, and {address} is none")]
     NotLoopback {
-        /// The address wanted.
+        /// The requested address.
         address: SocketAddr,
     },
-    /// The system refused.
+    /// The system refused to listen.
     #[error("cannot serve HTTP on {address}: {cause}")]
     Listen {
-        /// The address wanted.
+        /// The requested address.
         address: SocketAddr,
-        /// What it said.
+        /// Error of the system.
         cause: io::Error,
     },
 }
 
-/// An address that is listened on.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Door {
     listener: TcpListener,
     address: SocketAddr,
-    /// How long a head may take.
+    /// Longest time for a head to arrive.
     pub(crate) head_patience: Duration,
 }
 
 impl Door {
-    /// Listens on a loopback address; port 0 takes a free one.
+    /// Listens on a loopback address. If you pass port 0, the system selects a free port, which
+    /// [`Door::address`] returns.
     ///
     /// # Errors
-    /// [`DoorError`]: the address is another machine's business, or in use.
+    /// [`DoorError`]: the address is not a loopback address, or cannot be bound.
     pub async fn at(address: SocketAddr) -> Result<Door, DoorError> {
         if !address.ip().is_loopback() {
             return Err(DoorError::NotLoopback { address });
@@ -92,13 +93,13 @@ impl Door {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers for as long as it is awaited.
+    /// Serves requests for as long as you await it.
     pub async fn serve(self, router: Router) {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let waiting = Arc::new(WaitingConnections::default());
@@ -113,7 +114,7 @@ impl Door {
             };
             let place = match places.clone().try_acquire_owned() {
                 Ok(place) => Ok(place),
-                // The connection that is closed gives its place back at once.
+                // The closed connection releases its place at once.
                 Err(_) if waiting.close_oldest() => places.clone().acquire_owned().await,
                 Err(_) => {
                     // A client that does not read this at once gets no answer.
@@ -148,7 +149,7 @@ async fn converse(
             answered.map(|answer| answer.map(|body| AnswerBody { body, question }))
         }
     });
-    // Small answers go at once.
+    // Sends small answers without delay.
     let _ = stream.set_nodelay(true);
     let mut rules = http1::Builder::new();
     rules
@@ -168,7 +169,7 @@ async fn converse(
     }
 }
 
-/// The connections that wait for a question, those to close first at the beginning.
+/// The connections that wait for a request, in the order in which to close them.
 #[derive(Debug, Default)]
 struct WaitingConnections {
     state: Mutex<WaitingState>,
@@ -176,12 +177,12 @@ struct WaitingConnections {
 
 #[derive(Debug, Default)]
 struct WaitingState {
-    /// Numbers each wait, so that the lowest began first.
+    /// Number of the next wait: the lowest number began first.
     waits: u64,
     queue: BTreeMap<WaitKey, Arc<Notify>>,
 }
 
-/// Connections that never asked anything come first, then those that began to wait first.
+/// Orders connections that never sent a request first, then by the start of their wait.
 type WaitKey = (AskedBefore, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,7 +204,7 @@ impl WaitingConnections {
         key
     }
 
-    /// Closes the connection that has waited longest, and says whether there was one.
+    /// Closes the connection that has waited longest; returns whether one was waiting.
     fn close_oldest(&self) -> bool {
         let oldest = self.lock().queue.pop_first();
         if let Some((_, closing)) = &oldest {
@@ -213,7 +214,7 @@ impl WaitingConnections {
     }
 }
 
-/// An open connection, in the queue while it waits for a question.
+/// An open connection, in the queue while it waits for a request.
 #[derive(Debug)]
 struct Connection {
     waiting: Arc<WaitingConnections>,
@@ -248,7 +249,7 @@ impl Drop for Connection {
     }
 }
 
-/// A question from its head until the last byte of its answer is handed over.
+/// A request from its head until the connection takes the last byte of its answer.
 #[derive(Debug)]
 struct Question(Arc<Connection>);
 
@@ -269,7 +270,7 @@ impl Drop for Question {
     }
 }
 
-/// The body of an answer, which ends its question when it is dropped.
+/// The body of an answer; dropping it ends the request.
 #[derive(Debug)]
 struct AnswerBody {
     body: Body,

@@ -1,6 +1,7 @@
-//! What happened to a job, as the API describes it: each event by its word and its facts.
+//! The events of a job in the API: each has its name and its facts.
 //!
-//! The node tells events; these types describe what it says, and hold it to that.
+//! The node writes the events; these types describe them, and parsing checks that the node keeps to
+//! this description.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -169,10 +170,10 @@ pub struct BoughtLeaseView {
 }
 
 impl EventView {
-    /// What the node tells.
+    /// Converts an event of the node.
     ///
     /// # Errors
-    /// When that is not as the API describes it.
+    /// Fails if the event does not match the description.
     pub fn of(told: &ToldEvent) -> Result<EventView, Problem> {
         serde_json::from_value(json!(told)).map_err(Problem::unexpected)
     }

@@ -1,4 +1,4 @@
-//! What a question brings: a body of JSON, parameters; refused in words where they cannot be read.
+//! Extractors for JSON bodies and parameters, which refuse unreadable ones with a [`Problem`].
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::{Code, Problem};
 
-/// The longest body of JSON.
+/// Largest size of a JSON body, in bytes.
 pub const JSON_BYTES_MAX: usize = 1 << 20;
 
-/// How long a body of JSON may take to come.
+/// Longest time for a JSON body to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A body of JSON.
+/// A JSON body.
 pub struct Body<T>(pub T);
 
-/// What stands behind the question mark.
+/// The query parameters of a request.
 pub struct Parameters<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -42,7 +42,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
                 "the body's content type is not application/json",
             ));
         }
-        // What is said to be too long is not waited for.
+        // Refuses a body at once if its declared length is too large.
         if request.body().size_hint().lower() > JSON_BYTES_MAX as u64 {
             return Err(too_large());
         }

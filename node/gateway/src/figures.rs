@@ -1,4 +1,4 @@
-//! What people wait for at the gateway, counted as it happens.
+//! Metrics of the gateway: how long clients wait for answers, plans and jobs.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use axum::http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramOpts, HistogramVec, exponential_buckets};
 use souk_node::metrics::Page;
 
-/// From a millisecond on, each bucket is twice as wide: 17 of them reach a minute.
+/// The first bucket ends at a millisecond and each further one is twice as wide: 17 reach a minute.
 const FIRST: f64 = 0.001;
 const BUCKETS: usize = 17;
 
-/// How long things took.
+/// Histograms of durations.
 #[derive(Debug)]
 pub struct Figures {
     answers: HistogramVec,
@@ -49,7 +49,7 @@ fn one(name: &str, help: &str) -> Histogram {
 }
 
 impl Figures {
-    /// A question on a path of the API was answered.
+    /// Counts an answer on a path of the API.
     pub fn answered(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
         let class = match status.as_u16() / 100 {
             2 => "2xx",
@@ -57,7 +57,7 @@ impl Figures {
             4 => "4xx",
             _ => "5xx",
         };
-        // Methods are anybody's words; those that are known are few.
+        // Clients can invent methods; the known ones are few.
         let known = [
             Method::GET,
             Method::HEAD,
@@ -75,17 +75,17 @@ impl Figures {
         answers.observe(took.as_secs_f64());
     }
 
-    /// A plan was made.
+    /// Counts a plan.
     pub fn planned(&self, took: Duration) {
         self.plans.observe(took.as_secs_f64());
     }
 
-    /// A job ended.
+    /// Counts a job that ended.
     pub fn ran(&self, took: Duration) {
         self.jobs.observe(took.as_secs_f64());
     }
 
-    /// Puts them onto a page.
+    /// Adds the metrics to a page.
     pub fn put(&self, page: &mut Page) {
         page.counted(&self.answers);
         page.counted(&self.plans);

@@ -1,7 +1,8 @@
-//! What is told of the market to those who follow it: each topic whole, and only where it changed.
+//! Publishes the state of the market to followers: each topic as a whole, and only if it changed.
 //!
-//! While nobody follows, nobody is asked. Books are asked for at most four times a second, the
-//! list of classes, the validators and a provider once; the map of the network every four seconds.
+//! Without followers the gateway asks the market nothing. It asks for a book at most four times a
+//! second, for the list of classes, the validators and a provider once a second, and for the map of
+//! the network every four seconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,19 +16,19 @@ use crate::parties_view;
 use crate::state::{SharedState, State};
 use crate::topic::Topic;
 
-/// How often a book is asked for.
+/// Period of the questions for a book.
 const BOOK_PERIOD: Duration = Duration::from_millis(250);
 
-/// How many of these pass between two questions that are dear.
+/// Ticks between two expensive questions.
 const DEAR_TICKS: u64 = 4;
 
-/// How many pass between two maps of the network, which are long and differ every time.
+/// Ticks between two maps of the network, which are long and differ every time.
 const MAP_TICKS: u64 = 16;
 
-/// What was told last under each topic.
+/// The last published text of each topic.
 type Snapshots = BTreeMap<String, String>;
 
-/// Asks for what is followed and tells what changed, for as long as it is awaited.
+/// Asks the market about the followed topics and publishes changes, for as long as you await it.
 pub async fn follow(state: SharedState) {
     let mut ticks = interval(BOOK_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,7 +53,7 @@ pub async fn follow(state: SharedState) {
                 Some(Topic::Network) => is_new || number.is_multiple_of(MAP_TICKS),
                 Some(Topic::Account) => is_new || changed,
                 Some(Topic::Depth(_) | Topic::Trades(_)) => true,
-                // They are told by who runs them.
+                // The task that runs a job publishes these topics.
                 Some(Topic::Jobs | Topic::Job(_)) | None => false,
             };
             if is_due && let Err(error) = ask(&state, &mut told, &topic).await {
@@ -65,7 +66,7 @@ pub async fn follow(state: SharedState) {
     }
 }
 
-/// Learns how far the log is.
+/// Learns the furthest index of the log that a validator has applied.
 async fn reach(state: &State) {
     let all = state.buyer.broker().statuses().await;
     let furthest = all.iter().flatten().map(|status| status.applied).max();
@@ -110,7 +111,7 @@ async fn ask(state: &State, told: &mut Snapshots, topic: &str) -> Result<(), Bro
     Ok(())
 }
 
-/// Tells what differs from what was told last.
+/// Publishes a view if it differs from the last one of its topic.
 fn tell(state: &State, told: &mut Snapshots, topic: &str, view: &impl Serialize) {
     let text = serde_json::to_string(view).unwrap_or_default();
     if told.get(topic) != Some(&text) {

@@ -1,5 +1,5 @@
-//! What bodies give as texts and numbers, as the market takes it; refused in words where it is
-//! none.
+//! Converts texts and numbers from request bodies into values of the market, and refuses invalid
+//! ones.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use souk_node::protocols::regions;
 
 use crate::problem::{Code, Problem};
 
-/// The greatest whole number that every program reads as it is written: 2^53 - 1.
+/// The largest whole number that every program reads exactly: 2^53 - 1.
 pub const WHOLE_MAX: u64 = (1 << 53) - 1;
 
-/// A whole number that all programs read alike.
+/// Reads a whole number that all programs read alike.
 ///
 /// # Errors
-/// When it is greater.
+/// Fails if the number exceeds [`WHOLE_MAX`].
 pub fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     let given = u64::deserialize(from)?;
     match given {
@@ -25,10 +25,10 @@ pub fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     }
 }
 
-/// The same, or none.
+/// Reads an optional whole number that all programs read alike.
 ///
 /// # Errors
-/// When it is greater.
+/// Fails if the number exceeds [`WHOLE_MAX`].
 pub fn amount_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     match Option::<u64>::deserialize(from)? {
         Some(given) if given > WHOLE_MAX => {
@@ -38,7 +38,7 @@ pub fn amount_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, 
     }
 }
 
-/// A field that cannot be used.
+/// Returns the problem of a field with an invalid value.
 pub fn unusable(detail: impl ToString) -> Problem {
     Problem::new(
         Code::Input,
@@ -47,28 +47,28 @@ pub fn unusable(detail: impl ToString) -> Problem {
     )
 }
 
-/// A length of time.
+/// Converts seconds to a duration.
 ///
 /// # Errors
-/// When it is none.
+/// Fails if the number is not a valid duration.
 pub fn time(field: &str, seconds: f64) -> Result<Duration, Problem> {
     Duration::try_from_secs_f64(seconds)
         .map_err(|error| unusable(format!("{field}: {seconds} is no time in seconds: {error}")))
 }
 
-/// A length of time, as the market counts it.
+/// Converts seconds to milliseconds of the market.
 ///
 /// # Errors
-/// When it is none.
+/// Fails if the number is not a valid duration.
 pub fn millis(field: &str, seconds: f64) -> Result<Millis, Problem> {
     let time = time(field, seconds)?;
     Ok(Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// A reputation.
+/// Converts a number to a reputation.
 ///
 /// # Errors
-/// When it is none.
+/// Fails if the number exceeds 1000.
 pub fn reputation(permille: u16) -> Result<Permille, Problem> {
     match permille {
         0..=1000 => Ok(Permille(permille)),
@@ -76,10 +76,10 @@ pub fn reputation(permille: u16) -> Result<Permille, Problem> {
     }
 }
 
-/// Accounts not to buy from.
+/// Parses the accounts from which the buyer does not buy.
 ///
 /// # Errors
-/// One that is none, or too many.
+/// Fails if a text is not an account, or if there are too many.
 pub fn excluded(texts: &[String]) -> Result<Vec<AccountKey>, Problem> {
     if texts.len() > EXCLUDED_MAX {
         let detail = format!("{} are excluded, {EXCLUDED_MAX} can be", texts.len());
@@ -92,10 +92,10 @@ pub fn excluded(texts: &[String]) -> Result<Vec<AccountKey>, Problem> {
     texts.iter().map(account).collect()
 }
 
-/// Regions by name, or by how their names begin.
+/// Parses regions by their names, or by the beginnings of names.
 ///
 /// # Errors
-/// One that is none.
+/// Fails if a name matches no region.
 pub fn regions(names: &[String]) -> Result<Regions, Problem> {
     let mut all = Regions(0);
     for name in names {

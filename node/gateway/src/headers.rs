@@ -1,4 +1,4 @@
-//! What every answer says beside what was asked.
+//! Headers that the gateway adds to every answer.
 
 use axum::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::Problem;
 
-/// What pages of the gateway may do: nothing that is not its own.
+/// Content security policy of the gateway's pages: they load nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src 'self' data:; frame-ancestors 'none'; \
                       base-uri 'none'; form-action 'none'";
@@ -20,7 +20,7 @@ const ALWAYS: [(HeaderName, &str); 3] = [
     (REFERRER_POLICY, "no-referrer"),
 ];
 
-/// What every answer says, and a problem where the router alone answered.
+/// Adds the common headers to an answer, and a [`Problem`] if the router alone answered.
 pub async fn finish(response: Response) -> Response {
     let is_bare = response.status() == StatusCode::METHOD_NOT_ALLOWED
         && !response.headers().contains_key(CONTENT_TYPE);

@@ -1,7 +1,8 @@
-//! What happens, for all who follow: each is told in order, and may go on where it broke off.
+//! Publishes events to followers in order; a follower can resume where its stream broke off.
 //!
-//! A follower names topics. What is told under a topic is whole in itself: a follower that missed
-//! some is right again with the next. The last [`RING_MAX`] are kept for those that come back.
+//! A follower names topics. Each event of a topic stands alone: a follower that missed some is up
+//! to date again with the next one. The hub keeps the last [`RING_MAX`] events for followers that
+//! return.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,37 +11,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// What is kept for those that come back.
+/// Events that the hub keeps for followers that return.
 const RING_MAX: usize = 4_096;
 
-/// What may wait for one follower; one that is further behind begins anew.
+/// Events that may wait for one follower; a follower that falls further behind starts anew.
 const WAITING_MAX: usize = 256;
 
-/// Followers at a time.
+/// Largest number of followers.
 pub const STREAMS_MAX: usize = 32;
 
-/// Something that happened.
+/// A published event.
 #[derive(Clone, Debug)]
 pub struct Occurrence {
-    /// The log's index when it was told, and its number among all.
+    /// The log's index at publication, and the number of the event.
     pub id: EventId,
-    /// What it is about.
+    /// The topic of the event.
     pub topic: Arc<str>,
-    /// What, as JSON.
+    /// The event's content as JSON.
     pub data: Arc<str>,
 }
 
-/// Where in all that happened.
+/// The position of an event among all events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventId {
-    /// The log's index.
+    /// Index of the log at publication.
     pub index: u64,
-    /// The number.
+    /// Number of the event: each event of this process has the next one.
     pub number: u64,
 }
 
 impl EventId {
-    /// `INDEX.NUMBER`.
+    /// Parses `INDEX.NUMBER`.
     pub fn parse(text: &str) -> Option<EventId> {
         let (index, number) = text.split_once('.')?;
         Some(EventId {
@@ -56,7 +57,7 @@ impl std::fmt::Display for EventId {
     }
 }
 
-/// What happened lately, and who follows.
+/// The latest events, and the followers.
 #[derive(Debug)]
 pub struct Hub {
     ring: Mutex<Ring>,
@@ -65,34 +66,34 @@ pub struct Hub {
     places: Arc<Places>,
 }
 
-/// Who follows what.
+/// Counts of the followers.
 #[derive(Debug, Default)]
 struct Places {
     streams: AtomicUsize,
-    /// How many follow a topic, and whether one of them has not been told how it stands.
+    /// By topic: the number of followers, and whether a new one still needs the current state.
     wanted: Mutex<BTreeMap<String, (usize, bool)>>,
 }
 
 #[derive(Debug, Default)]
 struct Ring {
     kept: VecDeque<Occurrence>,
-    /// The number of the next.
+    /// Number of the next event.
     next: u64,
 }
 
-/// A follower's place; given back when it is dropped.
+/// A follower's place; dropping it releases the place.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
     topics: BTreeSet<String>,
 }
 
-/// From where a follower is told.
+/// A follower's stream of events.
 #[derive(Debug)]
 pub struct Subscription {
-    /// What it missed; none where that is not known any more.
+    /// The missed events; `None` if the hub no longer knows them.
     pub missed: Option<Vec<Occurrence>>,
-    /// What happens from now on.
+    /// The events from now on.
     pub coming: broadcast::Receiver<Occurrence>,
 }
 
@@ -108,17 +109,17 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// The log has come this far.
+    /// Records that the log has reached this index.
     pub fn reached(&self, index: u64) {
         self.index.fetch_max(index, Ordering::Relaxed);
     }
 
-    /// How many follow.
+    /// Returns the number of followers.
     pub fn streams(&self) -> usize {
         self.places.streams.load(Ordering::Relaxed)
     }
 
-    /// The place of a follower of these topics, if there is one left.
+    /// Returns a place for a follower of these topics, or `None` if no place is free.
     pub fn place(&self, topics: BTreeSet<String>) -> Option<Place> {
         let places = self.places.clone();
         let taken = places.streams.fetch_add(1, Ordering::Relaxed);
@@ -134,8 +135,8 @@ impl Hub {
         (taken < STREAMS_MAX).then_some(place)
     }
 
-    /// The topics that are followed, and whether somebody was not told yet how each stands; who
-    /// asks tells them.
+    /// Returns the followed topics, each with whether a new follower needs its current state. This
+    /// clears that mark, so you must publish the state.
     pub fn wanted(&self) -> BTreeMap<String, bool> {
         let wanted = self.places.wanted.lock();
         let mut wanted = wanted.unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +145,7 @@ impl Hub {
             .collect()
     }
 
-    /// Tells something.
+    /// Publishes an event.
     pub fn tell(&self, topic: &str, data: &impl Serialize) {
         let Ok(data) = serde_json::to_string(data) else {
             return;
@@ -163,13 +164,13 @@ impl Hub {
         if ring.kept.len() > RING_MAX {
             ring.kept.pop_front();
         }
-        // Nobody may follow.
+        // This fails if there are no followers.
         let _ = self.follow.send(happened);
     }
 
-    /// Follows from now on, or from behind what was told last.
+    /// Subscribes to events from now on, or from behind the last received event.
     pub fn follow(&self, last: Option<EventId>) -> Subscription {
-        // Both under one lock, so that nothing is told twice or left out.
+        // One lock covers both, so that the follower gets each event exactly once.
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let coming = self.follow.subscribe();
         let Some(last) = last else {
@@ -179,7 +180,7 @@ impl Hub {
             };
         };
         let oldest = ring.kept.front().map_or(ring.next, |first| first.id.number);
-        // Of an earlier life of this process, or too long ago.
+        // An unknown event is from an earlier process, or is too old.
         let is_known = last.number < ring.next
             && last.number + 1 >= oldest
             && ring

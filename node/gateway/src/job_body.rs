@@ -1,4 +1,4 @@
-//! A job as a program asks for it: contents by name, and limits.
+//! The body of a job request: contents by name, and limits.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use utoipa::ToSchema;
 use crate::given::{self, millis, time, unusable};
 use crate::problem::Problem;
 
-/// How long a job waits for devices where nothing is said.
+/// Seconds for which a job waits for devices by default.
 const WAIT: f64 = 5.0;
 
-/// How every file of NumPy begins.
+/// The first bytes of every NumPy file.
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
 /// A job: the model, its inputs, and limits. Amounts are in micro-credits, times in seconds.
@@ -132,11 +132,11 @@ fn wait() -> f64 {
 }
 
 impl JobBody {
-    /// The job that it describes, and what its numbers stand for. What the model does with texts
-    /// before it runs is computed.
+    /// Returns the described job and the labels of its values. This computes the model's text
+    /// preprocessing.
     ///
     /// # Errors
-    /// Contents that are not there or are no model or tensors, limits that are none.
+    /// Fails if a content is missing or is not a model or tensor, or if a limit is invalid.
     pub fn job(
         &self,
         content: impl Fn(&ContentId) -> Result<Bytes, Problem>,
@@ -165,10 +165,10 @@ impl JobBody {
         Ok((job, legend))
     }
 
-    /// Every content it names.
+    /// Returns all contents that the job names.
     ///
     /// # Errors
-    /// A name that is none.
+    /// Fails if a name is not a content id.
     pub fn contents(&self) -> Result<Vec<ContentId>, Problem> {
         let inputs = self.inputs.values().map(|input| &input.content);
         std::iter::once(&self.model)
@@ -212,7 +212,8 @@ impl JobBody {
 }
 
 impl InputBody {
-    /// What it holds, texts as their numbers, and whether it is of texts.
+    /// Reads the input's tensor, with texts as their numbers; returns it and whether it holds
+    /// texts.
     fn tensor(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Jobs as the API shows them.
+//! The jobs of the API.
 
 use serde::Serialize;
 use souk_node::buyer::Journal;
@@ -75,10 +75,10 @@ pub struct JobDetail {
     outputs: Vec<OutputView>,
 }
 
-/// A job by its full name.
+/// Returns a job by its full name.
 ///
 /// # Errors
-/// When there is none.
+/// Fails if the job does not exist.
 pub fn job(state: &State, name: &str) -> Result<JobView, Problem> {
     let folder = Folder::new(&state.jobs(), name);
     match (Journal::read(&state.jobs(), name), folder.request()) {
@@ -90,10 +90,10 @@ pub fn job(state: &State, name: &str) -> Result<JobView, Problem> {
     }
 }
 
-/// The full name of a job from the beginning of it.
+/// Returns the full name of a job from the beginning of its name.
 ///
 /// # Errors
-/// When there is none, or several begin so.
+/// Fails if no job, or more than one, begins so.
 pub fn full_name(state: &State, begins: &str) -> Result<String, Problem> {
     let is_plain = !begins.is_empty() && begins.bytes().all(|byte| byte.is_ascii_hexdigit());
     let unknown = || {
@@ -111,14 +111,14 @@ pub fn full_name(state: &State, begins: &str) -> Result<String, Problem> {
         .name)
 }
 
-/// All jobs of a folder, those too that have bought nothing yet.
+/// Returns all jobs of a folder, including those that have bought nothing yet.
 pub fn all(state: &State) -> Vec<JobView> {
     let entries = std::fs::read_dir(state.jobs())
         .into_iter()
         .flatten()
         .flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    // What cannot be read is left out.
+    // This skips entries that cannot be read.
     names.filter_map(|name| job(state, &name).ok()).collect()
 }
 
@@ -157,7 +157,7 @@ fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobVie
     }
 }
 
-/// A job that has bought nothing yet.
+/// Describes a job that has bought nothing yet.
 fn accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> JobView {
     let refused = folder.refused();
     let standing = match refused {
@@ -181,10 +181,10 @@ fn accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> Jo
     }
 }
 
-/// A job with its leases, as the market has them, and its outputs.
+/// Returns a job with its outputs and the market's records of its leases.
 ///
 /// # Errors
-/// When there is none, or the market is not reached.
+/// Fails if the job does not exist or the market is unreachable.
 pub async fn detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
     let job = job(state, name)?;
     let leases = match Journal::read(&state.jobs(), name) {
@@ -208,7 +208,7 @@ pub async fn detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
     })
 }
 
-/// The outputs of a job that came through a gateway.
+/// Returns the outputs of a job that came through a gateway.
 pub fn outputs(state: &State, name: &str) -> Vec<OutputView> {
     state.outputs.of(&Folder::new(&state.jobs(), name))
 }

@@ -1,5 +1,5 @@
-//! Keys by which a question that may come twice is known again, and what came of it. Each is on
-//! disk before anything is bought under it.
+//! Idempotency keys, by which the gateway recognises a repeated request, and the results of the
+//! requests. Each key is on disk before the gateway buys anything under it.
 //!
 //! ```text
 //! buyer/keys/ID.json    what was asked under the key of that id, and the answer
@@ -21,54 +21,55 @@ use souk_node::memory::ContentId;
 use crate::order_view::PlacedView;
 use crate::problem::{Code, Problem};
 
-/// Where they lie, in the folder of the market.
+/// Folder of the keys, relative to the folder of the market.
 const FOLDER: &str = "buyer/keys";
 
-/// How long a key is kept.
+/// Age beyond which pruning removes a key.
 const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Keys beyond which the oldest are forgotten before their day is over, and how many stay then.
+/// Number of keys at which the gateway prunes the oldest, even younger ones than [`AGE_MAX`], and
+/// the number that stays.
 const KEYS_MAX: usize = 16_384;
 const KEYS_KEPT: usize = 12_288;
 
-/// The longest key.
+/// Largest length of a key, in bytes.
 const KEY_BYTES_MAX: usize = 255;
 
-/// What keys are for; the same key for two of them is two keys.
+/// The purpose of a key; the same key for two purposes counts as two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A job.
+    /// Submits a job.
     Job,
-    /// An order.
+    /// Places an order.
     Order,
 }
 
-/// A key that was used.
+/// The record of a used key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UsedKey {
-    /// The key.
+    /// The idempotency key.
     pub key: String,
-    /// The BLAKE3 of the body as it came: the same key with another one is refused.
+    /// BLAKE3 of the body as received: the gateway refuses the same key with another body.
     pub body_hash: String,
-    /// When, in milliseconds since 1970.
+    /// Time of use, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The order that was placed under it; none for a job, or where no answer came yet.
+    /// The placed order; `None` for a job, or before the market's answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<PlacedView>,
 }
 
-/// All keys that were used lately.
+/// The store of recently used keys.
 #[derive(Debug)]
 pub struct Keys {
     folder: PathBuf,
     count: AtomicUsize,
 }
 
-/// The key that a question came with.
+/// Returns the idempotency key of a request.
 ///
 /// # Errors
-/// When it has none, or one that is none.
+/// Fails if the key is missing, repeated or invalid.
 pub fn given(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut all = headers.get_all("idempotency-key").iter();
     let (Some(key), None) = (all.next(), all.next()) else {
@@ -85,8 +86,8 @@ pub fn given(headers: &HeaderMap) -> Result<&str, Problem> {
     })
 }
 
-/// The id of what an account asks under a key: the same each time, so that it cannot be bought
-/// twice.
+/// Returns the id that an account's request has under a key. It is the same each time, so that the
+/// account cannot buy twice.
 pub fn id(account: AccountKey, purpose: Purpose, key: &str) -> JobId {
     let mut words = match purpose {
         Purpose::Job => b"souk gateway job 1".to_vec(),
@@ -98,10 +99,10 @@ pub fn id(account: AccountKey, purpose: Purpose, key: &str) -> JobId {
 }
 
 impl UsedKey {
-    /// Whether the same is asked again.
+    /// Checks that a request repeats the one under this key.
     ///
     /// # Errors
-    /// When it was used for something else.
+    /// Fails if the key was used for another body.
     pub fn check(&self, key: &str, body_hash: &str) -> Result<(), Problem> {
         if self.key == key && self.body_hash == body_hash {
             return Ok(());
@@ -116,10 +117,10 @@ impl UsedKey {
 }
 
 impl Keys {
-    /// Those of a market's folder.
+    /// Opens the keys of a market's folder.
     ///
     /// # Errors
-    /// When the folder cannot be made.
+    /// Fails if the folder cannot be created.
     pub fn open(folder: &Path) -> io::Result<Keys> {
         let folder = folder.join(FOLDER);
         fs::create_dir_all(&folder)?;
@@ -127,15 +128,15 @@ impl Keys {
         Ok(Keys { folder, count })
     }
 
-    /// What was asked under the key of that id.
+    /// Returns the record of the key with this id.
     pub fn find(&self, id: JobId) -> Option<UsedKey> {
         read(&self.path(id))
     }
 
-    /// Keeps one, or what came of it; on disk when this returns.
+    /// Stores a record, which is on disk when this returns.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails if the file cannot be written.
     pub fn keep(&self, id: JobId, used: &UsedKey) -> Result<(), Problem> {
         let path = self.path(id);
         if !path.exists() && self.count.fetch_add(1, Ordering::Relaxed) >= KEYS_MAX {
@@ -145,16 +146,17 @@ impl Keys {
         Ok(write_durably(&path, &bytes)?)
     }
 
-    /// Forgets one under which nothing was bought.
+    /// Removes a key under which nothing was bought.
     ///
     /// # Errors
-    /// When it cannot be removed.
+    /// Fails if the file cannot be removed.
     pub fn forget(&self, id: JobId) -> Result<(), Problem> {
         self.count.fetch_sub(1, Ordering::Relaxed);
         fs::remove_file(self.path(id)).map_err(Problem::unexpected)
     }
 
-    /// The orders that are known to have been placed under some key since then.
+    /// Returns the orders that were placed under any key since this time, in milliseconds since
+    /// 1970.
     pub fn orders_since(&self, ms: u64) -> BTreeSet<u64> {
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
         let files = self.files().into_iter().filter(|(at, _)| *at >= since);
@@ -166,7 +168,7 @@ impl Keys {
         self.folder.join(format!("{id}.json"))
     }
 
-    /// All files and when they were written.
+    /// Returns all files with the times of their last writes.
     fn files(&self) -> Vec<(SystemTime, PathBuf)> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let timed = entries.map(|entry| {
@@ -183,7 +185,7 @@ impl Keys {
         let is_old = |at: &SystemTime| at.elapsed().is_ok_and(|age| age > AGE_MAX);
         let old = files.iter().take_while(|(at, _)| is_old(at)).count();
         let gone = files.iter().take(old.max(beyond));
-        // One that stays is no harm.
+        // A file that cannot be removed does no harm.
         gone.for_each(|(_, path)| drop(fs::remove_file(path)));
         let left = files.len() - old.max(beyond);
         self.count.store(left, Ordering::Relaxed);

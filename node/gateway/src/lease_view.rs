@@ -1,4 +1,4 @@
-//! Leases as the API shows them.
+//! The leases of the API.
 
 use serde::Serialize;
 use souk_node::device::class_name;
@@ -41,7 +41,7 @@ pub struct LeaseView {
 }
 
 impl LeaseView {
-    /// When it began, by which lists are in order.
+    /// Returns the lease's number, by which lists are sorted.
     pub fn number(&self) -> u64 {
         self.lease
     }
@@ -105,7 +105,7 @@ pub struct ClosedLeaseView {
     emulated: Option<bool>,
 }
 
-/// A lease that was closed, as an account's statement tells it.
+/// A closed lease, from an account's statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Closing {
     pub lease: souk_node::market::LeaseId,
@@ -119,7 +119,7 @@ pub struct Closing {
 }
 
 impl ClosedLeaseView {
-    /// With what the market knows of the lease yet.
+    /// Describes a closed lease; `known` is the market's record of it, if one is left.
     pub fn new(closing: &Closing, known: Option<&Lease>) -> ClosedLeaseView {
         ClosedLeaseView {
             lease: closing.lease.0,
@@ -138,7 +138,7 @@ impl ClosedLeaseView {
     }
 }
 
-/// What was paid, in seconds of the devices.
+/// Returns the paid time of the devices, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "a time in seconds is not exact")]
 fn device_time(lease: &Lease) -> Option<f64> {
     (lease.price.0 > 0).then(|| lease.cost.0 as f64 / lease.price.0 as f64)

@@ -1,8 +1,9 @@
 //! The gateway: a buyer and its market over HTTP, for programs and pages on the same machine.
 //!
-//! It is the buyer as a process that stays: its key, its jobs and its way to the market. Every
-//! path is in `routes`, and who may ask is decided in one place, `access`. A job that is
-//! accepted is on disk before anything is bought for it, and is gone on with after a crash.
+//! It is a buyer as a long-running process, with its key, its jobs and its connection to the
+//! market. Every path is in `routes`, and `access` alone decides which requests to answer. An
+//! accepted job is on disk before the gateway buys anything for it, and the gateway resumes it
+//! after a crash.
 //!
 //! ```no_run
 //! use std::path::PathBuf;
@@ -90,45 +91,45 @@ pub use problem::Problem;
 pub use routes::document;
 pub use watched::watched;
 
-/// A gateway that listens.
+/// A listening gateway.
 pub struct Gateway {
     door: Door,
     state: state::SharedState,
     _told: Option<ToldAddress>,
 }
 
-/// What a gateway is made of.
+/// The settings of a gateway.
 pub struct Config {
-    /// The market's folder, as a path that holds in any folder.
+    /// The market's folder, as a path that is valid from any working directory.
     pub folder: PathBuf,
-    /// What the market is called.
+    /// The market's name.
     pub name: String,
-    /// Where it listens; a port of 0 takes a free one.
+    /// The address to listen on. If you set port 0, the system selects a free port.
     pub address: SocketAddr,
 }
 
-/// Why there is no gateway.
+/// A failure to start the gateway.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// Its address.
+    /// The gateway cannot listen on its address.
     #[error(transparent)]
     Door(#[from] DoorError),
-    /// Its tokens.
+    /// The tokens cannot be read or created.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The folder of contents.
+    /// The folder of contents cannot be opened.
     #[error("cannot use the folder of contents: {0}")]
     Contents(io::Error),
-    /// The folder of keys.
+    /// The folder of keys cannot be opened.
     #[error("cannot use the folder of keys: {0}")]
     Keys(io::Error),
-    /// The file that says where it answers.
+    /// The file with the gateway's address cannot be written.
     #[error("cannot tell in the folder where HTTP is served: {0}")]
     Address(io::Error),
 }
 
 impl Gateway {
-    /// Listens; nobody is answered before [`Gateway::run`].
+    /// Listens. The gateway answers no request before you call [`Gateway::run`].
     ///
     /// # Errors
     /// [`GatewayError`]
@@ -153,14 +154,14 @@ impl Gateway {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.door.address()
     }
 
-    /// Answers, and goes on with the jobs of an earlier life, for as long as it is awaited. Jobs
-    /// that run then are gone on with by the next.
+    /// Answers requests and resumes the jobs of an earlier process, for as long as you await it. If
+    /// jobs still run when you stop, the next process resumes them.
     pub async fn run(self) {
         let router = routes::router(self.state.clone());
         let serving = self.door.serve(router);

@@ -1,4 +1,4 @@
-//! The market as the API shows it.
+//! The market in the API.
 
 use serde::Serialize;
 use souk_node::device::class_name;
@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::times;
 
-/// Levels on each side where nothing is said.
+/// Default number of levels on each side of a book.
 pub const LEVELS: usize = 32;
 
 /// A price in micro-credits a device-second, and what is there at it.
@@ -260,7 +260,7 @@ fn auction(at: Option<Millis>) -> Option<String> {
 }
 
 impl DepthView {
-    /// So many levels of a book.
+    /// Describes the first `levels` levels of a book.
     pub fn new(quotes: &Quotes, levels: usize) -> DepthView {
         let side = |all: &[DepthLevel]| all.iter().take(levels).map(LevelView::from).collect();
         DepthView {
@@ -283,7 +283,7 @@ impl From<&Quotes> for TradesView {
     }
 }
 
-/// Throughput by element type.
+/// Returns the throughput by element type.
 pub fn throughput(of: &Throughput) -> ByDtype<u64> {
     ByDtype::of(|dtype| of.of(dtype))
 }
@@ -335,7 +335,7 @@ impl From<&Account> for AccountView {
 }
 
 impl CandlesView {
-    /// Candles of so many seconds.
+    /// Describes candles of `step` seconds.
     pub fn new(quotes: &Quotes, step: u64, candles: &[Candle]) -> CandlesView {
         CandlesView {
             class: class_name::of(&quotes.class),

@@ -1,4 +1,4 @@
-//! The network as the API shows it: who takes part, and what was measured of the ways between.
+//! The network in the API: its nodes, and the measurements of the connections between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -21,10 +21,10 @@ use utoipa::ToSchema;
 use crate::market_view::{ByDtype, throughput};
 use crate::times;
 
-/// Providers on one map; of more there are too many to be drawn.
+/// Providers on one map; a page cannot draw more.
 const PROVIDERS_MAX: usize = 200;
 
-/// Providers remembered that have nothing on offer at the moment, and for how long.
+/// Providers without an offer that the gateway remembers, and for how many milliseconds.
 const SEEN_MAX: usize = 1_024;
 const SEEN_MS: u64 = 10 * 60 * 1_000;
 
@@ -113,7 +113,7 @@ struct LinkView {
     used_at: Option<String>,
 }
 
-/// Providers that were seen in the book: one whose devices are all leased is not in it.
+/// Recently seen providers: a provider whose devices are all leased is not in the book.
 #[derive(Debug, Default)]
 pub struct Sightings(Mutex<BTreeMap<AccountKey, Sighting>>);
 
@@ -124,7 +124,7 @@ struct Sighting {
 }
 
 impl Sightings {
-    /// Those of the book and those of a while ago, the cheapest first.
+    /// Returns the providers of the book and those of the last minutes, the cheapest first.
     fn with(&self, book: &[Listing], now_ms: u64) -> Vec<(AccountKey, Sighting)> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut asks = BTreeMap::<AccountKey, Vec<Listing>>::new();
@@ -152,17 +152,17 @@ impl Sightings {
     }
 }
 
-/// A validator that was asked how it stands: its account, how long it took, what it said.
+/// A validator's reply to a status request: its account, the round trip in seconds, the status.
 struct ValidatorReply {
     account: AccountKey,
     round_trip: f64,
     status: Option<Status>,
 }
 
-/// Puts the map together.
+/// Builds the map.
 ///
 /// # Errors
-/// When the market is not reached.
+/// Fails if the market is unreachable.
 pub async fn map(
     buyer: &Buyer,
     book: &[Listing],
@@ -207,7 +207,7 @@ pub async fn map(
     })
 }
 
-/// Asks all validators how they stand.
+/// Asks all validators for their status.
 async fn asked(buyer: &Buyer) -> Vec<ValidatorReply> {
     let broker = buyer.broker();
     let validators = broker.validators();
@@ -230,7 +230,7 @@ async fn asked(buyer: &Buyer) -> Vec<ValidatorReply> {
 }
 
 impl NodeView {
-    /// Somebody of whom nothing more is said.
+    /// Describes a node of which nothing else is known.
     fn new(account: AccountKey, role: Role, name: String) -> NodeView {
         NodeView {
             account: account.to_string(),
@@ -326,8 +326,8 @@ impl From<&Listing> for NodeDevice {
     }
 }
 
-/// What was measured of ways between those on the map, and the ways of this gateway of which
-/// nothing was.
+/// Describes the measured connections between nodes on the map, and this gateway's own unmeasured
+/// ones.
 fn links(
     buyer: &Buyer,
     nodes: &[NodeView],
@@ -344,7 +344,7 @@ fn links(
         route: match (record.from == buyer.account(), record.to == buyer.account()) {
             (true, _) => route(&record.to),
             (_, true) => route(&record.from),
-            // Other people's connections are not seen from here.
+            // This gateway cannot see the connections of other nodes.
             _ => None,
         },
         bytes_per_second: record.samples.bytes_per_second(now),

@@ -1,4 +1,4 @@
-//! An order as a program gives it. Amounts are in micro-credits, times in seconds.
+//! The body of an order request. Amounts are in micro-credits, times in seconds.
 
 use serde::{Deserialize, Serialize};
 use souk_node::client::broker::Broker;
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::given::{self, millis, unusable};
 use crate::problem::Problem;
 
-/// How long a lease is where nothing is said.
+/// Default duration of a lease, in seconds.
 const DURATION: f64 = 60.0;
 
 /// An order.
@@ -125,10 +125,10 @@ fn duration() -> f64 {
 }
 
 impl OrderBody {
-    /// The command that places it, under the id of its key.
+    /// Returns the command that places the order under this id.
     ///
     /// # Errors
-    /// Fields that are none, or a class that is not known.
+    /// Fails if a field is invalid or the class is unknown.
     pub async fn command(&self, broker: &Broker, job: JobId) -> Result<Command, Problem> {
         Ok(match self {
             OrderBody::Bid(bid) => Command::PlaceBid(Box::new(bid.bid(broker, job).await?)),
@@ -166,7 +166,7 @@ impl BidBody {
             term: if self.spot { Term::Spot } else { Term::Firm },
             tif: self.time_in_force()?,
             job,
-            // Asked last: what cannot be read is refused without the market.
+            // The market comes last: the gateway refuses unreadable fields without it.
             class: market_data::class(broker, &self.class).await?,
         })
     }

@@ -1,4 +1,4 @@
-//! Orders as the API shows them.
+//! The orders of the API.
 
 use serde::{Deserialize, Serialize};
 use souk_node::device::class_name;
@@ -73,7 +73,7 @@ fn class_of(class: &Class) -> String {
 }
 
 impl PlacedView {
-    /// Of what the market said; none where it answered something else.
+    /// Describes the market's answer; returns `None` if the answer is not about an order.
     pub fn of(done: &Acceptance) -> Option<PlacedView> {
         match done {
             Acceptance::Placed {

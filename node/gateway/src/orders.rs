@@ -1,8 +1,9 @@
-//! Orders by hand: each under a key, and so placed once although its answer was lost.
+//! Places orders by hand, each under a key: the market gets each order once, even if its answer is
+//! lost.
 //!
-//! What is sent to the market is on disk before. Where the process died, or no validator said what
-//! became of it, the market is asked before it is sent again; and nothing is, until a batch that
-//! may be on its way has expired.
+//! An order is on disk before the gateway sends it. If the process died, or no validator answered,
+//! the gateway asks the market about the order before it sends it again. It sends nothing until a
+//! batch that may be on its way has expired.
 
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::TradeError;
@@ -16,17 +17,17 @@ use crate::order_view::{PlacedTrade, PlacedView};
 use crate::problem::{Code, Problem};
 use crate::state::State;
 
-/// How long an order whose answer was lost may yet be carried out: its batch lives a minute, and
-/// clocks differ.
+/// Milliseconds for which an order without an answer may still execute: its batch lives a minute,
+/// and clocks differ.
 const ON_THE_WAY_MS: u64 = 70_000;
 
-/// How far the log's clock may be behind this one.
+/// Milliseconds by which the log's clock may lag behind this machine's.
 const CLOCK_SKEW_MS: u64 = 60_000;
 
-/// Places an order under a key, or finds what came of it.
+/// Places an order under a key, or returns the result of the one already placed.
 ///
 /// # Errors
-/// Why it is not placed, or that it is not known yet.
+/// Fails if the order is refused, or if its fate is not known yet.
 pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedView, Problem> {
     let bytes = serde_json::to_vec(body).map_err(Problem::unexpected)?;
     let body_hash = blake3::hash(&bytes).to_string();
@@ -43,7 +44,7 @@ pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedV
     }
     let command = body.command(broker, id).await?;
     if let Some(mut used) = used {
-        // One at a time: each takes one that no other has.
+        // One search at a time: each takes an order that no other key has.
         let _finding = state.finding.lock().await;
         let since = used.at_ms.saturating_sub(CLOCK_SKEW_MS);
         let others = state.keys.orders_since(since);
@@ -73,7 +74,7 @@ pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedV
     state.keys.keep(id, &used)?;
     let done = match state.buyer.trader().submit_one(command).await {
         Ok(done) => done,
-        // It may have been carried out.
+        // The market may have executed it.
         Err(error @ TradeError::Uncertain(_)) => return Err(error.into()),
         Err(error) => {
             state.keys.forget(id)?;
@@ -87,13 +88,13 @@ pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedV
     Ok(placed)
 }
 
-/// An order of which it is not known whether it was carried out.
+/// An order that the market may or may not have executed.
 struct LostOrder<'s> {
     account: AccountKey,
     id: JobId,
-    /// Not before, by the log's clock.
+    /// Earliest time of the order by the log's clock, in milliseconds.
     since_ms: u64,
-    /// Whether an order is known to be that of another key.
+    /// Returns whether an order belongs to another key.
     is_other: &'s (dyn Fn(OrderId) -> bool + Sync),
 }
 
@@ -119,7 +120,7 @@ impl LostOrder<'_> {
                 let traded = leases.first().map(|lease| lease.bid);
                 let (price, units) = match bid.limit {
                     Limit::Price(price) => (price, bid.quantity),
-                    // It never rests, and so has traded or has not.
+                    // A market order never rests: it traded or it did not.
                     Limit::Market => (Price(0), Units(0)),
                 };
                 let rested = self.rested(broker, (traded, price, units)).await?;
@@ -136,8 +137,8 @@ impl LostOrder<'_> {
         }
     }
 
-    /// What of it came to rest: the order that has traded under its id, or one that is like it and
-    /// nobody else's.
+    /// Finds the rest of the order that came into the book: the order that traded under its id, or
+    /// one that is like it and belongs to no other key.
     async fn rested(
         &self,
         broker: &Broker,
@@ -166,7 +167,7 @@ impl LostOrder<'_> {
     }
 }
 
-/// Bids of an account that came to rest in a line.
+/// Returns the bids of an account that came to rest in a line.
 fn rests(own: AccountKey, line: &StatementLine) -> impl Iterator<Item = (OrderId, Price, Units)> {
     line.causes.iter().filter_map(move |event| match *event {
         Event::Rested {

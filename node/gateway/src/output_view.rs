@@ -1,4 +1,4 @@
-//! Outputs as the API shows them.
+//! The outputs of the API.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,16 +27,16 @@ pub struct OutputView {
     meaning: Option<Meaning>,
 }
 
-/// Outputs as they were described, for as long as their files are the same: to hash them again for
-/// each question is to read all of them.
+/// Descriptions of outputs, valid while their files stay the same: a description needs a hash of
+/// all bytes.
 #[derive(Default)]
 pub struct OutputCache(Mutex<BTreeMap<PathBuf, (SystemTime, Vec<OutputView>)>>);
 
 impl OutputCache {
-    /// Jobs whose outputs are remembered.
+    /// Jobs whose outputs the cache holds.
     const JOBS_MAX: usize = 256;
 
-    /// Of a job.
+    /// Returns the outputs of a job.
     pub fn of(&self, folder: &Folder) -> Vec<OutputView> {
         let path = folder.outputs_file();
         let written = path.metadata().and_then(|file| file.modified());
@@ -57,7 +57,7 @@ impl OutputCache {
         views
     }
 
-    /// Remembers outputs that were written just now, as they were described meanwhile.
+    /// Stores the description of outputs that were written just now.
     pub fn remember(&self, folder: &Folder, views: Vec<OutputView>) {
         let path = folder.outputs_file();
         let Ok(written) = path.metadata().and_then(|file| file.modified()) else {
@@ -71,7 +71,7 @@ impl OutputCache {
     }
 }
 
-/// Describes outputs, which takes the hash of each.
+/// Describes outputs; this hashes each of them.
 pub fn views(folder: &Folder, outputs: &BTreeMap<String, Tensor>) -> Vec<OutputView> {
     let legend = folder.legend().unwrap_or_default();
     let view = |(name, tensor): (&String, &Tensor)| OutputView {

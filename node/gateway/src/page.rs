@@ -1,5 +1,5 @@
-//! Long lists, page by page: a cursor says behind which entry the next page begins, so that none
-//! is told twice or left out where others come and go meanwhile.
+//! Splits long lists into pages. A cursor names the entry behind which the next page begins, so
+//! that a client sees each entry once although entries come and go meanwhile.
 
 use axum::Json;
 use axum::http::HeaderValue;
@@ -10,10 +10,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::problem::Problem;
 
-/// Entries of a page where nothing is said.
+/// Default number of entries on a page.
 const LIMIT: usize = 100;
 
-/// The most that may be asked for.
+/// Largest number of entries on a page.
 const LIMIT_MAX: usize = 1_000;
 
 /// Which page.
@@ -38,10 +38,10 @@ pub struct Page<T> {
 }
 
 impl Paging {
-    /// How many are wanted.
+    /// Returns the requested number of entries.
     ///
     /// # Errors
-    /// When that is none or too many.
+    /// Fails if the number is zero or too large.
     pub fn limit(&self) -> Result<usize, Problem> {
         match self.limit {
             None => Ok(LIMIT),
@@ -54,10 +54,10 @@ impl Paging {
 }
 
 impl<T> Page<T> {
-    /// The page of a list in the order of its keys that comes behind the cursor.
+    /// Returns the page behind the cursor, from a list sorted by its keys.
     ///
     /// # Errors
-    /// A limit that is none.
+    /// Fails if the limit or the cursor is invalid.
     pub fn of<K: Ord>(
         mut all: Vec<T>,
         key: impl Fn(&T) -> K,

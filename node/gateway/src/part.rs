@@ -1,4 +1,4 @@
-//! Content as HTTP gives it: whole or a part of it, by a name that never changes its bytes.
+//! Serves content over HTTP, whole or in part, under a name whose bytes never change.
 
 use std::ops::Range;
 
@@ -12,11 +12,11 @@ use axum::response::{IntoResponse, Response};
 
 use crate::problem::{Code, Problem};
 
-/// What of a content goes out.
+/// The part of a content that an answer carries.
 #[derive(Debug)]
 pub struct Part {
     status: StatusCode,
-    /// Which bytes; none where the asker has them already.
+    /// The range of bytes; empty if the client already has them.
     pub range: Range<u64>,
     length: u64,
     etag: String,
@@ -24,10 +24,11 @@ pub struct Part {
 }
 
 impl Part {
-    /// What of a content of that name, kind and length these headers ask for.
+    /// Reads from the request's headers which part of a content of this name, kind and length to
+    /// send.
     ///
     /// # Errors
-    /// When no byte of the range is there.
+    /// Fails if the content has no byte of the range.
     pub fn asked(
         headers: &HeaderMap,
         (name, kind): (&str, &'static str),
@@ -74,7 +75,8 @@ impl Part {
         }
     }
 
-    /// The answer with these bytes, or without any where only what is there was asked.
+    /// Returns the answer with these bytes, or without a body if the client already has the
+    /// content.
     pub fn response(self, bytes: Body) -> Response {
         let mut response = match self.status {
             StatusCode::NOT_MODIFIED => Body::empty().into_response(),
@@ -89,7 +91,7 @@ impl Part {
         };
         put(ETAG, self.etag);
         put(ACCEPT_RANGES, "bytes".to_owned());
-        // The name stands for these bytes and no others.
+        // The name stands for these bytes only.
         put(
             CACHE_CONTROL,
             "private, immutable, max-age=31536000".to_owned(),
@@ -112,8 +114,8 @@ impl Part {
     }
 }
 
-/// The bytes of one range; an empty one where none is there; none where it is no single range,
-/// which is then not looked at.
+/// Parses one range of bytes. The range is empty if the content has none of its bytes. Returns
+/// `None` if the text is not a single range; the caller then ignores it.
 fn range_of(text: &str, length: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let (first, last) = (first.trim(), last.trim());

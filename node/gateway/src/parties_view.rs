@@ -1,4 +1,4 @@
-//! Providers and validators as the API shows them.
+//! Providers and validators of the API.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ struct ReplicaView {
     digest: String,
 }
 
-/// Everyone who has something on offer.
+/// Returns all providers that have asks in the book.
 pub fn providers(book: &[Listing]) -> Vec<ProviderView> {
     let mut all = BTreeMap::<AccountKey, Vec<&Listing>>::new();
     for ask in book {
@@ -74,10 +74,10 @@ pub fn providers(book: &[Listing]) -> Vec<ProviderView> {
     all.map(|asks| ProviderView::new(&asks)).collect()
 }
 
-/// An account and what it offers, if it is open.
+/// Returns an account and its asks, or `None` if the account does not exist.
 ///
 /// # Errors
-/// When the market is not reached.
+/// Fails if the market is unreachable.
 pub async fn provider(
     broker: &Broker,
     book: &[Listing],
@@ -91,10 +91,10 @@ pub async fn provider(
     }))
 }
 
-/// The validators, and how far each is.
+/// Returns the validators with their status.
 ///
 /// # Errors
-/// When none is reached.
+/// Fails if no validator is reachable.
 pub async fn validators(broker: &Broker) -> Result<Vec<ValidatorView>, BrokerError> {
     let (members, statuses) = tokio::join!(broker.members(), broker.statuses());
     let mut known: BTreeMap<u64, Status> = statuses

@@ -1,5 +1,5 @@
-//! The jobs that this process runs, and the orders that it places: one place each, so that none is
-//! begun twice.
+//! The jobs that this process runs and the orders that it places: each has one place, so that none
+//! begins twice.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +8,23 @@ use tokio::sync::Notify;
 
 use crate::problem::{Code, Problem};
 
-/// Jobs that this process runs, by name, and what stops each.
+/// The jobs that this process runs, by name, each with its stop signal.
 #[derive(Debug, Default)]
 pub struct Running {
     jobs: Mutex<BTreeMap<String, Arc<Notify>>>,
 }
 
-/// A job's place among those that run; given back when it is dropped.
+/// A job's place among the running jobs; dropping it releases the place.
 pub struct JobPlace {
     running: Arc<Running>,
-    /// The job.
+    /// The job's name.
     pub name: String,
-    /// What stops it.
+    /// The signal that stops the job.
     pub cancel: Arc<Notify>,
 }
 
 impl Running {
-    /// How many run.
+    /// Returns the number of running jobs.
     pub fn count(&self) -> usize {
         self.jobs
             .lock()
@@ -32,23 +32,23 @@ impl Running {
             .len()
     }
 
-    /// Whether this process runs the job.
+    /// Returns whether this process runs the job.
     pub fn has(&self, name: &str) -> bool {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.contains_key(name)
     }
 
-    /// Stops a job; whether this process runs it.
+    /// Stops a job; returns whether this process runs it.
     pub fn cancel(&self, name: &str) -> bool {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let found = jobs.get(name);
         found.inspect(|cancel| cancel.notify_one()).is_some()
     }
 
-    /// Takes the place of a job.
+    /// Reserves the place of a job.
     ///
     /// # Errors
-    /// When it runs already.
+    /// Fails if the job already runs.
     pub fn begin(self: &Arc<Self>, name: &str) -> Result<JobPlace, Problem> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.contains_key(name) {

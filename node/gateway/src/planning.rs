@@ -1,4 +1,4 @@
-//! Plans over the book as it stands.
+//! Plans jobs over the current book.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::plans::MadePlan;
 use crate::problem::Problem;
 use crate::state::State;
 
-/// Plans a job over the book as it stands, and remembers the plan.
+/// Plans a job over the current book and remembers the plan.
 ///
 /// # Errors
-/// Why there is none.
+/// Fails if no plan is possible.
 pub async fn plan(state: &State, body: JobBody) -> Result<Value, Problem> {
     let (job, _) = body.job(|id| state.contents.read(id))?;
     let began = Instant::now();
@@ -32,10 +32,10 @@ pub async fn plan(state: &State, body: JobBody) -> Result<Value, Problem> {
     Ok(plan)
 }
 
-/// A plan as it is shown.
+/// Returns the plan in the form in which a client can submit it later.
 ///
 /// # Errors
-/// When the model cannot be made into one subgraph.
+/// Fails if the model cannot become one subgraph.
 pub fn shown(state: &State, job: &Job, quote: &Quote) -> Result<ShownPlan, Problem> {
     Ok(ShownPlan::new(quote, state.buyer.subject(job, quote)?))
 }

@@ -1,4 +1,4 @@
-//! The plans that were made lately.
+//! The latest plans.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -7,32 +7,32 @@ use serde_json::Value;
 
 use crate::job_body::JobBody;
 
-/// Plans remembered; a plan is submitted soon or not at all.
+/// Plans that the gateway remembers; clients submit a plan soon or never.
 const PLANS_MAX: usize = 256;
 
-/// A plan that was made.
+/// A plan with its request.
 #[derive(Clone, Debug)]
 pub struct MadePlan {
-    /// What was asked.
+    /// The job that was planned.
     pub body: JobBody,
-    /// What came of it.
+    /// The plan as JSON.
     pub plan: Value,
 }
 
-/// Plans that were made lately, by hash.
+/// The latest plans, by hash.
 #[derive(Debug, Default)]
 pub struct Plans {
     made: Mutex<(BTreeMap<String, MadePlan>, VecDeque<String>)>,
 }
 
 impl Plans {
-    /// The plan of that hash, if it was made here lately.
+    /// Returns the plan of this hash if the gateway still remembers it.
     pub fn get(&self, hash: &str) -> Option<MadePlan> {
         let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.0.get(hash).cloned()
     }
 
-    /// Remembers one.
+    /// Remembers a plan, and forgets the oldest if there are too many.
     pub fn put(&self, hash: String, plan: MadePlan) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, order) = &mut *made;

@@ -1,4 +1,4 @@
-//! What is wrong with a question, as RFC 9457 has it, with the words that the command line uses.
+//! Describes an error as RFC 9457 does, with the same codes as the command line.
 
 use axum::Json;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -124,7 +124,7 @@ impl Code {
         }
     }
 
-    /// Whether the same question may be answered a moment later.
+    /// Returns whether the same request may succeed a moment later.
     fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -160,7 +160,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem, and what to do about it.
+    /// Creates a problem with a hint that says how to solve it.
     pub fn new(code: Code, detail: impl ToString, hint: &str) -> Problem {
         let headers = match code {
             Code::Unauthorized => vec![(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))],
@@ -179,7 +179,7 @@ impl Problem {
         }
     }
 
-    /// A field or parameter that cannot be used.
+    /// Returns the problem of an unusable field or parameter.
     pub fn malformed(detail: impl ToString) -> Problem {
         Problem::new(
             Code::Malformed,
@@ -188,31 +188,32 @@ impl Problem {
         )
     }
 
-    /// There is none.
+    /// Returns the problem of something that does not exist.
     pub fn not_found(detail: impl ToString, hint: &str) -> Problem {
         Problem::new(Code::NotFound, detail, hint)
     }
 
-    /// A failure of this machine.
+    /// Returns the problem of a failure on this machine.
     pub fn unexpected(detail: impl ToString) -> Problem {
         let hint = "look at the gateway's log, its folder's permissions and the space left";
         Problem::new(Code::Unexpected, detail, hint)
     }
 
-    /// The same with a further fact.
+    /// Adds a fact to the problem.
     pub fn with(mut self, name: &str, value: impl Serialize) -> Problem {
         let value = serde_json::to_value(value).unwrap_or_default();
         self.facts.insert(name.to_owned(), value);
         self
     }
 
-    /// The same with a header.
+    /// Adds a header to the answer.
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Problem {
         self.headers.push((name, value));
         self
     }
 
-    /// A method that a path does not take; which it does is known to the router.
+    /// Returns the problem of a method that a path does not support; the router knows those it
+    /// does.
     pub fn of_method(allow: Option<HeaderValue>) -> Problem {
         let detail = "the path is there, and does not take this method";
         let problem = Problem::new(
@@ -329,7 +330,7 @@ impl From<QuoteError> for Problem {
     }
 }
 
-/// Credits as micro-credits, rounded up so that they are enough.
+/// Converts credits to micro-credits, rounded up so that they suffice.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,4 @@
-//! Every path, with what it takes and answers: the router and the document are made from one list.
+//! All paths with their parameters and answers: one list makes both the router and the document.
 
 mod contents;
 mod devices;
@@ -34,7 +34,7 @@ use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 use crate::web;
 
-/// Where the document is.
+/// Path of the OpenAPI document.
 pub const DOCUMENT: &str = "/v1/openapi.json";
 
 fn api() -> OpenApiRouter<SharedState> {
@@ -73,13 +73,13 @@ fn api() -> OpenApiRouter<SharedState> {
         .merge(events::router())
 }
 
-/// What is served, as OpenAPI 3.1 has it.
+/// Returns the OpenAPI 3.1 document of the API.
 #[must_use]
 pub fn document() -> Value {
     complete(&api().into_openapi())
 }
 
-/// All paths, behind who may ask.
+/// Returns the router of all paths, behind the access check.
 pub fn router(state: SharedState) -> Router {
     let (router, document) = api().split_for_parts();
     let document = complete(&document);
@@ -98,7 +98,7 @@ fn unknown() -> Problem {
     Problem::not_found("there is no such path", "/v1/openapi.json lists them")
 }
 
-/// Lets in who may ask.
+/// Answers a request only if the access check allows it, and counts the answer.
 async fn guard(State(state): State<SharedState>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let (mut parts, body) = request.into_parts();

@@ -1,4 +1,4 @@
-//! Jobs that this process runs: begun under a key, once; gone on with after a crash; followed.
+//! Runs jobs: begins each once under its key, resumes it after a crash, and publishes its events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -28,10 +28,10 @@ use crate::planning;
 use crate::problem::{Code, Problem};
 use crate::state::{SharedState, State};
 
-/// How much more than its plan a job may cost and take where nothing is said, in per cent.
+/// Default percentage by which a job's plan may exceed the chosen one in cost and time.
 const SLIPPAGE: f64 = 5.0;
 
-/// Events that may wait to be told.
+/// Events that may wait for publication.
 const PROGRESS_MAX: usize = 256;
 
 /// What is to be run: the plan of a hash, a job, or a job held to a plan.
@@ -50,18 +50,18 @@ pub struct JobRequest {
     pub job: Option<JobBody>,
 }
 
-/// How a job begins.
+/// The way in which a job begins.
 enum Begin {
-    /// Under this plan.
+    /// A new job, under this plan.
     New(Box<Quote>, Journal, Value),
-    /// Where its last life ended.
+    /// A resumed job.
     Again(Journal),
 }
 
-/// Begins a job under a key, or finds the one that was begun under it; its name.
+/// Begins a job under a key, or finds the one already begun under it; returns its name.
 ///
 /// # Errors
-/// Why it is not begun; then nothing was bought.
+/// Fails if the job does not begin; then nothing was bought.
 pub async fn submit(state: &SharedState, key: &str, asked: &JobRequest) -> Result<String, Problem> {
     let body = serde_json::to_vec(asked).map_err(Problem::unexpected)?;
     let body_hash = blake3::hash(&body).to_string();
@@ -73,7 +73,7 @@ pub async fn submit(state: &SharedState, key: &str, asked: &JobRequest) -> Resul
         return Ok(name);
     }
     let place = state.running.begin(&name)?;
-    // Another may have been quicker by a moment.
+    // Another request may have been a moment quicker.
     if let Some(found) = folder.request() {
         found.used().check(key, &body_hash)?;
         return Ok(name);
@@ -102,7 +102,7 @@ pub async fn submit(state: &SharedState, key: &str, asked: &JobRequest) -> Resul
     }
     let journal = Journal::create(&state.jobs(), id)?;
     folder.keep(&request, &state.contents)?;
-    // Jobs go before their keys do.
+    // The keys outlive the jobs.
     state.keys.keep(id, &request.used())?;
     let begin = new(state, &folder, &request, (&job, quote, journal));
     start(state, place, job, begin);
@@ -129,7 +129,7 @@ fn asked_job(state: &State, asked: &JobRequest) -> Result<JobBody, Problem> {
     }
 }
 
-/// How a new job begins; its plan is kept with it.
+/// Returns the start of a new job, and stores its plan.
 fn new(
     state: &State,
     folder: &Folder,
@@ -145,10 +145,10 @@ fn new(
     Begin::New(Box::new(quote), journal, folder.command(request, job))
 }
 
-/// Goes on with a job that was interrupted or whose process died.
+/// Resumes an interrupted job, or one whose process died.
 ///
 /// # Errors
-/// When it is done, runs elsewhere, or did not come through a gateway.
+/// Fails if the job is done, runs elsewhere, or did not come through a gateway.
 pub fn resume(state: &SharedState, name: &str) -> Result<(), Problem> {
     let folder = Folder::new(&state.jobs(), name);
     let record = Journal::read(&state.jobs(), name)?;
@@ -173,7 +173,7 @@ pub fn resume(state: &SharedState, name: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Goes on with all jobs that an earlier life of the gateway accepted and did not end.
+/// Resumes all jobs that an earlier process of the gateway accepted and did not finish.
 pub async fn recover(state: SharedState) {
     let entries = std::fs::read_dir(state.jobs())
         .into_iter()
@@ -205,7 +205,7 @@ pub async fn recover(state: SharedState) {
     }
 }
 
-/// Begins a job that was accepted, and whose process died before it bought anything.
+/// Begins an accepted job whose process died before it bought anything.
 async fn again(state: &SharedState, folder: &Folder, request: &Request) -> Result<(), Problem> {
     let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
     let place = state.running.begin(&command::name(id))?;
@@ -227,7 +227,7 @@ async fn again(state: &SharedState, folder: &Folder, request: &Request) -> Resul
     Err(problem)
 }
 
-/// Runs a job in a task of its own.
+/// Runs a job in its own task.
 fn start(state: &SharedState, place: JobPlace, job: Job, begin: Begin) {
     let state = state.clone();
     tokio::spawn(async move {
@@ -240,7 +240,7 @@ fn start(state: &SharedState, place: JobPlace, job: Job, begin: Begin) {
     });
 }
 
-/// Tells those who follow how a job stands.
+/// Publishes the state of a job.
 fn tell_state(state: &State, name: &str) {
     if let Ok(view) = job_view::job(state, name) {
         state.hub.tell("jobs", &view);
@@ -259,7 +259,7 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
         Begin::Again(journal) => folder.has_answer(&job, &journal.past()),
     };
     if !is_answered {
-        // There is room for it.
+        // The channel is new and has room.
         let _ = give.try_send(job.inputs.clone().into());
     }
     drop(give);
@@ -310,7 +310,7 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
     deliver(&folder, &kept, &done);
 }
 
-/// Writes the answer; where that cannot be done the job ends.
+/// Writes the answer; if the write fails, cancels the job.
 async fn keep(
     state: &SharedState,
     folder: &Folder,
@@ -328,7 +328,7 @@ async fn keep(
     }
 }
 
-/// Writes outputs and describes them meanwhile: one waits for the disk, the other hashes.
+/// Writes outputs and describes them at the same time: one waits for the disk, the other hashes.
 async fn write(
     state: &SharedState,
     folder: &Folder,
@@ -346,7 +346,7 @@ async fn write(
     Ok(())
 }
 
-/// Keeps what happens, and tells those who follow.
+/// Stores the events of a job and publishes them.
 async fn tell(
     state: &SharedState,
     name: &str,
@@ -355,7 +355,7 @@ async fn tell(
 ) {
     let topic = format!("job:{name}");
     let mut is_first = true;
-    // An earlier life of the job may have begun.
+    // An earlier process may have begun the job.
     let mut number = kept.events().len();
     while let Some(event) = told.recv().await {
         let happened = TimedEvent::now(event);
@@ -368,7 +368,7 @@ async fn tell(
     }
 }
 
-/// Keeps what was done and paid for, whatever became of the rest.
+/// Stores the timeline and the receipts, whether or not the job succeeded.
 fn deliver(folder: &Folder, kept: &JobFiles, done: &JobResult) {
     kept.keep_timeline(&done.timeline);
     for receipt in &done.receipts {

@@ -1,4 +1,4 @@
-//! What all answers are made from.
+//! The state behind all answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,42 +20,42 @@ use crate::output_view::OutputCache;
 use crate::places::Running;
 use crate::plans::Plans;
 
-/// How long the whole book, the list of classes and the map are answered from memory: they are the
-/// dearest questions to a validator.
+/// Ages up to which the gateway answers with a stored book, map and list of classes: these are the
+/// most expensive questions to a validator.
 const BOOK_AGE_MAX: Duration = Duration::from_secs(1);
 const MAP_AGE_MAX: Duration = Duration::from_secs(1);
 const CLASSES_AGE_MAX: Duration = Duration::from_millis(250);
 
-/// The same for all questions.
+/// The state, shared by all requests.
 pub type SharedState = Arc<State>;
 
-/// What all answers are made from.
+/// The state behind all answers.
 pub struct State {
-    /// Whose gateway it is.
+    /// The buyer that the gateway serves.
     pub buyer: Buyer,
     /// The market's folder.
     pub folder: PathBuf,
-    /// What the market is called.
+    /// The market's name.
     pub name: String,
-    /// Who may ask.
+    /// The access check.
     pub access: Access,
-    /// Models and tensors that were brought.
+    /// Uploaded models and tensors.
     pub contents: Contents,
-    /// Plans that were made.
+    /// The latest plans.
     pub plans: Plans,
-    /// Keys that were used lately.
+    /// Recently used idempotency keys.
     pub keys: Keys,
-    /// Orders that are being placed, by the ids of their keys.
+    /// Orders that the gateway is placing, by the ids of their keys.
     pub placing: Arc<Running>,
-    /// Held while it is found out what became of an order.
+    /// A request holds this while it searches for the fate of an order.
     pub finding: Mutex<()>,
     /// Jobs that this process runs.
     pub running: Arc<Running>,
-    /// What happens.
+    /// The events for followers.
     pub hub: Hub,
-    /// How long things took.
+    /// Metrics of durations.
     pub figures: Figures,
-    /// Outputs that were described.
+    /// Descriptions of outputs.
     pub outputs: OutputCache,
     sightings: Sightings,
     book: Cache<[Listing]>,
@@ -63,7 +63,7 @@ pub struct State {
     map: Cache<MapView>,
 }
 
-/// An answer of the market that is given again for a while. Who asks meanwhile waits for the same.
+/// A stored answer of the market, valid for a while. Concurrent requests wait for the same answer.
 struct Cache<T: ?Sized>(Mutex<Option<(Instant, Arc<T>)>>);
 
 impl<T: ?Sized> Cache<T> {
@@ -85,7 +85,7 @@ impl<T: ?Sized> Cache<T> {
 }
 
 impl State {
-    /// Of a buyer in a market of that name in a folder.
+    /// Creates the state for a buyer, with the folder and the name of its market.
     pub fn new(
         buyer: Buyer,
         (folder, name): (PathBuf, String),
@@ -112,38 +112,38 @@ impl State {
         }
     }
 
-    /// The market.
+    /// Returns the id of the market.
     pub fn market(&self) -> MarketId {
         self.buyer.trader().market()
     }
 
-    /// Where jobs are kept.
+    /// Returns the folder of the jobs.
     pub fn jobs(&self) -> PathBuf {
         self.folder.join(JOBS_FOLDER)
     }
 
-    /// Every ask in the book, as it was a second ago at most.
+    /// Returns all asks of the book, at most a second old.
     ///
     /// # Errors
-    /// When the market is not reached.
+    /// Fails if the market is unreachable.
     pub async fn book(&self) -> Result<Arc<[Listing]>, BrokerError> {
         let asked = self.buyer.broker().book();
         self.book.get(BOOK_AGE_MAX, asked).await
     }
 
-    /// The classes at a glance, as they were a quarter of a second ago at most.
+    /// Returns the summary of the classes, at most a quarter of a second old.
     ///
     /// # Errors
-    /// When the market is not reached.
+    /// Fails if the market is unreachable.
     pub async fn classes(&self) -> Result<Arc<[ClassSummary]>, BrokerError> {
         let asked = self.buyer.broker().classes();
         self.classes.get(CLASSES_AGE_MAX, asked).await
     }
 
-    /// Who takes part and the ways between, as they were a second ago at most.
+    /// Returns the map of the network, at most a second old.
     ///
     /// # Errors
-    /// When the market is not reached.
+    /// Fails if the market is unreachable.
     pub async fn map(&self) -> Result<Arc<MapView>, BrokerError> {
         let asked = async {
             let book = self.book().await?;

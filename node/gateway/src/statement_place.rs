@@ -1,14 +1,14 @@
-//! Where in an account's statement a page begins.
+//! Cursors for pages of an account's statement.
 
 use souk_node::protocols::statement::LogPlace;
 
 use crate::page::Paging;
 use crate::problem::Problem;
 
-/// Behind which movement a page begins; none for the newest.
+/// Returns the movement behind which a page begins, or `None` for the newest page.
 ///
 /// # Errors
-/// When the cursor is none.
+/// Fails if the cursor is invalid.
 pub fn behind(paging: &Paging) -> Result<Option<LogPlace>, Problem> {
     let place = |cursor: &String| {
         let place = parse(cursor);
@@ -17,7 +17,7 @@ pub fn behind(paging: &Paging) -> Result<Option<LogPlace>, Problem> {
     paging.cursor.as_ref().map(place).transpose()
 }
 
-/// As a cursor.
+/// Writes a place as a cursor.
 pub fn written(place: LogPlace) -> String {
     format!("{}.{}.{}", place.index, place.offset, place.part)
 }

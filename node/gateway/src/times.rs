@@ -1,9 +1,9 @@
-//! Times as the API writes them: moments by RFC 3339 in UTC, lengths in seconds.
+//! Times of the API: moments as RFC 3339 in UTC, durations in seconds.
 
 pub use souk_node::clock::rfc3339 as at;
 use souk_node::market::Millis;
 
-/// A length of time, in seconds.
+/// Converts milliseconds to seconds.
 #[expect(clippy::cast_precision_loss, reason = "a time in seconds is not exact")]
 pub fn seconds(time: Millis) -> f64 {
     time.0 as f64 / 1e3

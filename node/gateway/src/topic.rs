@@ -1,33 +1,33 @@
-//! What can be followed, by name.
+//! Topics that clients can follow, by name.
 
 use souk_node::device::class_name;
 use souk_node::market::{AccountKey, Class};
 
-/// What is followed.
+/// A topic that a client follows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
-    /// The classes at a glance.
+    /// The summary of the classes.
     Market,
     /// The book of a class.
     Depth(Class),
     /// The last trades of a class.
     Trades(Class),
-    /// Who takes part, and the ways between.
+    /// The map of the network.
     Network,
-    /// The validators.
+    /// The state of the validators.
     Validators,
-    /// An account, and what it offers.
+    /// An account and its offers.
     Provider(AccountKey),
     /// The gateway's own account.
     Account,
-    /// All jobs as their standing changes.
+    /// The state of all jobs.
     Jobs,
-    /// What happens to one job.
+    /// The events of one job.
     Job(String),
 }
 
 impl Topic {
-    /// A topic by its name; a class by its whole name.
+    /// Parses the name of a topic; a class must have its whole name.
     pub fn parse(text: &str) -> Option<Topic> {
         Some(match text.split_once(':') {
             None => match text {

@@ -1,5 +1,4 @@
-//! The door of a node for who watches it: `/metrics` in the text format of Prometheus, and
-//! `/healthz`.
+//! The metrics server of a node: `/metrics` in the text format of Prometheus, and `/healthz`.
 
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
@@ -14,7 +13,7 @@ use crate::door::Door;
 use crate::headers::finish;
 use crate::problem::{Code, Problem};
 
-/// Answers who watches a node, for as long as it is awaited.
+/// Answers requests for metrics for as long as you await it.
 pub async fn watched(door: Door, figures: PageMaker) {
     door.serve(router(figures)).await;
 }
@@ -36,7 +35,7 @@ fn router(figures: PageMaker) -> Router {
         .layer(middleware::map_response(finish))
 }
 
-/// A page as Prometheus takes it.
+/// Returns a page of metrics in the format of Prometheus.
 pub fn answer(page: Option<Page>) -> Response {
     match page {
         Some(page) => ([(CONTENT_TYPE, TEXT_FORMAT)], page.into_text()).into_response(),

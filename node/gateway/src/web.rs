@@ -1,5 +1,5 @@
-//! The page that people open, as files within this program. They hold nothing that is anybody's,
-//! so they take no token; what they show they ask with the one in the address behind the `#`.
+//! The web page, whose files are part of this program. They contain no private data, so they need
+//! no token; the page reads its data with the token behind the `#` of its address.
 
 use std::sync::LazyLock;
 
@@ -13,24 +13,24 @@ use axum::routing::get;
 use crate::part::Part;
 use crate::problem::Problem;
 
-/// Where each file is, of what kind, and its bytes.
+/// Path, content type and bytes of each file.
 const FILES: &[(&str, &str, &[u8])] = &include!(concat!(env!("OUT_DIR"), "/web.rs"));
 
-/// What their answers are counted under: they are many, and all alike.
+/// The label under which the metrics count all files: they are many, and all alike.
 pub const COUNTED: &str = "page";
 
-/// The BLAKE3 of each.
+/// BLAKE3 of each file.
 static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
     let name = |(_, _, bytes): &(&str, &str, &[u8])| blake3::hash(bytes).to_string();
     FILES.iter().map(name).collect()
 });
 
-/// Whether a file of the page is there.
+/// Returns whether the page has a file at this path.
 pub fn has(path: &str) -> bool {
     FILES.iter().any(|(known, ..)| *known == path)
 }
 
-/// All of them.
+/// Returns the router of all files.
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let files = FILES.iter().enumerate();
     files.fold(Router::new(), |router, (place, (path, ..))| {
@@ -45,7 +45,7 @@ fn file(place: usize, headers: &HeaderMap) -> Result<Response, Problem> {
     let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
     let wanted = &bytes[at(part.range.start)..at(part.range.end)];
     let mut response = part.response(Body::from(wanted));
-    // Another souk has another one under the same path.
+    // Another version of souk has another file at the same path.
     let again = HeaderValue::from_static("no-cache");
     response.headers_mut().insert(CACHE_CONTROL, again);
     Ok(response)

@@ -1,4 +1,4 @@
-//! `souk bench consensus`: replicas as processes of their own, under closed-loop clients.
+//! `souk bench consensus`: measures replicas in separate processes under closed-loop clients.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::commands::testnet::binary;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 
-/// Measures throughput and latency, or the time to recover: with `--kills` from a killed leader,
-/// with `--restart` of validators behind a long log.
+/// Measures throughput and latency. With `--kills` or `--restart` it measures the time to recover
+/// from a killed leader, or to restart validators behind a long log.
 pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
     let scratch = tempfile::tempdir_in(&args.disk).map_err(|error| {
         let cause = format!("cannot make a folder in {}: {error}", args.disk.display());
@@ -46,7 +46,7 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
     Ok(())
 }
 
-/// One replica of the benchmark, until it is killed.
+/// Runs one replica of the benchmark until its process is killed.
 pub async fn node(folder: &Path, args: &BenchNodeArgs) -> Outcome {
     let node = NodeArguments {
         id: args.id,

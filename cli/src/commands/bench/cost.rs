@@ -1,4 +1,4 @@
-//! `souk bench cost`: how well the cost model foretells the largest operators of models.
+//! `souk bench cost`: how well the cost model predicts the largest operators of models.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::show::{self, say};
 struct CostRow<'a> {
     model: &'a str,
     threads: usize,
-    /// What was counted: `processor` time with one thread, else `wall` time.
+    /// The measured clock: `processor` time with one thread, else `wall` time.
     clock: &'static str,
     #[serde(flatten)]
     accuracy: Accuracy,

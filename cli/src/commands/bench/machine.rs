@@ -1,4 +1,4 @@
-//! `souk bench split`, `mixes` and `overhead`: unlike devices of this machine and emulated ones.
+//! `souk bench split`, `mixes` and `overhead`: unlike devices, of this machine and emulated.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::args::{Backend, MachineArgs, ModelArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Shares single operators between pairs: those that are named, or all if none is.
+/// Shares single operators between pairs of devices: the named pairs, or all if none is named.
 pub fn split(output: Output, args: &MachineArgs, named: &[String]) -> Outcome {
     let mut pairs = Vec::new();
     if let Some(members) = real(args)? {
@@ -24,7 +24,7 @@ pub fn split(output: Output, args: &MachineArgs, named: &[String]) -> Outcome {
         pairs.extend(bench::emulated_pairs());
     }
     let pairs = only(pairs, named)?;
-    // It takes minutes where a device is slow: who waits sees that it goes on.
+    // This takes minutes on a slow device, so it reports each step.
     let rows = bench::sharing(&pairs, &mut |step| eprintln!("{step}")).map_err(failed)?;
     if output == Output::Json {
         show::json(&rows);
@@ -51,7 +51,7 @@ pub fn split(output: Output, args: &MachineArgs, named: &[String]) -> Outcome {
     Ok(())
 }
 
-/// The pairs that are named, in the order in which they are measured.
+/// Returns the named pairs in the order of measurement; fails if a name is unknown.
 fn only(mut pairs: Vec<Pair>, named: &[String]) -> Result<Vec<Pair>, Failure> {
     let known = |name: &String| pairs.iter().any(|pair| pair.name == *name);
     if let Some(unknown) = named.iter().find(|name| !known(name)) {
@@ -66,7 +66,7 @@ fn only(mut pairs: Vec<Pair>, named: &[String]) -> Result<Vec<Pair>, Failure> {
     Ok(pairs)
 }
 
-/// Runs models on mixes.
+/// Runs models on mixes of devices.
 pub fn mixes(output: Output, machine: &MachineArgs, model: &ModelArgs) -> Outcome {
     let mut mixes = Vec::new();
     if let Some(members) = real(machine)? {
@@ -103,7 +103,7 @@ pub fn mixes(output: Output, machine: &MachineArgs, model: &ModelArgs) -> Outcom
     Ok(())
 }
 
-/// Runs a model bare and through the scheduler.
+/// Runs a model directly and through the scheduler.
 pub async fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) -> Outcome {
     let path = model.model.as_ref().ok_or_else(|| {
         Failure::new(
@@ -162,7 +162,7 @@ fn print_freed(freed: &serde_json::Value) {
     ));
 }
 
-/// How soon the process of a lease is gone whose run nobody wants.
+/// Measures how soon the process of a cancelled lease is gone.
 #[cfg(target_os = "linux")]
 async fn freed(
     workload: Workload,
@@ -185,13 +185,13 @@ async fn freed(
     Ok(serde_json::to_value(freed).expect("it has only named fields"))
 }
 
-/// There are no sandboxes here.
+/// This system has no sandboxes.
 #[cfg(not(target_os = "linux"))]
 async fn freed(_: Workload, _: u32, _: usize) -> Result<serde_json::Value, Failure> {
     Ok(serde_json::Value::Null)
 }
 
-/// The CPU and the GPU of this machine, if one is asked for.
+/// Returns the CPU and the GPU of this machine if the arguments name a GPU.
 fn real(args: &MachineArgs) -> Result<Option<Vec<GroupDevice>>, Failure> {
     let Some(name) = &args.gpu else {
         return Ok(None);
@@ -215,7 +215,7 @@ fn open_cpu(threads: u32) -> Result<Arc<dyn Processor>, Failure> {
         .ok_or_else(|| unopened("there is no CPU".to_owned()))
 }
 
-/// A model from a file, and inputs of the sizes given.
+/// Reads a model from a file and creates inputs of the given sizes.
 fn workload(cpu: &dyn Processor, path: &Path, sizes: &[usize]) -> Result<Workload, Failure> {
     let input = |cause: String, hint: &'static str| Failure::new(Kind::Input, cause, hint);
     let model = std::fs::read(path).map_err(|error| {

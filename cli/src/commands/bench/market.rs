@@ -1,4 +1,5 @@
-//! `souk bench market`: the order flows of docs/market.md through the bare book and the exchange.
+//! `souk bench market`: runs the order flows of docs/market.md through the bare book and the
+//! exchange.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +11,18 @@ use souk_node::market::BatchOutcome;
 use crate::args::{FlowName, Output};
 use crate::show::{self, say};
 
-/// Batches prepared at a time, so that they are as warm as a log entry's fresh from their decoding.
+/// Batches prepared at a time, so that they are as warm as a freshly decoded log entry.
 const CHUNK: usize = 512;
 
-/// One chunk in so many is timed batch by batch; the others as a whole.
+/// One chunk in this many is timed batch by batch, the others as a whole.
 const LATENCY_CHUNKS: usize = 8;
 
-/// How often each engine runs, in turn; the best run counts.
+/// Runs of each engine, in turn; the best run counts.
 const ROUNDS: usize = 3;
 
 /// A run of one engine.
 struct Run {
-    /// Seconds on the core, so that what others do on it does not count, and seconds that passed.
+    /// Seconds of processor time, which other processes do not affect, and of wall time.
     core: f64,
     wall: f64,
     tally: Tally,
@@ -118,7 +119,8 @@ fn full(script: &Script) -> Run {
         }
     }
     latencies.sort_unstable();
-    // Chunks timed batch by batch carry the clock's own cost; the rate is that of the others.
+    // The chunks timed batch by batch include the cost of the clock; the rate comes from the
+    // others.
     let timed = script.operations.len() - latencies.len();
     let share = script.operations.len() as f64 / timed.max(1) as f64;
     Run {
@@ -129,7 +131,7 @@ fn full(script: &Script) -> Run {
     }
 }
 
-/// The time this thread has been on a core, and the time.
+/// The processor time of this thread, and the wall time.
 struct Clocks {
     core: Duration,
     wall: Instant,

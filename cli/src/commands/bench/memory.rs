@@ -1,6 +1,7 @@
-//! `souk bench memory`: the peak of memory of whole models, and of rten alone on the same files.
+//! `souk bench memory`: the peak memory of whole models, and of rten alone on the same files.
 //!
-//! Each figure is that of a process of its own, since memory once touched may stay with a process.
+//! Each figure comes from a separate process, because a process may keep memory that it once
+//! touched.
 
 use std::process::Command;
 
@@ -12,21 +13,21 @@ use crate::args::{ModelSetArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Runs in each process: the second run uses what the first left.
+/// Runs in each process: the second run reuses the memory of the first.
 const RUNS: &str = "3";
 
-/// Two peaks beside each other.
+/// The peaks of souk and of rten.
 #[derive(Serialize)]
 struct Peaks {
     model: String,
     threads: usize,
     peak_bytes: u64,
-    /// Absent where rten lacks an operator of the model.
+    /// `None` if rten lacks an operator of the model.
     alone_peak_bytes: Option<u64>,
     ratio: Option<f64>,
 }
 
-/// Measures each model twice, in turn.
+/// Measures each model twice: with souk, then with rten alone.
 pub fn run(output: Output, args: &ModelSetArgs) -> Outcome {
     for model in &args.models {
         let own = peak(args, model, false)?;
@@ -46,7 +47,7 @@ pub fn run(output: Output, args: &ModelSetArgs) -> Outcome {
     Ok(())
 }
 
-/// The peak of a process that runs a model.
+/// Returns the peak memory of a process that runs a model.
 fn peak(args: &ModelSetArgs, model: &str, alone: bool) -> Result<u64, Failure> {
     let unexpected = |cause: String| {
         let fix = "run `souk bench models` on it by itself";
@@ -78,7 +79,7 @@ fn peak(args: &ModelSetArgs, model: &str, alone: bool) -> Result<u64, Failure> {
         .ok_or_else(|| unexpected(unknown.to_owned()))
 }
 
-/// Why a process ended, which with --json is told where results are; else its last words.
+/// Returns why a process failed: the cause in its JSON result, or else its standard error.
 fn cause(ended: &std::process::Output) -> String {
     let told: Option<serde_json::Value> = serde_json::from_slice(&ended.stdout).ok();
     let cause = told.and_then(|told| Some(told["error"]["cause"].as_str()?.to_owned()));

@@ -1,4 +1,4 @@
-//! `souk bench models`: whole models, timed one after another.
+//! `souk bench models`: times whole models one after another.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::commands::device;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Times the models; one that cannot be timed is named, and the others are timed all the same.
+/// Times the models. If some cannot be timed, reports them and still times the others.
 pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
     let time = timer(args)?;
     let files = models::files(&args.path).map_err(|error| refused(&error))?;
@@ -22,7 +22,7 @@ pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
                 Output::Json => show::json(&time),
                 Output::Text => print(&time),
             },
-            // The last error ends the command, those before it are told here.
+            // The last error ends the command; this prints the earlier ones.
             Err(error) => {
                 if let Some(before) = failed.replace(error) {
                     eprintln!("error: {before}");
@@ -33,7 +33,7 @@ pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
     failed.map_or(Ok(()), |error| Err(refused(&error)))
 }
 
-/// What times a model: the device that was asked for, or rten alone.
+/// Returns the function that times a model: on the chosen device, or with rten alone.
 fn timer(args: &ModelsArgs) -> Result<Timer<'_>, Failure> {
     if args.alone {
         let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
@@ -50,7 +50,7 @@ fn timer(args: &ModelsArgs) -> Result<Timer<'_>, Failure> {
 
 type Timer<'a> = Box<dyn Fn(&Path) -> Result<ModelTime, ModelError> + 'a>;
 
-/// A model and the sizes its inputs leave open, as `FILE` or `FILE:8,128`.
+/// Parses a model and the open sizes of its inputs, as `FILE` or `FILE:8,128`.
 pub fn named(text: &str) -> Result<(PathBuf, Vec<usize>), Failure> {
     let Some((file, sizes)) = text.rsplit_once(':') else {
         return Ok((PathBuf::from(text), Vec::new()));
@@ -58,7 +58,7 @@ pub fn named(text: &str) -> Result<(PathBuf, Vec<usize>), Failure> {
     let sizes: Result<Vec<usize>, _> = sizes.split(',').map(str::parse).collect();
     match sizes {
         Ok(sizes) => Ok((PathBuf::from(file), sizes)),
-        // A colon may be a part of the file's name.
+        // A file name may contain a colon.
         Err(_) if Path::new(text).exists() => Ok((PathBuf::from(text), Vec::new())),
         Err(cause) => Err(Failure::new(
             Kind::Input,

@@ -1,4 +1,4 @@
-//! `souk bench plan` and `souk bench partition`: the planners on files of published problems.
+//! `souk bench plan` and `souk bench partition`: runs the planners on files of published problems.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Plans every instance of a file and writes the schedules, one line each.
+/// Plans every instance of a file and writes the schedules, one for each line.
 pub fn plan(output: Output, file: &Path, planner: &str, budget_ms: u64, out: &Path) -> Outcome {
     let report = plan_file(file, planner, budget_ms, out).map_err(from_bench)?;
     match output {
@@ -31,7 +31,7 @@ pub fn plan(output: Output, file: &Path, planner: &str, budget_ms: u64, out: &Pa
     Ok(())
 }
 
-/// Divides every graph of a file and writes the placements, one line each.
+/// Partitions every graph of a file and writes the placements, one for each line.
 pub fn partition(output: Output, file: &Path, out: &Path) -> Outcome {
     let report = partition_file(file, out).map_err(from_bench)?;
     match output {

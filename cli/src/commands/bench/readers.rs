@@ -1,4 +1,4 @@
-//! `souk bench market --readers N`: what many who look at a market cost those who trade in it.
+//! `souk bench market --readers N`: the cost that many readers of a market cause to its traders.
 
 use serde_json::json;
 use souk_testnet::readers::{self, ReadingShape, Round};
@@ -9,7 +9,8 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::scratch;
 use crate::show::{self, Table, say};
 
-/// Brings a market up, has it read, and shows what its commits took with readers and without.
+/// Starts a market, runs readers against it, and shows the time of its commits with and without
+/// readers.
 pub async fn run(output: Output, args: &MarketBenchArgs) -> Outcome {
     let scratch = scratch("souk-bench-")?;
     let shape = ReadingShape {

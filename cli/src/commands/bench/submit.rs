@@ -1,4 +1,4 @@
-//! `souk bench submit`: jobs through a market of real processes, timed step by step.
+//! `souk bench submit`: times jobs step by step through a market of real processes.
 
 use souk_node::folder::config::Isolation;
 use souk_testnet::submissions::{self, STEPS, Shape, Spread, SubmissionReport};
@@ -9,7 +9,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::scratch;
 use crate::show::{self, Table, say};
 
-/// Brings a market up, has the jobs run, and shows what they took.
+/// Starts a market, runs the jobs, and shows their times.
 pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
     let scratch = scratch("souk-bench-")?;
     let shape = Shape {

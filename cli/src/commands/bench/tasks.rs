@@ -1,4 +1,4 @@
-//! `souk bench tasks`: what the executor costs for each task.
+//! `souk bench tasks`: the executor's cost for each task.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::commands::testnet::binary;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Measures with so many workers.
+/// Measures with this many devices.
 pub fn run(output: Output, devices: usize) -> Outcome {
     let mut report = tasks(devices).map_err(|error| {
         let cause = format!("cannot start a thread for each device: {error}");
@@ -31,7 +31,7 @@ pub fn run(output: Output, devices: usize) -> Outcome {
     Ok(())
 }
 
-/// The device in another process: answers its parent until that is done.
+/// Runs the device of the other process: answers its parent until the parent is done.
 pub fn serve() -> Outcome {
     let failed = |error: String| Failure::new(Kind::State, error, "start `souk bench tasks`");
     let cpu = device::open(&DeviceChoice::Cpu { threads: 1 }, None);

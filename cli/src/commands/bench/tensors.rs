@@ -1,4 +1,5 @@
-//! `souk bench tensors`: content between two processes, by each way there is, in one run.
+//! `souk bench tensors`: moves content between two processes over each kind of connection, in one
+//! run.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -16,7 +17,7 @@ use crate::commands::testnet::binary;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// What was measured.
+/// The results of all rounds.
 #[derive(Serialize)]
 struct Report {
     bytes: u64,
@@ -25,28 +26,28 @@ struct Report {
     small: Small,
 }
 
-/// The fastest of the rounds over one way.
+/// The fastest round over one connection.
 #[derive(Clone, Serialize)]
 struct CarrierRow {
     way: &'static str,
     gb_per_second: f64,
-    /// Of the first round, where memory for the content is taken from the system.
+    /// Rate of the first round, in which the process allocates memory for the content.
     first_gb_per_second: f64,
     /// Processor seconds for 10^9 bytes, at each end.
     sender_cpu_seconds_per_gb: f64,
     receiver_cpu_seconds_per_gb: f64,
-    /// Against the bare stream of this run, best round against best round.
+    /// Rate relative to the bare stream of this run, best round against best round.
     of_bare_stream: f64,
-    /// The same from round to round, in the middle of all but the first; of seconds of the wall and
-    /// of processors at both ends.
+    /// The median over all rounds but the first, each against the bare stream of the same round:
+    /// ratios of wall time, and of processor time at both ends.
     paired_of_bare_stream: f64,
     paired_cpu_of_bare_stream: f64,
-    /// The same against a stream over a connection put together as libp2p has it by itself.
+    /// The same ratios against a stream over a connection that libp2p sets up by itself.
     paired_of_libp2p: f64,
     paired_cpu_of_libp2p: f64,
 }
 
-/// The ways, in the order in which they are told; those below are places in it.
+/// The connections in the order of the report; the constants below are indices into it.
 const WAYS: [&str; 5] = [
     "plain TCP",
     "libp2p by itself",
@@ -69,7 +70,7 @@ struct Small {
     receiver_cpu_us_each: f64,
 }
 
-/// What a way took: seconds of the wall and of processors.
+/// The seconds of wall time and of processor time that a round took.
 #[derive(Clone, Copy)]
 struct Took {
     seconds: f64,
@@ -77,23 +78,23 @@ struct Took {
     receiver_cpu: f64,
 }
 
-/// The other process.
+/// The process at the other end.
 struct Other {
     child: Child,
-    // None once it was told to stop.
+    // `None` after this process ended the other's input.
     ask: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // It stops when nobody can ask it any more.
+        // The other process stops when its input ends.
         self.ask = None;
         let _ = self.child.wait();
     }
 }
 
-/// Measures each way, as many rounds as wanted, in turn.
+/// Measures all connections in turn, for the requested number of rounds.
 pub async fn run(output: Output, args: &BenchTensorsArgs) -> Outcome {
     let (mut other, card) = start(args)?;
     let report = measure(args, &card, &mut other).await?;
@@ -104,7 +105,7 @@ pub async fn run(output: Output, args: &BenchTensorsArgs) -> Outcome {
     Ok(())
 }
 
-/// The process that holds the content, until its input ends.
+/// Runs the process that holds the content, until its input ends.
 pub async fn hold(args: &BenchTensorsArgs) -> Outcome {
     let bytes = usize::try_from(args.size).map_err(|error| failed(&error))?;
     let holder = Holder::start(bytes, args.small)
@@ -168,7 +169,7 @@ async fn measure(
     let mut rounds: [Vec<Took>; WAYS.len()] = Default::default();
     for round in 0..args.rounds {
         for turn in 0..WAYS.len() {
-            // There and back, so that nothing is always what comes after the same.
+            // Every second round goes backwards, so that no connection always follows the same one.
             let way = match round % 2 {
                 0 => turn,
                 _ => WAYS.len() - 1 - turn,
@@ -229,8 +230,8 @@ fn fastest(rounds: &[Took]) -> Took {
     *fastest.expect("there is a round at least")
 }
 
-/// A ratio in the middle of all rounds but the first, in which memory is taken from the system; of
-/// the first where there is no other.
+/// Returns the median ratio of all rounds but the first, which allocates memory; or that of the
+/// first round if it is the only one.
 fn middle(rounds: &[Took], bare: &[Took], ratio: fn(&Took, &Took) -> f64) -> f64 {
     let skipped = usize::from(rounds.len() > 1);
     let pairs = rounds.iter().zip(bare).skip(skipped);
@@ -253,7 +254,8 @@ impl Took {
     }
 }
 
-/// A figure under the wrong name would be worse than none.
+/// Checks that the content came over the expected connection: a figure under the wrong name would
+/// be worse than none.
 fn expect(way: usize, came_over: Option<Carrier>) -> Outcome {
     match (way, came_over) {
         (STREAM, Some(Carrier::Stream))
@@ -300,7 +302,7 @@ async fn measure_small(
     })
 }
 
-/// Processor time of this process so far.
+/// Returns the processor time of this process so far, in seconds.
 fn cpu_seconds() -> f64 {
     clock::of_process().as_secs_f64()
 }

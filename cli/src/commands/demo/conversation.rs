@@ -1,5 +1,4 @@
-//! `souk demo --chat`: questions to the language model that comes with souk, cut over two
-//! providers.
+//! `souk demo --chat`: asks the bundled language model questions, cut over two providers.
 
 use std::path::Path;
 
@@ -17,14 +16,15 @@ use crate::commands::texts::{
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// What is asked, and a word of the answer.
+/// The questions, each with words that its answer must contain.
 const QUESTIONS: [(&str, &str); 3] = [
     ("What is a lease?", "time bought"),
     ("What is an ask?", "offer"),
     ("What is escrow?", "held for a lease"),
 ];
 
-/// Tokens of an answer, and of all of them with their questions.
+/// Largest number of tokens of an answer, and the size of the session for all questions and
+/// answers.
 const ANSWER_MAX: usize = 64;
 const SESSION: SessionSize = SessionSize {
     tokens: 400,
@@ -32,13 +32,13 @@ const SESSION: SessionSize = SessionSize {
     is_embedding: false,
 };
 
-/// Providers that have a part of the model each.
+/// Number of providers; each runs a part of the model.
 const PROVIDERS: usize = 2;
 
-/// The most that the answers may cost, in credits: what leases hold until they are settled counts.
+/// Largest cost of the answers, in credits, including credits that unsettled leases hold.
 const BUDGET: f64 = 30.0;
 
-/// Asks over the market in a folder.
+/// Asks the questions over the market in a folder.
 pub async fn day(home: &Path, output: Output) -> Outcome {
     let (model, voice) = texts::open(Path::new(bundled::NAME), None)?;
     let place = PlaceArgs {
@@ -108,7 +108,7 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
     judge(&answers)
 }
 
-/// Fails where an answer is not what the model was taught.
+/// Fails if an answer does not contain its expected words.
 fn judge(answers: &[WrittenText]) -> Outcome {
     let wrong = QUESTIONS.iter().zip(answers);
     let wrong = wrong.filter(|((_, word), answer)| !answer.text.contains(word));

@@ -1,4 +1,4 @@
-//! Drivers are asked what they have in a process of their own: what that process finds out.
+//! Asks drivers for their devices in a separate process, which a faulty driver may crash.
 
 use std::path::Path;
 use std::thread;
@@ -17,29 +17,29 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 use crate::show::device::Live;
 
-/// How long a device is watched to say how it stands.
+/// Time over which a probe measures a device.
 const WATCHED: Duration = Duration::from_millis(500);
 
-/// A GPU, and whether it is only a program on the CPU.
+/// A GPU, and whether it is software on the CPU.
 #[derive(Serialize, Deserialize)]
 pub struct Adapter {
     pub profile: Profile,
     pub is_software: bool,
 }
 
-/// A device of this machine, opened.
+/// The state of an opened device.
 #[derive(Serialize, Deserialize)]
 pub struct Standing {
-    /// What it is called with its driver.
+    /// The device's name with its driver.
     pub key: String,
     pub profile: Profile,
     pub live: Live,
 }
 
-/// What a probe prints: what it found, or why there is nothing.
+/// The output of a probe: its result, or why there is none.
 type OpenDevice<T> = Result<T, String>;
 
-/// Carries out a probe, in the process that was begun for it.
+/// Runs a probe in the process that was started for it.
 pub fn run(probe: &Probe) -> Outcome {
     match probe {
         Probe::Gpus => show::json(&gpus()),
@@ -48,7 +48,8 @@ pub fn run(probe: &Probe) -> Outcome {
         Probe::Show { choice } => show::json(&standing(&read(choice)?)),
         Probe::Open { choice } => {
             let choice = read(choice)?;
-            // What it says is told by whoever opens it next; here it may only end this process.
+            // The process that opens the device next reports its errors; here the driver may only
+            // crash.
             let opened = souk_node::device::identify(&choice);
             show::json(&opened.map_err(|error| error.to_string()));
         }
@@ -61,7 +62,7 @@ fn read(choice: &str) -> Result<DeviceChoice, Failure> {
         .map_err(|error| Failure::new(Kind::Input, error, "souk calls this by itself"))
 }
 
-/// What a device is, and how it stands over [`WATCHED`].
+/// Describes a device and its state over [`WATCHED`].
 fn standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
     let device = souk_node::device::open_to_look(choice).map_err(|error| error.to_string())?;
     let key = souk_node::device::identify(choice).map_err(|error| error.to_string())?;
@@ -83,14 +84,13 @@ fn standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
     })
 }
 
-/// Asks a process of its own, which uses this library of ONNX Runtime or the one that is found.
+/// Runs a probe in a separate process with this library of ONNX Runtime, or the default one.
 pub fn ask<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> OpenDevice<T> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     node::ask(&program, words, library).map_err(|error| error.to_string())
 }
 
-/// Ends with a failure if opening a device would end this process; a library of ONNX Runtime may be
-/// named.
+/// Fails if opening a device would crash the process; `library` names a library of ONNX Runtime.
 pub fn check(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failure> {
     if !souk_node::device::has_driver(choice) {
         return Ok(());
@@ -106,14 +106,13 @@ pub fn check(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failur
     }
 }
 
-/// Asks a process of its own what a library has.
+/// Asks a separate process for the contents of a library.
 pub fn try_library(library: &Path) -> OpenDevice<LibraryReport> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     souk_node::device::linked::try_out(&program, library)
 }
 
-/// Has this process use the library of ONNX Runtime that is named, if one is; ends with a failure
-/// if it is not usable.
+/// Makes this process use the named library of ONNX Runtime, if any; fails if it is not usable.
 pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
     let Some(library) = library else {
         return Ok(());
@@ -125,7 +124,7 @@ pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
     chosen.map_err(|cause| Failure::new(Kind::Input, cause, LIBRARY_HINT))
 }
 
-/// The GPUs that drivers offer.
+/// Returns the GPUs of all drivers.
 #[cfg(feature = "wgpu")]
 fn gpus() -> OpenDevice<Vec<Adapter>> {
     let adapters = souk_gpu::adapters();
@@ -136,18 +135,18 @@ fn gpus() -> OpenDevice<Vec<Adapter>> {
     Ok(seen.collect())
 }
 
-/// None: this build has no backend for them.
+/// This build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
 fn gpus() -> OpenDevice<Vec<Adapter>> {
     Err("this build is without the feature `wgpu`".to_owned())
 }
 
-/// The library of ONNX Runtime.
+/// Describes the library of ONNX Runtime.
 fn runtime() -> OpenDevice<LibraryReport> {
     souk_node::device::reach_library().map_err(|error| error.to_string())
 }
 
-/// The devices of CUDA.
+/// Returns the CUDA devices.
 #[cfg(feature = "cuda")]
 fn cuda() -> OpenDevice<Vec<Profile>> {
     use souk_cuda::{CudaDevice, devices};
@@ -155,7 +154,7 @@ fn cuda() -> OpenDevice<Vec<Profile>> {
     Ok(devices.iter().map(CudaDevice::profile).collect())
 }
 
-/// None: this build does not look for them.
+/// This build has no backend for CUDA.
 #[cfg(not(feature = "cuda"))]
 fn cuda() -> OpenDevice<Vec<Profile>> {
     Err("this build is without the feature `cuda`".to_owned())

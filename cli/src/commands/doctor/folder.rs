@@ -1,4 +1,4 @@
-//! The folder: what lies in it, whether it can be written, and who else can read its keys.
+//! Checks the folder: its contents, whether souk can write to it, and who else can read its keys.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use souk_node::provider;
 use super::Finding;
 use crate::paste;
 
-/// Looks at a folder.
+/// Checks a folder.
 pub fn look(dir: &Path) -> Vec<Finding> {
     if !dir.exists() {
         let found = format!("there is no folder {}", dir.display());
@@ -41,7 +41,7 @@ fn writable(dir: &Path) -> Finding {
     }
 }
 
-/// Every key of the folder, and of the nodes directly below it.
+/// Checks every key of the folder and of the nodes directly below it.
 fn keys(dir: &Path) -> Vec<Finding> {
     let below = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut places: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
@@ -72,7 +72,7 @@ fn key_fault(file: &Path) -> Option<Finding> {
     Some(Finding::problem("keys", error.to_string(), fix))
 }
 
-/// The provider of the folder, if it is one: what it sells, and what stands around jobs.
+/// Checks the folder's provider, if it has one: its offers and its sandbox.
 fn sold(dir: &Path) -> Vec<Finding> {
     let file = match ProviderFile::find(dir) {
         Ok(file) => file,
@@ -107,7 +107,7 @@ fn sold(dir: &Path) -> Vec<Finding> {
     findings
 }
 
-/// A market's file that is there and cannot be read.
+/// Returns a finding if the market's file exists but cannot be read.
 fn kept_market(dir: &Path) -> Option<Finding> {
     match MarketFile::find(dir) {
         Ok(_) | Err(ConfigError::Missing { .. }) => None,

@@ -1,4 +1,4 @@
-//! The machine: cores, memory, room on the disk, files that may be open, processors.
+//! Checks the machine: cores, memory, disk space, the limit of open files, processors.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use super::super::device::present;
 use super::Finding;
 use crate::show;
 
-/// Less free memory than a small model and a few processes take.
+/// Free memory that a small model and a few processes need, in bytes.
 const MEMORY_MIN: u64 = 1 << 30;
 
-/// Room on the disk that contents of jobs and logs need at least, and that they soon fill.
+/// Disk space in bytes: the least that contents and logs need, and the amount that they soon fill.
 const DISK_MIN: u64 = 256 << 20;
 const DISK_LOW: u64 = 4 << 30;
 
-/// Files and connections that a busy node has open.
+/// Files and connections that a busy node keeps open.
 const FILES_MIN: u64 = 4_096;
 
-/// Looks at the machine, and at the disk that `dir` lies on.
+/// Checks the machine, and the disk of `dir`.
 pub fn look(dir: &Path) -> Vec<Finding> {
     let cpu = discover::cpu();
     let version = env!("CARGO_PKG_VERSION");
@@ -73,7 +73,7 @@ fn files() -> Option<Finding> {
     })
 }
 
-/// Bytes that may still be written to the disk that `place` lies on, where souk asks the system.
+/// Returns the free bytes on the disk of `place`, on systems that souk can ask.
 fn room(place: &Path) -> Option<u64> {
     #[cfg(unix)]
     return rustix::fs::statvfs(place)
@@ -83,7 +83,7 @@ fn room(place: &Path) -> Option<u64> {
     (|_| None)(place)
 }
 
-/// Files that a process may have open, where there is a limit that souk knows of.
+/// Returns the limit of open files of a process, if souk knows of one.
 fn files_max() -> Option<u64> {
     #[cfg(unix)]
     return rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -91,7 +91,7 @@ fn files_max() -> Option<u64> {
     None
 }
 
-/// What of this machine can be sold.
+/// Lists the devices of this machine that can be sold.
 fn devices() -> Finding {
     let names = present();
     Finding::good("devices", format!("{} can be sold", names.join(", ")))

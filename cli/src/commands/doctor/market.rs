@@ -1,5 +1,5 @@
-//! The market of the folder: whether it answers, how fast, what its clock says, and what the
-//! folder's account has.
+//! Checks the folder's market: whether and how fast it answers, its clock, and the folder's
+//! account.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,11 +15,12 @@ use super::Finding;
 use crate::folder;
 use crate::{paste, show};
 
-/// How wrong this machine's clock may be before people are told, and before things fail.
+/// Clock error in milliseconds: the one that brings a warning, and the one that makes requests
+/// fail.
 const CLOCK_MS: u64 = 2_000;
 const CLOCK_MAX_MS: u64 = 60_000;
 
-/// Looks at the market of a folder, if it has one.
+/// Checks the market of a folder, if it has one.
 pub async fn look(dir: &Path) -> Vec<Finding> {
     let Ok(market) = MarketFile::find(dir) else {
         return Vec::new();

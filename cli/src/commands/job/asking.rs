@@ -1,4 +1,5 @@
-//! A job over files: requests from files, answers into files, one way for one request and for many.
+//! A job over files: it reads requests from files and writes answers to files, in the same way for
+//! one request and for many.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -25,22 +26,22 @@ use crate::show::times::Times;
 use crate::{show, stop};
 use souk_node::buyer::job_files::{JobFiles, KeptPlan};
 
-/// Requests that were read and wait for room on the way, and answers that wait to be written.
+/// Requests that wait for room in the job, and answers that wait for the disk.
 const AHEAD_MAX: usize = 1;
 
-/// What a job is asked.
+/// The requests of a job.
 pub struct Files {
-    /// Requests in files of their own; none where there is one, of the inputs that `-i` names.
+    /// Requests in separate files; `None` for a single request with the inputs of `-i`.
     stream: Option<Vec<Request>>,
-    /// What each request asks.
+    /// Id of each request.
     asked: Vec<ContentId>,
-    /// Inputs that are the same for all.
+    /// Inputs that all requests share.
     common: BTreeMap<String, Tensor>,
-    /// The inputs of the first request.
+    /// Inputs of the first request.
     first: BTreeMap<String, Tensor>,
-    /// The inputs of all.
+    /// Ids of the inputs of all requests.
     given: BTreeSet<ContentId>,
-    /// What texts and maps are as numbers.
+    /// Labels that map texts to numbers.
     legend: Legend,
 }
 
@@ -51,31 +52,31 @@ pub struct AnswerFiles {
     outputs: BTreeMap<String, Tensor>,
 }
 
-/// The requests that are asked now, and what the report says of them.
+/// A run of the remaining requests, and the facts for its report.
 pub struct Asking<'a> {
     args: &'a SubmitArgs,
     output: Output,
     files: &'a Files,
-    /// Answers that are there already, by the places of their requests.
+    /// Answers that already exist, by the indices of their requests.
     kept: BTreeMap<usize, AnswerFiles>,
-    /// The places of the others.
+    /// Indices of the remaining requests.
     left: Vec<usize>,
 }
 
-/// What is shown of a job beside what it does.
+/// The facts about a job that its output shows.
 pub struct PlanView {
-    /// Its plan, as JSON; null where it goes on.
+    /// The plan as JSON; null for a resumed job.
     pub plan: Value,
-    /// How long its plan takes.
+    /// Planned times.
     pub planned: Option<Times>,
-    /// What providers are called.
+    /// Names of the providers.
     pub names: Names,
-    /// Where all of it is kept.
+    /// The files of the job.
     pub kept: JobFiles,
 }
 
 impl PlanView {
-    /// Keeps the plan with the job, as it was shown in these lines.
+    /// Stores the plan with the job, together with these printed lines.
     pub fn keep(&self, text: impl Iterator<Item = String>) {
         let (plan, names) = (self.plan.clone(), self.names.clone());
         let text = text.collect();
@@ -83,29 +84,30 @@ impl PlanView {
     }
 }
 
-/// What came of it.
+/// The outcome of a run.
 pub struct Came {
-    /// How the job ended; none where its user did not wait for that.
+    /// The job's end; `None` if the user did not wait for it.
     ended: Option<Result<JobResult, Box<UnfinishedJob>>>,
-    /// The answers that came now.
+    /// Answers of this run.
     written: Vec<AnswerFiles>,
-    /// How long it took; none where nobody waited for its end.
+    /// Measured times; `None` if the user did not wait for the end.
     measured: Option<Times>,
-    /// What went wrong on this machine.
+    /// A failure on this machine: to read a request or to write an answer.
     here: Outcome,
 }
 
-/// What the report of a finished job says beside its outputs.
+/// The facts that the report of a finished job adds to its outputs.
 struct About<'a> {
     receipts: &'a [PathBuf],
-    /// Before and after.
+    /// Balances before and after the job.
     balances: (Balances, Balances),
     measured: Option<Times>,
     shown: PlanView,
 }
 
 impl Files {
-    /// Reads every request once, before anything is paid for: all must be what the first is.
+    /// Reads every request once before any payment, and checks that all have the shapes of the
+    /// first.
     pub fn read(args: &SubmitArgs) -> Result<Files, Failure> {
         let stream = args.stream.as_deref().map(files::requests).transpose()?;
         let legend = Legend::of(files::read(&args.job.model)?);
@@ -142,7 +144,7 @@ impl Files {
         self.stream.as_ref().map_or(1, Vec::len)
     }
 
-    /// The inputs of a request.
+    /// Returns the inputs of a request.
     fn inputs(&self, place: usize) -> Result<BTreeMap<String, Tensor>, Failure> {
         let mut inputs = match &self.stream {
             None => self.common.clone(),
@@ -152,24 +154,25 @@ impl Files {
         Ok(inputs)
     }
 
-    /// What a request is called; nothing where it is the only one.
+    /// Returns the name of a request, which is empty for a single one.
     fn name(&self, place: usize) -> &str {
         let requests = self.stream.as_ref();
         requests.map_or("", |requests| &requests[place].stem)
     }
 
-    /// The inputs of all requests.
+    /// Returns the ids of the inputs of all requests.
     pub fn given(&self) -> &BTreeSet<ContentId> {
         &self.given
     }
 
-    /// How many requests there are, for people, where there may be several.
+    /// Describes the number of requests if there may be several.
     pub fn how_many(&self) -> String {
         let requests = self.stream.as_ref();
         requests.map_or_else(String::new, |all| format!(", {} requests", all.len()))
     }
 
-    /// The requests whose answers a journal names and whose files hold them, by their places.
+    /// Returns the answers that a journal names and whose files hold them, by the indices of their
+    /// requests.
     pub fn kept(&self, args: &SubmitArgs, journal: &Journal) -> BTreeMap<usize, AnswerFiles> {
         let answered = journal.past().answered;
         let kept = |(place, asked): (usize, &ContentId)| {
@@ -191,7 +194,7 @@ fn shapes(inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, String> {
 }
 
 impl<'a> Asking<'a> {
-    /// Asks what is not kept.
+    /// Creates a run of the requests without stored answers.
     pub fn new(
         args: &'a SubmitArgs,
         output: Output,
@@ -208,14 +211,14 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// The job of one request, and how many there are.
+    /// Returns the job of one request, with the number of remaining requests.
     pub fn job(&self) -> Result<Job, Failure> {
         let mut job = wanted(self.args, self.files.first.clone())?;
         job.limits.requests = self.asked_now();
         Ok(job)
     }
 
-    /// How many requests there are in all.
+    /// Returns the number of all requests.
     pub fn all(&self) -> u32 {
         u32::try_from(self.files.count()).unwrap_or(u32::MAX)
     }
@@ -224,7 +227,7 @@ impl<'a> Asking<'a> {
         u32::try_from(self.left.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many requests are answered, for people, where there may be several.
+    /// Describes the number of answered requests if there may be several.
     pub fn how_many_are_kept(&self) -> String {
         let requests = self.files.stream.as_ref();
         requests.map_or_else(String::new, |all| {
@@ -236,8 +239,8 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// Sends the requests that are left, writes the answers, shows how it goes, and stops the job
-    /// where its user wants that.
+    /// Sends the remaining requests, writes the answers, shows the progress, and stops the job if
+    /// the user asks for that.
     pub async fn run<Running>(
         &self,
         buyer: &Buyer,
@@ -292,7 +295,7 @@ impl<'a> Asking<'a> {
                 if std::mem::replace(&mut is_stopping, true) {
                     break Ok(());
                 }
-                // A reader that has gone away is no reason not to end them.
+                // A reader that went away is no reason to keep the leases.
                 let _ = writeln!(
                     std::io::stderr(),
                     "stopping: the job's leases are ended; asked again, they are left to run out"
@@ -308,7 +311,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// Reads request after request, as there is room on the way.
+    /// Reads the requests one after another, as the job takes them.
     async fn feed(&self, give: mpsc::Sender<RequestInputs>) -> Outcome {
         for place in &self.left {
             if give.send(self.files.inputs(*place)?.into()).await.is_err() {
@@ -318,8 +321,7 @@ impl<'a> Asking<'a> {
         Ok(())
     }
 
-    /// Writes each answer into the folder of its request; at the first that cannot be written the
-    /// job ends.
+    /// Writes each answer into the folder of its request; ends the job if a write fails.
     async fn keep(
         &self,
         mut answers: mpsc::Receiver<Answer>,
@@ -338,7 +340,7 @@ impl<'a> Asking<'a> {
                     let (number, all) = (place + 1, self.files.count());
                     show::tell(&format!("  answer {number} of {all}: {name}"));
                 }
-                // They are in their files.
+                // The files hold the outputs.
                 outputs.clear();
             }
             written.push(AnswerFiles { files, outputs });
@@ -346,7 +348,7 @@ impl<'a> Asking<'a> {
         Ok(())
     }
 
-    /// Writes receipts, and shows what was done.
+    /// Writes receipts and shows the results.
     pub async fn deliver(
         self,
         buyer: &Buyer,
@@ -369,9 +371,9 @@ impl<'a> Asking<'a> {
             }
         };
         shown.kept.keep_timeline(&done.timeline);
-        // What was paid for is told whatever became of the rest.
+        // This reports paid work even if the rest failed.
         let receipts = write_receipts(&self.args.out, &done)?;
-        // What went wrong on this machine stopped the job.
+        // A failure on this machine is what stopped the job.
         match (failed, came.here) {
             (Some((failure, false)), _) | (Some((failure, true)), Ok(())) => return Err(failure),
             (_, Err(failure)) => return Err(failure.with(facts)),
@@ -394,7 +396,7 @@ impl<'a> Asking<'a> {
         Ok(())
     }
 
-    /// What a failure says beside its cause.
+    /// Returns the facts that a failure adds to its cause.
     fn facts(&self, name: &str, written: usize) -> Vec<(&'static str, Value)> {
         let mut facts = vec![("job", name.into())];
         if self.files.stream.is_some() {

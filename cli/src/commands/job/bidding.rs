@@ -1,5 +1,5 @@
-//! `souk submit --bid`: a bid of the buyer's own price rests until it is matched, then the job
-//! runs.
+//! `souk submit --bid`: places a bid at the buyer's own price, waits for a match, then runs the
+//! job.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::folder::unreachable_market;
 use crate::{paste, show, stop};
 use souk_node::buyer::job_files::JobFiles;
 
-/// Plans a job. Where nothing is on offer at the price it bids, the plan is over dearer asks at
-/// that price, with what it bids.
+/// Plans a job. If no ask is at or below the bid price, plans over dearer asks at the bid price and
+/// returns the bid.
 pub async fn quoted(
     buyer: &Buyer,
     job: &mut Job,
@@ -46,8 +46,8 @@ pub async fn quoted(
     Ok((quote, Some(own)))
 }
 
-/// Bids, and ends once the lease is there. Where the user stops it, or the time is over, the bid is
-/// taken out of the book.
+/// Places a bid and returns the lease that it buys. If the user stops it or its time runs out,
+/// takes the bid out of the book.
 pub async fn bought(
     buyer: &Buyer,
     (job, id, kept): (&Job, JobId, &JobFiles),
@@ -94,7 +94,7 @@ pub async fn bought(
     }
 }
 
-/// Ends once the job is to stop, whoever says so.
+/// Waits until the user or another process stops the job.
 async fn stopped(kept: &JobFiles) {
     tokio::select! {
         () = stop::asked() => {}
@@ -102,7 +102,7 @@ async fn stopped(kept: &JobFiles) {
     }
 }
 
-/// Takes the bid back, or ends the lease that it bought; why the job does not run.
+/// Withdraws the bid, or ends the lease that it bought; returns why the job does not run.
 async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> Failure {
     let withdrawn = match buyer.withdraw_bid(order, id).await {
         Ok(withdrawn) => withdrawn,

@@ -1,4 +1,4 @@
-//! Why a job was not planned or run, as a person or a script sees it.
+//! Converts failures to plan or run a job, for people and scripts.
 
 use souk_node::buyer::{
     Buyer, End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Kind};
 use crate::folder::unreachable_market;
 use crate::{paste, show};
 
-/// A failure from a journal.
+/// Converts a failure to read a journal.
 pub fn unreadable(error: JournalError) -> Failure {
     let hint = match error {
         JournalError::Unknown { .. } => {
@@ -23,7 +23,7 @@ pub fn unreadable(error: JournalError) -> Failure {
     Failure::new(Kind::State, error, hint)
 }
 
-/// A failure from a model or its inputs.
+/// Converts a failure to import a model or its inputs.
 pub fn from_import(error: ImportError) -> Failure {
     let hint = match &error {
         ImportError::Decode(_) => "give an ONNX model, as torch.onnx.export writes it",
@@ -42,7 +42,7 @@ pub fn from_import(error: ImportError) -> Failure {
     Failure::new(Kind::Input, error, hint)
 }
 
-/// A failure to plan.
+/// Converts a failure to plan.
 pub fn from_quote(error: QuoteError) -> Failure {
     match error {
         QuoteError::Import(error) => from_import(error),
@@ -111,7 +111,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
     }
 }
 
-/// Why the asks that suit give no plan, and what to give instead.
+/// Returns the kind of a failure to plan over suitable asks, and a hint with other options.
 fn of_plan(error: &PlanError) -> (Kind, String) {
     match error {
         PlanError::NotDivisible { possible, .. } => {
@@ -133,16 +133,16 @@ fn of_plan(error: &PlanError) -> (Kind, String) {
     }
 }
 
-/// How much longer than the fastest plan a deadline is that is proposed.
+/// Factor between the time of the fastest plan and the deadline that the hint proposes.
 const DEADLINE_SLACK: f64 = 2.0;
 
-/// An amount that is enough, as an option takes it.
+/// Formats an amount for an option.
 fn amount(least: f64) -> String {
-    // Rounded up, so that it is enough.
+    // Rounded up, so that the amount suffices.
     format!("{:.6}", (least * 1e6).ceil() / 1e6)
 }
 
-/// The command that was given, with other options.
+/// Returns the current command with other options.
 fn again(options: &[(&str, String)]) -> String {
     let options: Vec<(&str, &str)> = options
         .iter()
@@ -151,7 +151,7 @@ fn again(options: &[(&str, String)]) -> String {
     paste::again(&options)
 }
 
-/// What goes on with a job, if it has a name.
+/// Returns the command that resumes a job, if it has a name.
 fn resume(name: Option<&str>) -> String {
     match name {
         Some(name) => format!(
@@ -162,15 +162,15 @@ fn resume(name: Option<&str>) -> String {
     }
 }
 
-/// Says what the leases of an ended job hold, when that returns, and what releases it.
+/// Adds to a failure the credits that the job's leases hold, and when and how they return.
 pub async fn with_held(mut failure: Failure, buyer: &Buyer) -> Failure {
-    // Where the market is not reached there is nothing to say.
+    // If the market is unreachable, this adds nothing.
     let leases = buyer.leases().await.unwrap_or_default();
     failure.notes.extend(show::held::text(&leases));
     failure.with([("held", show::held::to_json(&leases))])
 }
 
-/// A failure to run, with what it has cost, of the job of that name.
+/// Converts the failure of a job with this name, and adds its cost.
 pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
     let failure = match &ended.how {
         End::Failed(reason) => from_reason(reason, name),
@@ -191,7 +191,7 @@ pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
         return failure;
     }
     let mut failure = failure.with([("failed_before", before.clone().into())]);
-    // Nobody is left to sell since those who were there failed: that is the cause.
+    // No seller is left because the earlier ones failed: their failures are the cause.
     if let End::Failed(Reason::NoPlan(_)) = &ended.how {
         let told = before.iter().map(|why| format!("before that: {why}"));
         failure.notes.extend(told);
@@ -208,7 +208,7 @@ pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
     failure
 }
 
-/// A job that was left with its leases.
+/// Returns the failure of a job whose leases the user left running.
 pub fn left(name: &str) -> Failure {
     let cause = "interrupted; its leases run out by themselves: asked again before they were ended";
     let reason = [("reason", "interrupted".into())];

@@ -1,4 +1,4 @@
-//! `souk job cancel`: ends a job, whichever process runs it, and also where none does any more.
+//! `souk job cancel`: ends a job, even if another process runs it or its process has died.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::unreachable_market;
 use crate::{paste, show};
 
-/// How often it is looked whether a job has ended.
+/// Period of the checks whether a job has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Ends a job and says what it cost, what is still held, and when that returns.
+/// Ends a job and reports its cost, the credits that it still holds, and when they return.
 pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
     let (record, files) = known(folder, name)?;

@@ -1,4 +1,4 @@
-//! `souk job watch` and `souk job logs`: what happens to a job that another process runs.
+//! `souk job watch` and `souk job logs`: shows the events of a job that another process runs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::{paste, show};
 use souk_node::buyer::job_files::TimedEvent;
 use souk_node::buyer::told_event::ToldEvent;
 
-/// How often a job's files are looked at.
+/// Period of the reads of a job's files.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Shows what happened, and what happens until the job ends. As JSON a line each.
+/// Shows past events, and further ones until the job ends; JSON output has a line for each.
 pub async fn watch(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
     let name = known(folder, name)?.0.name;
     let mut told = 0;
     loop {
-        // In this order: what is done last is seen although the process ends meanwhile.
+        // The order matters: it catches the last events even if the process ends in between.
         let is_busy = Journal::is_busy(&jobs, &name);
         let (record, files) = known(folder, &name)?;
         let (events, names) = (files.events(), names(&record, &files));
@@ -38,7 +38,7 @@ pub async fn watch(folder: &Path, output: Output, name: &str) -> Outcome {
     }
 }
 
-/// Shows what happened.
+/// Shows past events.
 pub fn logs(folder: &Path, output: Output, name: &str) -> Outcome {
     let (record, files) = known(folder, name)?;
     let (events, names) = (files.events(), names(&record, &files));
@@ -64,7 +64,7 @@ fn tell((number, happened): (usize, &TimedEvent), output: Output, names: &show::
     }
 }
 
-/// How a job that no process runs ended.
+/// Reports the end of a job that no process runs.
 fn ended(record: &Record, output: Output) -> Outcome {
     let name = &record.name;
     let resume = paste::command(&format!("job resume {name}"));

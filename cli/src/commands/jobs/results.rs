@@ -1,4 +1,4 @@
-//! `souk job explain`, `result` and `trace`: what is kept of a job, shown or written again.
+//! `souk job explain`, `result` and `trace`: shows or exports the stored facts of a job.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::args::{Format, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{files, paste, show};
 
-/// Says why parts went where they did, which offers were refused, and what went wrong.
+/// Explains why the parts ran where they did, which offers were refused, and what went wrong.
 pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
     let (record, files) = known(folder, name)?;
     let names = names(&record, &files);
@@ -39,7 +39,7 @@ pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
     Ok(())
 }
 
-/// Shows where the outputs are, as they were answered; or writes them again.
+/// Shows the paths of the outputs, or writes the outputs again.
 pub fn result(
     folder: &Path,
     output: Output,
@@ -89,7 +89,7 @@ fn show_found(output: Output, record: &Record, found: &[PathBuf]) {
     }
 }
 
-/// Outputs lie where they were written and nowhere else.
+/// Returns the failure for a missing output: each exists only in its file.
 fn gone(record: &Record, out: &Path) -> Failure {
     let name = &record.name;
     let cause = format!(
@@ -106,7 +106,7 @@ fn gone(record: &Record, out: &Path) -> Failure {
     Failure::new(Kind::Verification, cause, hint)
 }
 
-/// Writes what devices did, and when.
+/// Writes the trace of the devices' work.
 pub fn trace(folder: &Path, output: Output, name: &str, out: Option<&Path>) -> Outcome {
     let (record, kept) = known(folder, name)?;
     let timeline = kept.whole_timeline(&names(&record, &kept));

@@ -1,4 +1,4 @@
-//! `souk market found`: how a market begins.
+//! `souk market found`: creates a market.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -20,10 +20,10 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::{rules, show};
 
-/// The rules beside the market's file, for people to read.
+/// File with the rules for people to read, in the folder of the market's file.
 const RULES_FILE: &str = "rules.toml";
 
-/// Writes a market's folder: rules, keys, the first validator, how it begins.
+/// Writes a market's folder: rules, keys, the first validator, and the genesis.
 pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
     if let Some(market) = kept(folder)? {
         return Err(of_another(folder, &market.genesis));
@@ -69,7 +69,7 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
     Ok(())
 }
 
-/// The first validator, as it is reached.
+/// Returns the first validator with its reachable address.
 fn founder(key: &NodeKey, listen: &Multiaddr) -> Result<Founder, Failure> {
     let address = node::reached_at(listen, key).ok_or_else(|| {
         let cause = format!("the others can't reach {listen}");
@@ -99,7 +99,7 @@ fn write(folder: &Path, genesis: Genesis, listen: Multiaddr) -> Result<MarketFil
             "check the folder's permissions and the space left",
         )
     })?;
-    // Written last: a folder with this file is whole.
+    // This file comes last: it marks a complete folder.
     let market = MarketFile::new(genesis);
     market.write(folder).map_err(from_config)?;
     Ok(market)
@@ -125,7 +125,7 @@ fn tell(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
     Ok(())
 }
 
-/// Where the first validator listens: as it is told, or at this machine's own address.
+/// Returns the address on which the first validator listens: the given one, or this machine's own.
 fn listen(new: &FoundArgs) -> Result<Multiaddr, Failure> {
     let text = match &new.listen {
         Some(text) => text.clone(),
@@ -140,7 +140,7 @@ fn listen(new: &FoundArgs) -> Result<Multiaddr, Failure> {
     })
 }
 
-/// The address that this machine has towards others; loopback where it has none. Nothing is sent.
+/// Returns the address of this machine in its network, or loopback if it has none. Sends nothing.
 fn own_address() -> IpAddr {
     let towards = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -157,7 +157,7 @@ fn own_address() -> IpAddr {
     own.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// The same address with a port that is free where it says 0.
+/// Replaces port 0 by a free port.
 fn fixed(listen: &Multiaddr) -> Result<Multiaddr, Failure> {
     let text = listen.to_string();
     let parts: Vec<&str> = text.split('/').collect();

@@ -1,4 +1,4 @@
-//! `souk market classes|depth|trades|candles|price`: the market's data, which take no account.
+//! `souk market classes|depth|trades|candles|price`: shows market data; needs no account.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::look;
 use crate::show::{self, market};
 
-/// A candle's length in the market's own data, in milliseconds.
+/// Length of a candle in the market's own data, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
 
-/// Lists the classes.
+/// Shows the classes.
 pub async fn classes(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = asked(look(folder).await?, freshness);
     let classes = broker.classes().await.map_err(no_answer)?;
@@ -25,7 +25,7 @@ pub async fn classes(folder: &Path, freshness: Freshness, output: Output) -> Out
     Ok(())
 }
 
-/// What measured work costs.
+/// Shows the prices of measured work.
 pub async fn price(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = asked(look(folder).await?, freshness);
     let classes = broker.classes().await.map_err(no_answer)?;
@@ -35,7 +35,7 @@ pub async fn price(folder: &Path, freshness: Freshness, output: Output) -> Outco
     Ok(())
 }
 
-/// The levels of a book.
+/// Shows the levels of a book.
 pub async fn depth(folder: &Path, class: &str, freshness: Freshness, output: Output) -> Outcome {
     let broker = asked(look(folder).await?, freshness);
     let quotes = quotes(&broker, class).await?;
@@ -45,7 +45,7 @@ pub async fn depth(folder: &Path, class: &str, freshness: Freshness, output: Out
     Ok(())
 }
 
-/// The last trades.
+/// Shows the last trades.
 pub async fn trades(folder: &Path, class: &str, freshness: Freshness, output: Output) -> Outcome {
     let broker = asked(look(folder).await?, freshness);
     let quotes = quotes(&broker, class).await?;
@@ -55,7 +55,7 @@ pub async fn trades(folder: &Path, class: &str, freshness: Freshness, output: Ou
     Ok(())
 }
 
-/// The candles.
+/// Shows the candles.
 pub async fn candles(
     folder: &Path,
     class: &str,
@@ -73,7 +73,7 @@ pub async fn candles(
     Ok(())
 }
 
-/// The class of a name, or the one whose name begins so.
+/// Returns the class with this name, or the only one whose name begins so.
 pub async fn class(broker: &Broker, name: &str) -> Result<Class, Failure> {
     market_data::class(broker, name).await.map_err(no_class)
 }
@@ -92,7 +92,7 @@ fn no_class(error: ClassError) -> Failure {
     }
 }
 
-/// Prints what one validator or all of them have; where it is old, how old.
+/// Prints a value, with its age if it is stale.
 fn show_dated(broker: &Broker, output: Output, value: &serde_json::Value, text: impl FnOnce()) {
     match (output, broker.oldest()) {
         (Output::Json, None) => show::json(value),

@@ -1,4 +1,4 @@
-//! Answers in OpenAI's shapes: whole, or as events piece by piece.
+//! Formats answers as OpenAI's API does: whole, or as a stream of events.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
@@ -16,25 +16,25 @@ use super::desk::Event;
 use super::refusal::Refusal;
 use crate::commands::texts::WrittenText;
 
-/// What ends a stream.
+/// The last event of a stream.
 const DONE: &str = "[DONE]";
 
-/// What asks for an answer.
+/// The kind of request that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     /// A conversation.
     Chat,
-    /// A text.
+    /// A text to continue.
     Text,
 }
 
-/// A choice, and what becomes of it.
+/// A choice and its events.
 pub struct ChoiceEvents {
     pub choice: Choice,
     pub events: mpsc::Receiver<Event>,
 }
 
-/// What all parts of an answer say.
+/// The fields that all parts of an answer share.
 pub struct Shape {
     kind: AnswerKind,
     id: String,
@@ -43,7 +43,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of an answer of a model.
+    /// Creates the fields for an answer of a model.
     pub fn new(kind: AnswerKind, model: &str) -> Self {
         let prefix = match kind {
             AnswerKind::Chat => "chatcmpl",
@@ -75,7 +75,7 @@ impl Shape {
         whole
     }
 
-    /// A part of a stream.
+    /// Formats a part of a stream.
     fn part(&self, choices: Value) -> String {
         let object = match self.kind {
             AnswerKind::Chat => "chat.completion.chunk",
@@ -85,7 +85,7 @@ impl Shape {
     }
 }
 
-/// Tokens of all choices. Those of a prompt count once, however many answers it gets.
+/// Token counts of all choices. The tokens of a prompt count once, however many answers it gets.
 #[derive(Default)]
 struct Usage {
     prompt: usize,
@@ -111,7 +111,7 @@ impl Usage {
     }
 }
 
-/// An answer that is told once all of it is there.
+/// Returns the whole answer once all its choices are complete.
 pub async fn whole(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<Response, Refusal> {
     let (mut told, mut usage) = (Vec::with_capacity(choices.len()), Usage::default());
     for ChoiceEvents { choice, mut events } in choices {
@@ -129,25 +129,25 @@ pub async fn whole(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<Response,
     Ok(Json(shape.whole(told, &usage)).into_response())
 }
 
-/// A stream as it is told.
+/// The state of a streamed answer.
 struct AnswerStream {
     shape: Shape,
     choices: Vec<Choice>,
     usage: Usage,
     has_usage: bool,
-    /// Choices that are not done.
+    /// Number of choices that are not complete.
     left: usize,
 }
 
 impl AnswerStream {
-    /// What each choice begins with.
+    /// Returns the first part of each choice.
     fn first(&mut self) -> Vec<String> {
         let shape = &self.shape;
         let first = self.choices.iter_mut().filter_map(Choice::first);
         first.map(|part| shape.part(json!([part]))).collect()
     }
 
-    /// The parts that an event of a choice makes.
+    /// Returns the parts for an event of a choice.
     fn parts(&mut self, at: usize, event: Event) -> Vec<String> {
         let choice = &mut self.choices[at];
         let mut parts: Vec<String> = match event {
@@ -156,7 +156,7 @@ impl AnswerStream {
                 parts.map(|part| self.shape.part(json!([part]))).collect()
             }
             Event::Vectors(_) => Vec::new(),
-            // The rest is nothing that a client can use.
+            // A client can do nothing with the rest.
             Event::Failed(refusal) => {
                 self.left = usize::MAX;
                 vec![refusal.object().to_string()]
@@ -184,7 +184,8 @@ impl AnswerStream {
     }
 }
 
-/// An answer that is told as it comes. What fails before its first piece is refused as such.
+/// Streams the answer as its events arrive. If it fails before the first piece, returns that
+/// refusal.
 pub async fn stream(
     shape: Shape,
     choices: Vec<ChoiceEvents>,

@@ -1,4 +1,4 @@
-//! An answer that may call tools: what the model is told, and how its calls are read.
+//! Tool calls: describes the tools to the model, and tells how to read its calls.
 
 use serde_json::{Value, json};
 use souk_llm::tools::{CallForm, Tool, ToolCall};
@@ -7,7 +7,7 @@ use super::question::{Question, ToolUse};
 use super::refusal::Refusal;
 use crate::commands::texts::{TextForm, Voice};
 
-/// An answer that may call tools.
+/// The tool calls that an answer may contain.
 #[derive(Clone, Copy)]
 pub struct Calling<'a> {
     wanted: &'a ToolUse,
@@ -15,7 +15,7 @@ pub struct Calling<'a> {
 }
 
 impl<'a> Calling<'a> {
-    /// Refuses a model that writes calls in no form that is known.
+    /// Checks that the model writes calls in a known form; refuses the request otherwise.
     pub fn new(voice: &Voice, wanted: &'a ToolUse) -> Result<Self, Refusal> {
         let form = CallForm::of(voice.template()?.source_with_tools());
         let refused = || Refusal::field("tools", "the model was taught no calls of a known form");
@@ -25,12 +25,12 @@ impl<'a> Calling<'a> {
         })
     }
 
-    /// What may be called.
+    /// Returns the tools that the model may call.
     pub fn tools(&self) -> &'a [Tool] {
         &self.wanted.tools
     }
 
-    /// Calls of one answer at most.
+    /// Returns the largest number of calls in one answer.
     pub fn calls_max(&self) -> usize {
         if self.wanted.is_parallel {
             usize::MAX
@@ -39,7 +39,7 @@ impl<'a> Calling<'a> {
         }
     }
 
-    /// What the answer begins with, where it has to be a call.
+    /// Returns the beginning of an answer that must be a call, or an empty text.
     pub fn opening(&self) -> Result<String, Refusal> {
         if self.wanted.forced.is_empty() {
             return Ok(String::new());
@@ -50,18 +50,18 @@ impl<'a> Calling<'a> {
     }
 }
 
-/// What an answer has to be.
+/// The form that an answer must have.
 #[derive(Clone)]
 pub struct WantedForm {
     pub form: TextForm,
-    /// What frees an answer of the form: it calls a tool.
+    /// Mark that frees an answer from the form: the answer then calls a tool.
     pub mark: Option<&'static str>,
-    /// The field of the question that wants it.
+    /// The field of the request that asks for the form.
     pub field: &'static str,
 }
 
 impl WantedForm {
-    /// Of a question.
+    /// Returns the form that a request asks for, if any.
     pub fn of(question: &Question, calls: Option<&Calling<'_>>) -> Result<Option<Self>, Refusal> {
         let (form, mark, field) = match (calls, &question.form) {
             (Some(calls), _) if !calls.wanted.forced.is_empty() => {
@@ -92,7 +92,7 @@ impl WantedForm {
     }
 }
 
-/// A call as OpenAI has it; its place among the calls is for parts of a stream.
+/// Formats a call as OpenAI's API does; streams use its index among the calls.
 pub fn told((at, call): (usize, &ToolCall)) -> Value {
     let arguments = Value::Object(call.arguments.clone()).to_string();
     json!({

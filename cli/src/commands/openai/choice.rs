@@ -1,4 +1,4 @@
-//! One of the answers to a question, as it is told.
+//! Formats one of the choices of an answer.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -9,34 +9,34 @@ use souk_llm::tools::CallForm;
 use super::calling::told;
 use crate::commands::texts::{TextEnding, WeighedToken, WrittenText};
 
-/// Why an answer ended that calls tools.
+/// Finish reason of a choice that calls tools.
 const CALLS: &str = "tool_calls";
 
-/// What a choice of a conversation is read by.
+/// The reader of a choice in a conversation.
 pub struct ChatChoice {
     pub reader: AnswerReader,
-    /// How its calls are named, where it may make some.
+    /// Form of the calls, if the choice may make any.
     pub calls: Option<CallForm>,
-    /// Calls at most.
+    /// Largest number of calls.
     pub calls_max: usize,
 }
 
-/// One of the answers.
+/// One choice of an answer.
 pub struct Choice {
     index: usize,
-    /// Answers to the same prompt.
+    /// Number of choices for the same prompt.
     siblings: usize,
-    /// Whether probabilities are told.
+    /// Whether the choice reports probabilities.
     is_weighed: bool,
-    /// Letters of the tokens that were told with theirs.
+    /// Characters of the tokens whose probabilities the choice has reported.
     told: usize,
-    /// What it begins with, where that is the prompt.
+    /// The prompt, if the choice begins with it.
     echo: Option<String>,
-    /// None where it goes on with a text.
+    /// `None` if the choice continues a text.
     chat: Option<ChatChoice>,
 }
 
-/// What an answer says, and why it ended.
+/// The rest of a choice, and the reason why it ended.
 struct ChoiceEnd {
     piece: AnswerPiece,
     calls: Vec<Value>,
@@ -44,7 +44,7 @@ struct ChoiceEnd {
 }
 
 impl Choice {
-    /// A choice of a conversation.
+    /// Creates a choice of a conversation.
     pub fn chat(index: usize, siblings: usize, is_weighed: bool, chat: ChatChoice) -> Self {
         Self {
             index,
@@ -56,7 +56,7 @@ impl Choice {
         }
     }
 
-    /// One that goes on with a text, which it may begin with.
+    /// Creates a choice that continues a text, which it repeats first if `echo` holds it.
     pub fn text(index: usize, siblings: usize, is_weighed: bool, echo: Option<String>) -> Self {
         Self {
             index,
@@ -68,12 +68,12 @@ impl Choice {
         }
     }
 
-    /// Whether it is the first answer to its prompt.
+    /// Returns whether this is the first choice for its prompt.
     pub fn is_first(&self) -> bool {
         self.index.is_multiple_of(self.siblings.max(1))
     }
 
-    /// All of it.
+    /// Formats the whole choice.
     pub fn whole(mut self, written: &WrittenText) -> Value {
         let tokens = [&written.prompt_weighed[..], &written.weighed[..]].concat();
         let weights = self.weights(&tokens);
@@ -95,7 +95,7 @@ impl Choice {
         }
         if !end.calls.is_empty() {
             let mut calls = end.calls;
-            // Parts of a stream alone say which call they are of.
+            // Only parts of a stream name the index of their call.
             for call in calls.iter_mut().filter_map(Value::as_object_mut) {
                 call.remove("index");
             }
@@ -108,7 +108,7 @@ impl Choice {
         choice
     }
 
-    /// What a stream of it begins with.
+    /// Returns the first part of its stream, if it has one.
     pub fn first(&mut self) -> Option<Value> {
         if self.chat.is_some() {
             return Some(self.part(json!({ "role": "assistant", "content": "" }), None));
@@ -117,7 +117,7 @@ impl Choice {
         Some(self.part(json!(echo), None))
     }
 
-    /// The parts that a piece makes.
+    /// Returns the parts for a piece of text.
     pub fn piece(&mut self, piece: &str, tokens: &[WeighedToken]) -> Vec<Value> {
         let read = self.read(piece);
         let weights = self.weights(tokens);
@@ -131,7 +131,7 @@ impl Choice {
         parts
     }
 
-    /// The parts that it ends with.
+    /// Returns the last parts.
     pub fn end(&mut self, written: &WrittenText) -> Vec<Value> {
         let end = self.finish(written);
         let mut parts = self.parts(&end.piece);
@@ -177,7 +177,7 @@ impl Choice {
         end
     }
 
-    /// Text as a part of a stream has it.
+    /// Formats text for a part of a stream.
     fn content(&self, text: &str) -> Value {
         match self.chat {
             Some(_) => json!({ "content": text }),
@@ -197,7 +197,7 @@ impl Choice {
         parts
     }
 
-    /// A part of a stream.
+    /// Formats a part of a stream.
     fn part(&self, content: Value, reason: Option<&str>) -> Value {
         let mut part = json!({ "index": self.index, "finish_reason": reason, "logprobs": null });
         let name = if self.chat.is_some() { "delta" } else { "text" };
@@ -205,7 +205,7 @@ impl Choice {
         part
     }
 
-    /// The probabilities of tokens.
+    /// Formats the probabilities of tokens.
     fn weights(&mut self, tokens: &[WeighedToken]) -> Value {
         if !self.is_weighed {
             return Value::Null;
@@ -242,7 +242,7 @@ fn reason(ending: TextEnding) -> &'static str {
     }
 }
 
-/// A token with its probability, and the likeliest ones, in a conversation.
+/// Formats a token of a conversation with its probability and the most likely tokens.
 fn weighed(token: &WeighedToken) -> Value {
     let one = |bytes: &[u8], logarithm: Option<f64>| {
         let text = String::from_utf8_lossy(bytes);

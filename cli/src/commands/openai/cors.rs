@@ -1,6 +1,6 @@
-//! Pages of other origins, where the user named them.
+//! Admits web pages of other origins if the user named them.
 //!
-//! A browser asks for leave before it sends a key. Whoever is named gets it; nobody else does.
+//! A browser asks for permission before it sends a key. Only the named origins get it.
 
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -9,27 +9,27 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-/// What browsers say of the page that asks.
+/// Header in which browsers describe the origin of a request.
 const FETCH_SITE: &str = "sec-fetch-site";
-/// What stands for all origins.
+/// The name that stands for all origins.
 const ALL: &str = "*";
-/// Seconds that a browser need not ask again.
+/// Seconds for which a browser may remember the permission.
 const AGE: HeaderValue = HeaderValue::from_static("600");
 
-/// The origin that asks, where it may.
+/// Returns the request's origin if the user named it.
 pub fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = headers.get(ORIGIN)?;
     let is_named = |origin: &String| origin == ALL || origin.as_bytes() == asks.as_bytes();
     origins.iter().any(is_named).then(|| asks.clone())
 }
 
-/// Takes away what says where a question is from, once that was looked at.
+/// Removes the headers about the request's origin, once they are checked.
 pub fn forget(headers: &mut HeaderMap) {
     headers.remove(ORIGIN);
     headers.remove(FETCH_SITE);
 }
 
-/// The leave that a browser asks for. The question itself needs the key all the same.
+/// Returns the permission that a browser asks for. The request itself still needs the key.
 pub fn preflight(origin: &HeaderValue, headers: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let told = response.headers_mut();
@@ -44,7 +44,7 @@ pub fn preflight(origin: &HeaderValue, headers: &HeaderMap) -> Response {
     shown_to(origin, response)
 }
 
-/// A response that pages of an origin may read.
+/// Marks a response that pages of an origin may read.
 pub fn shown_to(origin: &HeaderValue, mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

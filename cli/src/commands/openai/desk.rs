@@ -1,7 +1,7 @@
-//! Where questions wait, and who answers them: several at once, over one session.
+//! Queues requests and answers several at once over one session.
 //!
-//! Each sequence of the session is a slot, which keeps the tokens of the question it had last: the
-//! next one goes to the free slot that has most of it already.
+//! Each sequence of the session is a slot, which keeps the tokens of its last request. The next
+//! request goes to the free slot that already has most of its prompt.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,38 +23,39 @@ use crate::commands::texts::{
 use crate::failure::{Failure, Kind};
 use crate::show;
 
-/// Questions at a time, those that are answered among them: more would wait for minutes.
+/// Largest number of requests, queued or being answered: more would wait for minutes.
 pub const QUESTIONS_MAX: usize = 32;
 
-/// What is to be written.
+/// A text to write.
 pub struct TextOrder {
     pub prompt: Vec<u32>,
     pub sampling: Sampling,
     pub stops: Vec<String>,
     pub grammar: Option<Grammar>,
     pub tokens_max: usize,
-    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    /// Number of the most likely tokens to report with each token's probability; `None` reports
+    /// none.
     pub likeliest: Option<usize>,
-    /// Whether the probabilities of the prompt's tokens are wanted too.
+    /// Whether to report the probabilities of the prompt's tokens too.
     pub prompt_weights: PromptWeights,
-    /// Marks that are part of the text, though the tokeniser leaves them out.
+    /// Marks that belong to the text although the tokeniser leaves them out.
     pub marks: &'static [&'static str],
 }
 
-/// What is to be made vectors.
+/// Texts to embed.
 pub struct VectorOrder {
-    /// The tokens of each.
+    /// Tokens of each text.
     pub texts: Vec<Vec<u32>>,
 }
 
-/// What is asked of a desk.
+/// An order to the desk.
 pub enum DeskOrder {
     Text(Box<TextOrder>),
     Vectors(VectorOrder),
 }
 
 impl DeskOrder {
-    /// The tokens that are read first.
+    /// Returns the tokens that the model reads first.
     fn beginning(&self) -> &[u32] {
         match self {
             Self::Text(order) => &order.prompt,
@@ -63,19 +64,19 @@ impl DeskOrder {
     }
 }
 
-/// What becomes of an order.
+/// Progress of an order.
 pub enum Event {
     /// The vector of each text.
     Vectors(Vec<Vec<f32>>),
-    /// The text goes on, by these tokens where their probabilities are wanted.
+    /// A further piece of text, with its tokens if their probabilities are wanted.
     Piece(String, Vec<WeighedToken>),
-    /// It is written.
+    /// The complete text.
     Done(WrittenText),
-    /// It goes no further.
+    /// The order failed.
     Failed(Refusal),
 }
 
-/// Takes orders.
+/// Accepts orders.
 pub struct Desk {
     room: usize,
     queue: mpsc::Sender<Task>,
@@ -83,10 +84,10 @@ pub struct Desk {
     closing: watch::Sender<bool>,
 }
 
-/// Places that are taken for orders to come.
+/// Places that are reserved for orders.
 pub struct ReservedPlaces(OwnedSemaphorePermit);
 
-/// An order that waits.
+/// A queued order.
 struct Task {
     order: DeskOrder,
     events: mpsc::Sender<Event>,
@@ -94,7 +95,7 @@ struct Task {
 }
 
 impl Desk {
-    /// A desk, and the work behind it.
+    /// Opens a desk; returns it and the worker behind it.
     pub fn open(
         output: Output,
         voice: &Voice,
@@ -121,7 +122,7 @@ impl Desk {
         (desk, work)
     }
 
-    /// Takes places for so many orders, before anything is read for them.
+    /// Reserves places for this many orders, before the server reads anything for them.
     pub fn reserve(&self, orders: usize) -> Result<ReservedPlaces, Refusal> {
         let full = |_| Refusal::full(QUESTIONS_MAX);
         let orders = u32::try_from(orders).unwrap_or(u32::MAX);
@@ -129,7 +130,7 @@ impl Desk {
         places.map_err(full).map(ReservedPlaces)
     }
 
-    /// Takes an order, which is given up once nobody hears of it any more.
+    /// Accepts an order. If you drop the receiver, the worker drops the order.
     pub fn take(
         &self,
         places: &mut ReservedPlaces,
@@ -139,7 +140,7 @@ impl Desk {
             .0
             .split(1)
             .ok_or_else(|| Refusal::full(QUESTIONS_MAX))?;
-        // A piece a token and two events more: whoever reads slowly holds nobody up.
+        // One event for each token and two more fit, so that a slow reader delays no one else.
         let most = match &order {
             DeskOrder::Text(order) => order.tokens_max.min(self.room),
             DeskOrder::Vectors(_) => 0,
@@ -155,18 +156,18 @@ impl Desk {
         Ok(told)
     }
 
-    /// Ends the work.
+    /// Ends the worker.
     pub fn close(&self) {
         self.closing.send_replace(true);
     }
 }
 
-/// What answers.
+/// The worker that answers orders.
 pub struct Work {
     output: Output,
     voice: Voice,
     out: Option<PathBuf>,
-    /// How long a session is kept without a question.
+    /// Time for which an idle session stays open.
     keep: Duration,
     drafts_max: usize,
     tasks: mpsc::Receiver<Task>,
@@ -174,14 +175,14 @@ pub struct Work {
 }
 
 impl Work {
-    /// Works until it is told to stop, on a thread that may wait.
+    /// Runs until the desk closes. It blocks, so you must call it on a thread that may.
     pub fn run(mut self, place: Place) {
         let handle = Handle::current();
         while let Some(first) = self.next(&handle, Duration::MAX) {
             let failed = self.session(&handle, &place, first);
             let (receipts, cause) = handle.block_on(place.close());
             self.tell(&receipts);
-            // What the market says is nearer to the cause.
+            // The market's message is closer to the cause.
             let cause = cause.map(Refusal::from);
             for (events, failure) in failed {
                 show::tell(&format!("a question failed: {}", failure.cause));
@@ -191,7 +192,7 @@ impl Work {
         }
     }
 
-    /// The next task, unless none comes in time, or all is over.
+    /// Returns the next task, or `None` after the patience or once the desk closes.
     fn next(&mut self, handle: &Handle, patience: Duration) -> Option<Task> {
         handle.block_on(async {
             tokio::select! {
@@ -202,7 +203,7 @@ impl Work {
         })
     }
 
-    /// What happens next while questions are answered; a task only where it `has_room`.
+    /// Returns the next event while orders are being answered; takes a task only if it `has_room`.
     fn next_of(
         tasks: &mut mpsc::Receiver<Task>,
         done: &mut mpsc::Receiver<FreedSlot>,
@@ -218,8 +219,7 @@ impl Work {
         })
     }
 
-    /// Answers over one session until no question comes for a while; whose answers failed, and
-    /// why.
+    /// Answers orders over one session until none arrives for a while; returns those that failed.
     fn session(
         &mut self,
         handle: &Handle,
@@ -272,7 +272,7 @@ impl Work {
         }
     }
 
-    /// Tells what a session cost, and keeps its receipts.
+    /// Reports the cost of a session and stores its receipts.
     fn tell(&self, receipts: &[Receipt]) {
         if self.output == Output::Text && !receipts.is_empty() {
             show::tell("the session is given up:");
@@ -285,23 +285,23 @@ impl Work {
     }
 }
 
-/// The free slot that has most of a prompt already.
+/// Returns the free slot that already has most of a prompt.
 fn nearest(free: &[Sequence<'_>], prompt: &[u32]) -> usize {
     let slots = 0..free.len();
     let nearest = slots.max_by_key(|slot| free[*slot].agreement(prompt));
     nearest.expect("a task is taken where a slot is free")
 }
 
-/// A slot that is free again, and who was not answered, and why.
+/// A free slot again, and the failed order, if any, with its failure.
 type FreedSlot = (Sequence<'static>, Option<(mpsc::Sender<Event>, Failure)>);
 
-/// What happens while questions are answered.
+/// An event while orders are being answered.
 enum Next {
     Task(Task),
     Done(FreedSlot),
 }
 
-/// What a thread knows that answers a question.
+/// The data of a thread that answers orders.
 struct Answering {
     output: Output,
     voice: Voice,
@@ -310,7 +310,7 @@ struct Answering {
 }
 
 impl Answering {
-    /// Answers in a slot, and gives it back.
+    /// Answers an order in a slot, then releases the slot.
     fn answer_in(
         &self,
         mut sequence: Sequence<'static>,
@@ -319,7 +319,7 @@ impl Answering {
     ) {
         let answered = self.answer(&mut sequence, &task);
         let failed = answered.err().map(|failure| (task.events, failure));
-        // There is room for all slots.
+        // The channel has room for all slots.
         let _ = done.try_send((sequence, failed));
     }
 
@@ -334,7 +334,7 @@ impl Answering {
             DeskOrder::Vectors(order) => self.embed(sequence, order, &is_wanted),
         };
         let event = match answered {
-            // What cannot be answered so is no fault of the session.
+            // An order with invalid input is no fault of the session.
             Err(failure) if failure.kind == Kind::Input => Event::Failed(failure.into()),
             answered => answered?,
         };
@@ -342,7 +342,7 @@ impl Answering {
         Ok(())
     }
 
-    /// Makes each text a vector; what the order came to.
+    /// Embeds each text and returns the result of the order.
     fn embed(
         &self,
         sequence: &mut Sequence<'_>,
@@ -364,7 +364,7 @@ impl Answering {
         Ok(Event::Vectors(vectors))
     }
 
-    /// Goes on with a text; what the order came to.
+    /// Continues a text and returns the result of the order.
     fn write(
         &self,
         sequence: &mut Sequence<'_>,

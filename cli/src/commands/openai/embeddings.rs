@@ -1,4 +1,4 @@
-//! Texts as vectors, as OpenAI's clients ask for them.
+//! Embeds texts, with the requests and answers of OpenAI's API.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -12,20 +12,20 @@ use super::question::Fields;
 use super::refusal::Refusal;
 use crate::commands::texts::Voice;
 
-/// Texts of one question at most, as OpenAI has it.
+/// Largest number of texts in a request, as in OpenAI's API.
 const TEXTS_MAX: usize = 2048;
 
-/// What is asked.
+/// A request for embeddings.
 #[derive(Debug)]
 pub struct EmbeddingQuestion {
     pub model: String,
     input: EmbeddingInput,
-    /// Numbers that each vector is cut to.
+    /// Number of dimensions to which to cut each vector.
     width: Option<usize>,
     is_base64: bool,
 }
 
-/// Texts, or the tokens of some.
+/// Texts, or the tokens of texts.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 enum EmbeddingInput {
@@ -35,7 +35,7 @@ enum EmbeddingInput {
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// How numbers are told.
+/// Format of the numbers.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum NumberForm {
@@ -45,7 +45,7 @@ enum NumberForm {
 }
 
 impl EmbeddingQuestion {
-    /// Of `POST /v1/embeddings`.
+    /// Reads the body of `POST /v1/embeddings`.
     pub fn read(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
         let what = "a text, tokens, or a list of either";
@@ -65,7 +65,7 @@ impl EmbeddingQuestion {
         })
     }
 
-    /// What is to be made vectors.
+    /// Returns the texts to embed.
     pub fn order(&self, voice: &Voice) -> Result<VectorOrder, Refusal> {
         let field = |failure| Refusal::from(failure).at("input");
         let read = |text: &String| voice.text(text).map_err(field);
@@ -94,7 +94,7 @@ impl EmbeddingQuestion {
         Ok(VectorOrder { texts })
     }
 
-    /// The answer, from the vectors as they come.
+    /// Returns the answer once the vectors arrive.
     pub async fn answer(
         &self,
         tokens: usize,
@@ -120,7 +120,7 @@ impl EmbeddingQuestion {
         Ok(Json(answer).into_response())
     }
 
-    /// A vector as it is wanted: of length 1 again where it is cut.
+    /// Formats a vector; if it is cut, scales it to length 1 again.
     fn told(&self, mut vector: Vec<f32>) -> Result<Value, Refusal> {
         if let Some(width) = self.width {
             if width > vector.len() {

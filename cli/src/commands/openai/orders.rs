@@ -1,5 +1,5 @@
-//! What is to be written for a question: an order for each of its answers, checked before anything
-//! is bought.
+//! Turns a request into orders, one for each of its answers, and checks them before anything is
+//! bought.
 
 use souk_llm::answer::{AnswerForm, AnswerReader};
 use souk_llm::chat::{Conversation, Message};
@@ -14,16 +14,16 @@ use super::question::{Input, Question, REASONING_EFFORT};
 use super::refusal::Refusal;
 use crate::commands::texts::{PromptWeights, Voice};
 
-/// A prompt, read.
+/// A prompt as tokens.
 struct ReadPrompt {
     tokens: Vec<u32>,
-    /// As text: a conversation's, or one that is echoed.
+    /// The text, for a conversation or an echoed prompt.
     text: String,
-    /// The field that gave it.
+    /// The field of the request that holds it.
     field: &'static str,
 }
 
-/// An order for each answer, and how it is told.
+/// Returns an order for each answer, with the choice that formats it.
 pub fn prepare(
     voice: &Voice,
     question: &Question,
@@ -66,7 +66,7 @@ pub fn prepare(
     Ok(prepared)
 }
 
-/// How an answer is told, and the marks it is read by.
+/// Returns the choice that formats an answer, and adds to the order the marks that it reads.
 fn with_choice(
     voice: &Voice,
     question: &Question,
@@ -103,7 +103,7 @@ fn source<'a>(voice: &'a Voice, calls: Option<&Calling<'_>>) -> Result<&'a str, 
     })
 }
 
-/// The tokens of a prompt, each of which the model knows.
+/// Returns the tokens of a prompt; fails if the model does not know one of them.
 fn read(
     voice: &Voice,
     question: &Question,
@@ -166,7 +166,7 @@ fn conversation(
     })
 }
 
-/// Positions that a prompt leaves for an answer.
+/// Returns the positions that a prompt leaves for an answer.
 fn left_after(voice: &Voice, prompt: &ReadPrompt) -> Result<usize, Refusal> {
     let length = prompt.tokens.len();
     if length == 0 {

@@ -1,5 +1,5 @@
-//! A question as OpenAI's clients ask it. What would change the answer and is not known here is
-//! refused by its name; what changes nothing is let by.
+//! Reads the requests of OpenAI's clients. It refuses a field that it does not know, because the
+//! field could change the answer, and ignores those that change nothing.
 
 mod messages;
 mod tools;
@@ -20,18 +20,18 @@ use messages::message_at;
 
 pub use tools::ToolUse;
 
-/// Strings to stop at, as OpenAI has it.
+/// Largest number of stop strings, as in OpenAI's API.
 const STOPS_MAX: usize = 4;
 
-/// Tokens of an answer to a text where none are asked for, as OpenAI has it.
+/// Default number of tokens of a continued text, as in OpenAI's API.
 const TEXT_TOKENS_DEFAULT: usize = 16;
 
-/// Tokens whose probabilities are told beside that of each one that was drawn: in a conversation,
-/// and after a text.
+/// Largest number of the most likely tokens reported for each drawn one: in a conversation, and for
+/// a continued text.
 const LIKELIEST_MAX: usize = 20;
 const TEXT_LIKELIEST_MAX: usize = 5;
 
-/// What says how much a model thinks, where its chat template knows it.
+/// The value that limits a model's reasoning, if its chat template knows it.
 pub const REASONING_EFFORT: &str = "reasoning_effort";
 
 /// Fields that change no answer.
@@ -44,36 +44,37 @@ const HARMLESS: [&str; 6] = [
     "service_tier",
 ];
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
 pub struct Question {
     pub model: String,
-    /// What is gone on after: one conversation, or texts.
+    /// The inputs to continue: one conversation, or texts.
     pub inputs: Vec<Input>,
-    /// Answers to each.
+    /// Number of answers to each input.
     pub choices: usize,
-    /// Whether an answer begins with what it goes on after.
+    /// Whether an answer begins with its input.
     pub is_echoed: bool,
-    /// What a conversation is to look things up in.
+    /// Documents for the conversation.
     pub documents: Vec<Value>,
-    /// What else the chat template is given.
+    /// Further values for the chat template.
     pub template_values: Map<String, Value>,
     pub sampling: Sampling,
     pub stops: Vec<String>,
-    /// What the answer is to be, if not whatever comes.
+    /// Form that the answer must have, if any.
     pub form: Option<TextForm>,
-    /// What the answer may call.
+    /// Tools that the answer may call.
     pub tools: Option<ToolUse>,
-    /// Tokens at most; as many as there is room for unless given.
+    /// Largest number of tokens; as many as fit if `None`.
     pub tokens_max: Option<usize>,
-    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    /// Number of the most likely tokens to report with each token's probability; `None` reports
+    /// none.
     pub likeliest: Option<usize>,
     pub is_streamed: bool,
-    /// Whether a stream says how many tokens there were.
+    /// Whether a stream reports its token counts.
     pub has_usage: bool,
 }
 
-/// What is gone on after.
+/// An input to continue.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
     Messages(Vec<Message>),
@@ -82,7 +83,7 @@ pub enum Input {
 }
 
 impl Question {
-    /// Of `POST /v1/chat/completions`.
+    /// Reads the body of `POST /v1/chat/completions`.
     pub fn chat(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
         let given: Option<Vec<Value>> = fields.take("messages", "a list of messages")?;
@@ -118,7 +119,7 @@ impl Question {
         })
     }
 
-    /// Of `POST /v1/completions`.
+    /// Reads the body of `POST /v1/completions`.
     pub fn completion(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
         let what = "a text, tokens, or a list of either";
@@ -156,7 +157,7 @@ impl Question {
     }
 }
 
-/// What a text may be given as.
+/// The types of a prompt.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Prompt {
@@ -166,7 +167,7 @@ enum Prompt {
     TokenLists(Vec<Vec<u32>>),
 }
 
-/// One or several.
+/// One stop string or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Stops {
@@ -174,7 +175,7 @@ enum Stops {
     Several(Vec<String>),
 }
 
-/// What an answer is to be, as OpenAI has it.
+/// The form of an answer, as in OpenAI's API.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum ResponseFormat {
@@ -183,24 +184,24 @@ enum ResponseFormat {
     JsonSchema { json_schema: NamedSchema },
 }
 
-/// A schema; its name and `strict` change nothing, as each is kept to.
+/// A schema. Its name and `strict` change nothing, because answers always fulfil their schema.
 #[derive(Deserialize)]
 struct NamedSchema {
     schema: Option<Value>,
 }
 
-/// How a stream is told.
+/// Options of a stream.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StreamOptions {
     include_usage: bool,
 }
 
-/// The fields that nobody has looked at yet.
+/// The fields of a request that are still unread.
 pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// A field that is null is one that is not given.
+    /// A null field counts as absent.
     pub(super) fn new(mut body: Map<String, Value>) -> Self {
         body.retain(|_, value| !value.is_null());
         Self(body)
@@ -218,7 +219,7 @@ impl Fields {
         serde_json::from_value(value).map(Some).map_err(wrong)
     }
 
-    /// Refuses a field unless it says what is so anyway.
+    /// Refuses a field unless its value is one of those that change nothing.
     fn only(&mut self, name: &str, same: &[Value]) -> Result<(), Refusal> {
         match self.0.remove(name) {
             Some(value) if !same.contains(&value) => Err(Refusal::unsupported(name)),
@@ -226,7 +227,8 @@ impl Fields {
         }
     }
 
-    /// Of a conversation: whether probabilities are wanted, and of how many of the likeliest.
+    /// Reads for a conversation whether to report probabilities, and for how many of the most
+    /// likely tokens.
     fn likeliest(&mut self) -> Result<Option<usize>, Refusal> {
         let wanted: Option<bool> = self.take("logprobs", "true or false")?;
         let most = self.bounded("top_logprobs", LIKELIEST_MAX)?;
@@ -240,7 +242,7 @@ impl Fields {
         }
     }
 
-    /// Of a conversation: what the answer is to be.
+    /// Reads the form of the answer for a conversation.
     fn form(&mut self) -> Result<Option<TextForm>, Refusal> {
         let what = "an object of type text, json_object or json_schema";
         let given: Option<ResponseFormat> = self.take("response_format", what)?;
@@ -254,7 +256,7 @@ impl Fields {
         })
     }
 
-    /// Of a conversation: what the chat template is given. How much a model thinks is said so.
+    /// Reads the values for the chat template of a conversation, including the reasoning effort.
     fn template_values(&mut self) -> Result<Map<String, Value>, Refusal> {
         let values: Option<_> = self.take("chat_template_kwargs", "an object")?;
         let mut values: Map<String, Value> = values.unwrap_or_default();
@@ -321,7 +323,7 @@ impl Fields {
         })
     }
 
-    /// The model, where nothing else is left that would change the answer.
+    /// Returns the model's name; refuses the request if a field that may change the answer is left.
     pub(super) fn last(mut self) -> Result<String, Refusal> {
         let model = self.take("model", "the name of a model")?;
         let model = model.ok_or_else(|| Refusal::field("model", "there is no model"))?;
@@ -355,7 +357,7 @@ impl Fields {
             frequency,
             presence,
             bias: bias.unwrap_or_default(),
-            // Whoever gives none wants another text each time.
+            // A request without a seed gets another text each time.
             seed: seed.map_or_else(|| RandomState::new().hash_one(0), i64::cast_unsigned),
         };
         let named = |name: &str| name.replace(['-', ' '], "_");

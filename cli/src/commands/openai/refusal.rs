@@ -1,4 +1,4 @@
-//! Errors as OpenAI's clients read them.
+//! Errors in the format of OpenAI's API.
 
 use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
@@ -9,18 +9,18 @@ use souk_gateway::Problem;
 
 use crate::failure::{Failure, Kind};
 
-/// Why there is no answer.
+/// A refused request.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     status: StatusCode,
     message: String,
-    /// The field that is at fault.
+    /// The field at fault.
     param: Option<String>,
     code: Option<&'static str>,
 }
 
 impl Refusal {
-    /// One with a status.
+    /// Creates a refusal with a status.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -30,20 +30,20 @@ impl Refusal {
         }
     }
 
-    /// The same, called so.
+    /// Sets the error code.
     pub fn code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
     }
 
-    /// A field that cannot be used.
+    /// Creates the refusal of an unusable field.
     pub fn field(name: impl Into<String>, message: impl Into<String>) -> Self {
         let mut refusal = Self::new(StatusCode::BAD_REQUEST, message);
         refusal.param = Some(name.into());
         refusal
     }
 
-    /// The same, of a field where nothing names one and the question is at fault.
+    /// Sets the field at fault if the request is at fault and no field is set.
     pub fn at(mut self, field: &str) -> Self {
         if self.status == StatusCode::BAD_REQUEST && self.param.is_none() {
             self.param = Some(field.to_owned());
@@ -51,19 +51,19 @@ impl Refusal {
         self
     }
 
-    /// A field that would change the answer, and cannot.
+    /// Creates the refusal of an unsupported field that would change the answer.
     pub fn unsupported(name: &str) -> Self {
         let message = format!("{name} is not supported here: leave it out");
         Self::field(name, message).code("unsupported_parameter")
     }
 
-    /// No key, or another.
+    /// Creates the refusal of a missing or wrong key.
     pub fn key(file: &str) -> Self {
         let message = format!("the API key is not the one in {file} of the market's folder");
         Self::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key")
     }
 
-    /// A model that is not served.
+    /// Creates the refusal of a model that the server does not have.
     pub fn model(name: &str, own: &str) -> Self {
         let message = format!("the model {name:?} is not served here; {own:?} is");
         let mut refusal = Self::new(StatusCode::NOT_FOUND, message).code("model_not_found");
@@ -71,7 +71,7 @@ impl Refusal {
         refusal
     }
 
-    /// A prompt that leaves no room for an answer.
+    /// Creates the refusal of a prompt that leaves no room for an answer.
     pub fn too_long(field: &str, prompt: usize, room: usize) -> Self {
         let message = format!(
             "the text has {prompt} tokens, and a session has room for {room}, an answer's \
@@ -80,25 +80,25 @@ impl Refusal {
         Self::field(field, message).code("context_length_exceeded")
     }
 
-    /// Too many wait.
+    /// Creates the refusal of a request beyond the queue's limit.
     pub fn full(most: usize) -> Self {
         let message = format!("{most} questions wait already: ask again in a moment");
         Self::new(StatusCode::TOO_MANY_REQUESTS, message).code("rate_limit_exceeded")
     }
 
-    /// What this server does not answer.
+    /// Creates the refusal of a path that this server does not offer.
     pub fn endpoint(offered: &str) -> Self {
         let message = format!("this server makes {offered}");
         Self::new(StatusCode::NOT_FOUND, message).code("unsupported_endpoint")
     }
 
-    /// The server is told to stop.
+    /// Creates the refusal of a server that is stopping.
     pub fn stopping() -> Self {
         let message = "the server stops";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("stopping")
     }
 
-    /// The object that is sent, as the body or within a stream.
+    /// Returns the JSON object of the error, for a body or a stream.
     pub fn object(&self) -> Value {
         let kind = match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",

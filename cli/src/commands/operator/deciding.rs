@@ -1,9 +1,10 @@
-//! `souk operator decide`: requests for credits are decided by a program, or by a faucet.
+//! `souk operator decide`: lets a program or a faucet decide requests for credits.
 //!
-//! A deposit is asked about until it is decided: nothing is lost by asking again. A withdrawal is
-//! locked first, so that its account can't take it back; then the program of the operator whose
-//! word locked it is asked to pay, once, and what it answered is given to the market. Where nobody
-//! knows whether it paid, a person answers.
+//! For a deposit, the operator asks the program until it decides; repeated questions do no harm. A
+//! withdrawal is locked first, so that its account cannot take it back. Then the operator that
+//! locked it asks its program to pay, and submits the program's answer to the market. It asks again
+//! only after the program answers that it has paid nothing yet. If no one knows whether the program
+//! paid, a person must answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,41 +30,42 @@ use crate::folder::unreachable_market;
 use crate::paste;
 use crate::{show, stop};
 
-/// How often the market is asked for requests that wait.
+/// Period of the questions to the market for waiting requests.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// After so many looks a word that waits for those of other operators is given again: what waits is
-/// forgotten after a day.
+/// Number of periods after which an operator repeats an approval that waits for other operators:
+/// the market drops a waiting command after a day.
 const GIVEN_AGAIN: u64 = 600;
 
-/// How long a program may take to decide one.
+/// Longest time for a program to decide a request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What becomes of a request.
+/// The decision on a request.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "decision", deny_unknown_fields)]
 enum Decision {
-    /// The credits have come in, or have been paid out.
+    /// The credits came in, or were paid out.
     Confirm,
-    /// Nothing comes of it.
+    /// The request is refused.
     Refuse {
-        /// Why, for its account.
+        /// The reason, for the request's account.
         reason: String,
     },
-    /// It is asked about again.
+    /// The program decides later.
     Wait,
 }
 
-/// What a program is given.
+/// The input of a program.
 #[derive(Serialize)]
 struct HookRequest<'a> {
     #[serde(flatten)]
     request: &'a MoneyRequest,
-    /// By what it is paid once, whoever asks how often.
+    /// Id of the payment, which the program must pay only once, even if the operator asks twice.
     payment: String,
 }
 
-/// Decides what waits, and what comes, until told to stop.
+/// Decides waiting and new requests until a signal stops it; with `--once`, only those that wait
+/// now.
 pub(super) async fn run(folder: &Path, output: Output, args: &DecideArgs) -> Outcome {
     let operator = operator(folder, &args.key).await?;
     let key_file = operator_key_file(folder, args.key.operator_key.as_deref());
@@ -96,7 +98,7 @@ pub(super) async fn run(folder: &Path, output: Output, args: &DecideArgs) -> Out
     }
 }
 
-/// One operator, what it decides by, and what it could not decide.
+/// An operator, its settings, and the requests that it cannot decide.
 struct Decider<'a> {
     operator: Trader,
     output: Output,
@@ -104,8 +106,8 @@ struct Decider<'a> {
     key_file: PathBuf,
     payouts: Payouts,
     looks: u64,
-    /// Withdrawals for which the words of other operators are missing: those that are to be locked,
-    /// and requests that were answered; each with the look at which this one's word was given.
+    /// Withdrawals to lock and answered requests that lack the approvals of other operators, each
+    /// with the number of the look at which this operator gave its own.
     locking: BTreeMap<RequestId, u64>,
     answered: BTreeMap<RequestId, u64>,
     /// Requests that a person must look at.
@@ -136,7 +138,7 @@ impl Decider<'_> {
         Ok(())
     }
 
-    /// Fails where a person must look at something.
+    /// Fails if a person must look at a request.
     fn end(self) -> Outcome {
         if self.troubles.is_empty() {
             return Ok(());
@@ -148,7 +150,7 @@ impl Decider<'_> {
         Err(Failure::new(Kind::State, cause, hint).with(facts))
     }
 
-    /// Says, once, why a person must look at a request.
+    /// Reports once why a person must look at a request.
     fn trouble(&mut self, request: RequestId, why: &str) {
         if self.troubles.insert(request) {
             show::tell(&format!("request {request}: {why}\n  {}", by_hand()));
@@ -179,7 +181,7 @@ impl Decider<'_> {
         }
     }
 
-    /// A withdrawal, as far as it goes now.
+    /// Takes a withdrawal as far as possible now.
     async fn pay(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
         let id = request.id;
         let Some(lock) = request.lock else {
@@ -232,7 +234,7 @@ impl Decider<'_> {
                 self.locking.insert(id, self.looks);
                 Ok(())
             }
-            // Its account took it back before it was paid, or another operator was faster.
+            // The account took it back before payment, or another operator was faster.
             Err(TradeError::Refused(
                 Refusal::RequestUnknown { .. } | Refusal::RequestLocked { .. },
             )) => Ok(()),
@@ -240,7 +242,7 @@ impl Decider<'_> {
         }
     }
 
-    /// Asks the program, and puts down before and after that it was.
+    /// Asks the program to pay, and writes to the journal before and after.
     async fn ask_to_pay(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
         let id = request.id;
         let payment = payment(self.operator.market(), id);
@@ -275,7 +277,7 @@ impl Decider<'_> {
         put.map_err(|error| unwritten(&self.key_file, &error))
     }
 
-    /// Gives what the operator that pays has answered.
+    /// Repeats the answer of the operator that pays.
     async fn follow(&mut self, id: RequestId, payer: AccountKey) -> Outcome {
         let found = self.operator.broker().governance().await;
         let found = found.map_err(unreachable_market)?;
@@ -342,7 +344,7 @@ impl Decider<'_> {
     }
 }
 
-/// What a person does about a request.
+/// Returns a hint for the person who decides a request.
 fn by_hand() -> String {
     let confirm = paste::command("operator confirm ID");
     let refuse = paste::command("operator refuse ID REASON");
@@ -362,7 +364,7 @@ fn unwritten(key_file: &Path, error: &std::io::Error) -> Failure {
     )
 }
 
-/// A faucet gives what is asked for up to so much, and pays nothing out.
+/// Decides for a faucet: it confirms deposits up to a limit.
 fn given(request: &MoneyRequest, most: u64) -> Decision {
     match request.amount.0 <= most {
         true => Decision::Confirm,
@@ -372,7 +374,7 @@ fn given(request: &MoneyRequest, most: u64) -> Decision {
     }
 }
 
-/// Gives a program the request as JSON, and takes its answer.
+/// Sends the request to a program as JSON, and reads its decision.
 async fn asked(hook: &Path, request: &HookRequest<'_>) -> Result<Decision, String> {
     let named = |cause: std::io::Error| format!("{}: {cause}", hook.display());
     let mut program = process::Command::new(hook)
@@ -383,7 +385,7 @@ async fn asked(hook: &Path, request: &HookRequest<'_>) -> Result<Decision, Strin
         .map_err(named)?;
     let text = serde_json::to_string(request).map_err(|error| error.to_string())?;
     if let Some(mut input) = program.stdin.take() {
-        // One that decides without reading has closed it.
+        // A program that decides without reading may have closed its input.
         let _ = input.write_all(format!("{text}\n").as_bytes()).await;
     }
     let ended = tokio::time::timeout(PATIENCE, program.wait_with_output()).await;

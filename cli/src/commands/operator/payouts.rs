@@ -1,8 +1,10 @@
-//! What an operator's program was asked to pay, and what it said: a journal beside the operator's
-//! key, written before the program is started and after it has answered.
+//! Journal of the payments that an operator asks its program to make, and of the answers. It
+//! lies next to the operator's key; the operator writes it before it starts the program and after
+//! the program answers.
 //!
-//! A withdrawal must not be paid twice. So the program is asked about each once; whoever finds it
-//! asked and not answered, after a crash, leaves the answer to a person.
+//! A withdrawal must not be paid twice. So the operator asks the program again only after the
+//! answer that nothing is paid yet. If an earlier question has no answer, because of a crash, the
+//! operator leaves the decision to a person.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -13,22 +15,22 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use souk_node::market::{MarketId, RequestId};
 
-/// The journal's name, in the folder of the operator's key.
+/// Name of the journal, in the folder of the operator's key.
 const FILE: &str = "payouts.jsonl";
 
-/// How far one payment has come.
+/// The state of one payment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub(super) enum Payout {
-    /// The program was started, and has not answered that anybody knows.
+    /// The program was started, and its answer is not known.
     Asked,
-    /// It said that it has paid nothing yet.
+    /// The program answered that it has paid nothing yet.
     Waits,
-    /// It said that it has paid.
+    /// The program answered that it has paid.
     Paid,
-    /// It said that it will not pay.
+    /// The program answered that it will not pay.
     Refused {
-        /// Why.
+        /// The program's reason.
         reason: String,
     },
 }
@@ -41,15 +43,15 @@ struct Line {
     payout: Payout,
 }
 
-/// Every payment that was begun with one operator's key.
+/// All payments that began with one operator's key.
 pub(super) struct Payouts {
     file: PathBuf,
     known: BTreeMap<String, Payout>,
 }
 
 impl Payouts {
-    /// What the journal in the folder of a key says. A last line that was not written whole is
-    /// none: what it would say was not acted upon.
+    /// Reads the journal in the folder of a key. It drops an incomplete last line, on which the
+    /// operator cannot have acted.
     pub(super) fn open(key_file: &Path) -> io::Result<Payouts> {
         let file = key_file.with_file_name(FILE);
         let text = match fs::read_to_string(&file) {
@@ -72,12 +74,12 @@ impl Payouts {
         Ok(Payouts { file, known })
     }
 
-    /// How far a payment has come, if it was begun.
+    /// Returns the state of a payment, if it began.
     pub(super) fn of(&self, payment: &str) -> Option<&Payout> {
         self.known.get(payment)
     }
 
-    /// Puts down how far a payment has come, on the disk when this returns.
+    /// Writes the state of a payment, which is on disk when this returns.
     pub(super) fn put(&mut self, payment: &str, payout: Payout) -> io::Result<()> {
         let line = Line {
             payment: payment.to_owned(),
@@ -98,8 +100,8 @@ impl Payouts {
     }
 }
 
-/// What a payment is called, in every market and for ever: a program that is given the same one
-/// twice pays once.
+/// Returns the id of a payment, unique among all markets and for ever: a program that sees the same
+/// id twice must pay once.
 pub(super) fn payment(market: MarketId, request: RequestId) -> String {
     format!("{market}-{request}")
 }

@@ -1,4 +1,5 @@
-//! `souk operator reconcile`: what a market confirmed beside what an account outside it shows.
+//! `souk operator reconcile`: compares the requests that a market confirmed with a statement of an
+//! outside account.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{look, unreachable_market};
 use crate::show;
 
-/// Decisions that are looked at.
+/// Largest number of decisions to compare.
 const DECISIONS_MAX: usize = 1_000_000;
 
 /// A row of the file.
@@ -24,7 +25,7 @@ struct Row {
     reference: String,
 }
 
-/// What a movement is known by on both sides.
+/// The facts by which both sides identify a movement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 struct OutsideEntry {
     direction: &'static str,
@@ -32,7 +33,7 @@ struct OutsideEntry {
     reference: String,
 }
 
-/// Compares, and fails where anything is on one side alone.
+/// Compares both sides; fails if a movement is on one side only.
 pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
     let outside = rows(file)?;
     let broker = look(folder).await?;

@@ -1,4 +1,4 @@
-//! `souk operator rules|pending|upgrade`: what a market is run by, and what of it is to change.
+//! `souk operator rules|pending|upgrade`: shows and changes the rules of a market.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::folder::{look, unreachable_market};
 use crate::paste;
 use crate::{rules, show};
 
-/// What a change is told earlier than it must be: it takes a moment to reach the log.
+/// Additional notice of a change, because it takes a moment to reach the log.
 const MARGIN: Millis = Millis(5_000);
 
-/// Carries out a command on rules.
+/// Runs a command on rules.
 pub async fn run(folder: &Path, output: Output, command: OperatorRules) -> Outcome {
     match command {
         OperatorRules::Show => show_rules(folder, output).await,
@@ -112,7 +112,7 @@ async fn change(folder: &Path, output: Output, args: &RulesChangeArgs) -> Outcom
     Ok(())
 }
 
-/// When a change that is told now takes effect.
+/// Returns when a change that is announced now takes effect.
 fn told_for(found: &Governance, notice: Option<Duration>) -> Millis {
     let notice = notice.map(|notice| u64::try_from(notice.as_millis()).unwrap_or(u64::MAX));
     let notice = notice.map_or(found.rules.rules_notice, Millis);
@@ -148,7 +148,7 @@ fn of_class(now: ClassRules, args: &RulesChangeArgs) -> Setting {
     })
 }
 
-/// Tells from when another version of the rules applies.
+/// Announces the time from which another version of the rules applies.
 pub async fn upgrade(
     folder: &Path,
     output: Output,

@@ -1,15 +1,15 @@
-//! A device as a provider's file states it.
+//! Writes a device in the format of a provider's file.
 
 use std::num::NonZeroU32;
 
 use souk_node::folder::config::DeviceChoice;
 
-/// How much of a device's memory may be used, as the file states it.
+/// Formats the limit of a device's memory.
 fn part_text(memory_mib: Option<NonZeroU32>) -> String {
     memory_mib.map_or_else(String::new, |mib| format!(", memory_mib = {mib}"))
 }
 
-/// A device as the file states it.
+/// Formats a device.
 pub(super) fn device_text(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),

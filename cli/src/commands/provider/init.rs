@@ -1,4 +1,5 @@
-//! `souk provider init`: a device found and measured, a price proposed, limits, one commented file.
+//! `souk provider init`: finds and measures a device, proposes a price and limits, and writes one
+//! commented file.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -26,17 +27,17 @@ use crate::folder::from_config;
 use crate::show;
 use souk_node::folder::market_file::MarketFile;
 
-/// How long the market's history is waited for; without it the price must be given.
+/// Longest wait for the market's history; without it the user must give the price.
 const MARKET_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the market says of a class, and of everything on offer.
+/// The market's quotes of a class, and all its asks.
 #[derive(Default)]
 struct MarketView {
     quotes: Option<Quotes>,
     book: Vec<Listing>,
 }
 
-/// Makes a provider's folder, or shows what it would sell.
+/// Creates a provider's folder, or shows its ask.
 pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outcome {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let present =
@@ -60,7 +61,7 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
     file.price = price;
     file.pricing = pricing(&new.pricing, &profile)?;
     let text = written(&file, &profile, basis);
-    // What was written is read before anybody relies on it.
+    // Reads the file back before anything relies on it.
     let path = folder.join(PROVIDER_TOML);
     let file = ProviderFile::parse(&path, &text).map_err(from_config)?;
     if new.dry_run {
@@ -88,7 +89,7 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
     Ok(())
 }
 
-/// The file but for its prices: what was given, or is answered.
+/// Returns the file without its prices, from the arguments and the user's answers.
 fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failure> {
     let default = folder
         .file_name()
@@ -135,7 +136,7 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
     })
 }
 
-/// A name that the market takes.
+/// Checks that the market accepts a name.
 fn named(text: &str) -> Result<String, Failure> {
     let hint = "give --name another one";
     let name = Name::try_from(text)
@@ -194,7 +195,7 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, 
     }
 }
 
-/// Limits like `intel-rapl:0=65`, of domains that have one.
+/// Parses limits like `intel-rapl:0=65`; fails if a domain has no limit.
 fn power_limits(texts: &[String]) -> Result<BTreeMap<String, u32>, Failure> {
     let limit = |text: &String| {
         let (domain, watts) = text.rsplit_once('=')?;
@@ -268,7 +269,7 @@ fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
     Ok(pricing)
 }
 
-/// What the market says, if it is reached in time.
+/// Asks the market, and returns `None` if it does not answer in time.
 async fn look(market: &MarketFile, resources: &Resources) -> Option<MarketView> {
     let looked = async {
         let stranger = NodeKey::generate();
@@ -321,7 +322,7 @@ fn price(
     )
 }
 
-/// A price in micro-credits.
+/// Parses a price into micro-credits.
 fn priced(answer: &str) -> Result<u64, Failure> {
     let cause = format!("\"{answer}\" is no price");
     let credits = answer
@@ -383,7 +384,7 @@ fn store(folder: &Path, text: &str) -> Outcome {
     std::fs::write(folder.join(PROVIDER_TOML), text).map_err(|error| refused(&error))
 }
 
-/// The file as people read it.
+/// Returns the text of the file.
 fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> String {
     let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
     let list = |items: Vec<String>| format!("[{}]", items.join(", "));
@@ -461,7 +462,7 @@ fn strategy_text(strategy: &Strategy) -> String {
     }
 }
 
-/// What spot leases cost by their notice.
+/// Formats the prices of spot leases by their notice.
 fn spot_text(spot: &[SpotPrice]) -> String {
     let price = |spot: &SpotPrice| {
         let (notice, price) = (spot.notice.0 / 1_000, show::credits(spot.price.0));
@@ -488,13 +489,13 @@ fn power_text(profile: &Profile) -> String {
     }
 }
 
-/// Asks for a number above 0; none where the answer is "all".
+/// Asks for a number above 0; returns `None` for the answer "all".
 fn number<T: std::str::FromStr + Default + PartialEq>(
     yes: bool,
     what: &str,
     default: &str,
 ) -> Result<Option<T>, Failure> {
-    // What is proposed and not given is no limit.
+    // A proposal that the user did not enter is not a limit.
     let default = if yes { "all" } else { default };
     asked(yes, what, default, |answer| match answer {
         "all" => Ok(None),
@@ -508,7 +509,7 @@ fn number<T: std::str::FromStr + Default + PartialEq>(
     })
 }
 
-/// Asks until the answer is one that can be read; takes the proposal where nothing is to be asked.
+/// Asks until the answer is valid; uses the proposal if `yes` is set.
 fn asked<T>(
     yes: bool,
     what: &str,
@@ -526,7 +527,7 @@ fn asked<T>(
     }
 }
 
-/// One answer; the proposal where the line is empty.
+/// Reads one answer; an empty line stands for the proposal.
 fn answered(what: &str, default: &str) -> Result<String, Failure> {
     say(&format!("{what} [{default}]: "))?;
     let mut answer = String::new();
@@ -539,7 +540,7 @@ fn answered(what: &str, default: &str) -> Result<String, Failure> {
     }
 }
 
-/// Says it on standard error, so that standard output stays the result's.
+/// Prints to standard error, because standard output is for the result.
 fn say(text: &str) -> Result<(), Failure> {
     let mut stderr = std::io::stderr();
     write!(stderr, "{text}")

@@ -1,4 +1,4 @@
-//! What a provider's devices were measured to do, and `souk provider measure`.
+//! Measures a provider's devices, also for `souk provider measure`.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
 
-/// Measures the devices of the provider in a folder anew, for its next start.
+/// Measures the devices of a folder's provider again, for its next start.
 pub async fn measure(folder: &Path, output: Output) -> Outcome {
     let file = ProviderFile::find(folder).map_err(from_config)?;
     if !measurement::is_kept(&file.device) {
@@ -49,22 +49,22 @@ pub async fn measure(folder: &Path, output: Output) -> Outcome {
     Ok(())
 }
 
-/// Where the figures of a device come from.
+/// The source of a device's figures.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// From the folder, where what is kept there still holds; else they are measured and kept.
+    /// The stored figures if they are still valid, otherwise new ones, which are then stored.
     Folder,
-    /// They are measured.
+    /// New measurements.
     Now,
 }
 
-/// What a provider's devices are, and what it states of them within its limits.
+/// Returns a provider's device and the resources that it offers within its limits.
 pub async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
     let known = opened(folder, file, Source::Folder).await?;
     Ok(stated(file, &known.profiles))
 }
 
-/// The devices of a provider, which its limits allow, as they were measured.
+/// Opens and measures the devices of a provider, within its limits.
 pub async fn opened(
     folder: &Path,
     file: &ProviderFile,
@@ -91,7 +91,7 @@ pub async fn opened(
     Ok(known)
 }
 
-/// What a start of the provider is to go by.
+/// Stores the figures for the provider's next start.
 pub fn keep(folder: &Path, file: &ProviderFile, known: &DeviceMeasurement) -> Outcome {
     match measurement::is_kept(&file.device) {
         true => known.keep(folder).map_err(from_config),
@@ -99,7 +99,7 @@ pub fn keep(folder: &Path, file: &ProviderFile, known: &DeviceMeasurement) -> Ou
     }
 }
 
-/// The devices as the one they are sold as, and what an ask states of it.
+/// Returns the devices as the single one that is sold, and the resources that an ask states.
 pub fn stated(file: &ProviderFile, profiles: &[Profile]) -> (Profile, Resources) {
     let profile = souk_node::device::together(profiles);
     let resources = souk_node::device::sold(file, &profile);

@@ -1,5 +1,5 @@
-//! `souk testnet chaos`: faults on real processes under a stream of jobs, or kills on a testnet
-//! that runs.
+//! `souk testnet chaos`: injects faults into real processes under a stream of jobs, or kills nodes
+//! of a running testnet.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::folder::look;
 use crate::show::{self, say};
 use crate::stop;
 
-/// Who says more.
+/// Hint to the logs of the nodes.
 const LOGS_HINT: &str = "`souk testnet logs` shows what the nodes wrote";
 
-/// Brings a market up in a folder of its own, plays the faults, and says what held.
+/// Starts a market in a temporary folder, injects the faults, and reports which promises held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
     let length = trial::length(args.minutes)?;
     let folder = trial::folder("souk-chaos")?;
@@ -42,7 +42,7 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
     trial::verdict(folder, report.seed, &report.violations)
 }
 
-/// Kills nodes of the testnet in `folder` as time goes by, says each, and what held.
+/// Kills nodes of the testnet in `folder` over time, and reports each kill and which promises held.
 pub async fn kill(folder: &Path, output: Output, args: &ChaosArgs) -> Outcome {
     let config = KillsConfig {
         seed: args.seed,

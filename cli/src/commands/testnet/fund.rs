@@ -1,4 +1,4 @@
-//! `souk testnet fund`: credits for an account of a testnet, by its name there or its key.
+//! `souk testnet fund`: creates credits for an account of a testnet, by its name or its key.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::commands::operator;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 
-/// Makes the credits, as the testnet's operator.
+/// Creates the credits as the testnet's operator.
 pub async fn run(folder: &Path, output: Output, args: &FundArgs) -> Outcome {
     MarketFile::find(folder).map_err(from_config)?;
     let operator_key = folder.join(OPERATOR_FOLDER).join(KEY_FILE);
@@ -33,7 +33,7 @@ pub async fn run(folder: &Path, output: Output, args: &FundArgs) -> Outcome {
     operator::run(folder, output, credit).await
 }
 
-/// The account of that name or key.
+/// Returns the account with this name or key.
 fn account(folder: &Path, called: &str) -> Result<AccountKey, Failure> {
     if let Ok(account) = called.parse() {
         return Ok(account);
@@ -54,7 +54,7 @@ fn account(folder: &Path, called: &str) -> Result<AccountKey, Failure> {
     Ok(AccountKey(key.public()))
 }
 
-/// What the accounts with a folder in the testnet are called.
+/// Returns the names of the accounts with a folder in the testnet.
 fn names(folder: &Path) -> Vec<String> {
     let others = ["buyer", OPERATOR_FOLDER].map(str::to_owned);
     others.into_iter().chain(layout::nodes(folder)).collect()

@@ -1,4 +1,4 @@
-//! The gateway beside the nodes of a testnet.
+//! The gateway of a testnet.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -12,10 +12,11 @@ use crate::args::UpArgs;
 use crate::commands::serve::{from_tokens, scope};
 use crate::failure::{Failure, Kind};
 
-/// The port of a gateway where nothing is said.
+/// Default port of the gateway.
 const PORT: u16 = 7_800;
 
-/// Starts the gateway of a testnet whose nodes serve; what opens its page, if it is wanted.
+/// Starts the gateway of a testnet whose nodes serve; returns the URL of its page, or `None`
+/// without a gateway.
 pub async fn beside(
     folder: &Path,
     supervisor: &mut Supervisor,
@@ -25,7 +26,7 @@ pub async fn beside(
         return Ok(None);
     }
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    // Held until it listens there itself.
+    // This reserves the port until the gateway listens on it.
     let ports = Ports::take(1).map_err(|error| {
         let cause = format!("cannot find a free port on loopback: {error}");
         Failure::new(Kind::Network, cause, "give --http ADDRESS, or --no-http")

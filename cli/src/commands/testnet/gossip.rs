@@ -1,4 +1,4 @@
-//! `souk testnet gossip`: what gossip costs a node of a large market.
+//! `souk testnet gossip`: measures the cost of gossip for a node of a large market.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::args::{GossipArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Runs the network in this process, and says what was counted.
+/// Runs the network in this process, and reports its counts.
 pub async fn run(output: Output, args: &GossipArgs) -> Outcome {
     let config = GossipConfig {
         seed: args.seed,

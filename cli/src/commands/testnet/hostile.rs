@@ -1,4 +1,4 @@
-//! `souk testnet hostile`: hostile peers against real processes, and what held.
+//! `souk testnet hostile`: attacks real processes with hostile peers.
 
 use souk_testnet::hostile::{self, HostileConfig, HostileReport};
 
@@ -8,7 +8,7 @@ use crate::commands::trial;
 use crate::failure::Outcome;
 use crate::show::{self, say};
 
-/// Brings a market up in a folder of its own, attacks it, and says what held.
+/// Starts a market in a temporary folder, attacks it, and reports which promises held.
 pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
     let length = trial::length(args.minutes)?;
     let folder = trial::folder("souk-hostile")?;

@@ -1,4 +1,4 @@
-//! `souk testnet logs`: what nodes wrote on standard error.
+//! `souk testnet logs`: shows the standard error of the nodes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,22 +15,22 @@ use crate::folder::from_config;
 use crate::{show, stop};
 use souk_node::folder::market_file::MarketFile;
 
-/// How often files are looked at.
+/// Period of the reads of the files.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
 
-/// The most that is read of a file at once.
+/// Largest number of bytes that one call reads from a file.
 const READ_MAX: u64 = 1 << 20;
 
-/// A node's log, and how far it is printed.
+/// A node's log, and the position up to which it is printed.
 struct Log {
     name: String,
     path: PathBuf,
     read: u64,
-    /// A line whose end is not there yet.
+    /// The beginning of a line whose end is not written yet.
     begun: String,
 }
 
-/// Prints the last lines of each, and what follows.
+/// Prints the last lines of each log, and further ones if wanted.
 pub async fn run(folder: &Path, output: Output, args: &LogsArgs) -> Outcome {
     MarketFile::find(folder).map_err(from_config)?;
     let known = layout::nodes(folder);
@@ -80,7 +80,7 @@ impl Log {
         }
     }
 
-    /// Its last lines.
+    /// Returns the last `count` lines.
     fn last(&mut self, count: usize) -> Vec<String> {
         let length = self.path.metadata().map_or(0, |file| file.len());
         self.read = length.saturating_sub(READ_MAX);
@@ -88,7 +88,7 @@ impl Log {
         lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
-    /// The lines that came to it. A node that has none yet has written nothing.
+    /// Returns the new lines. A missing file counts as empty.
     fn more(&mut self) -> Vec<String> {
         let Ok(bytes) = self.bytes() else {
             return Vec::new();
@@ -102,7 +102,7 @@ impl Log {
 
     fn bytes(&mut self) -> io::Result<Vec<u8>> {
         let mut file = File::open(&self.path)?;
-        // A node that was started again begins its file anew.
+        // A restarted node truncates its file.
         if file.metadata()?.len() < self.read {
             self.read = 0;
         }

@@ -1,4 +1,4 @@
-//! What the providers of a new testnet sell: by a word, or by a file of one's own.
+//! The offers of a new testnet's providers: a named profile, or a file of the user.
 
 use std::fs;
 use std::path::Path;
@@ -10,33 +10,33 @@ use souk_vocabulary::catalogue;
 
 use crate::failure::{Failure, Kind};
 
-/// The most providers, each of them a process.
+/// Largest number of providers, each of which is a process.
 pub const PROVIDERS_MAX: usize = 64;
 
-/// Micro-credits of a credit.
+/// Micro-credits in a credit.
 const MICRO: f64 = 1e6;
 
-/// The word for this machine's CPU.
+/// Name of this machine's CPU.
 const CPU: &str = "cpu";
 
-/// A device and its price, in micro-credits for a device-second.
+/// A device and its price, in micro-credits for each device-second.
 type Offer = (&'static str, u64);
 
-/// One of this machine and three unlike ones.
+/// This machine's CPU and three unlike devices.
 const MIXED: &[Offer] = &[
     (CPU, 40_000),
     ("nvidia-h100-sxm", 900_000),
     ("amd-epyc-9654", 250_000),
     ("apple-m3-max-gpu", 120_000),
 ];
-/// What people carry.
+/// Processors of phones.
 const PHONES: &[Offer] = &[
     ("qualcomm-adreno-750", 9_000),
     ("qualcomm-hexagon-8gen3", 12_000),
     ("arm-mali-g715", 8_000),
     ("qualcomm-kryo-8gen3", 4_000),
 ];
-/// What stands in halls.
+/// Processors of data centres.
 const DATACENTER: &[Offer] = &[
     ("nvidia-h100-sxm", 900_000),
     ("nvidia-a100-sxm-80", 450_000),
@@ -46,21 +46,21 @@ const DATACENTER: &[Offer] = &[
     ("amd-epyc-9654", 250_000),
 ];
 
-/// The profiles that are known by a word.
+/// The profiles with names.
 const NAMED: &[(&str, &[Offer])] = &[
     ("mixed", MIXED),
     ("phones", PHONES),
     ("datacenter", DATACENTER),
 ];
 
-/// A file of providers.
+/// A file with providers.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProfileFile {
     provider: Vec<Entry>,
 }
 
-/// Some of its providers.
+/// Providers with one kind of device.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -79,11 +79,11 @@ fn words() -> String {
     words.join(", ")
 }
 
-/// The providers of the profile that is called so, or is written in the file of that name; `count`
-/// of them, from the first again where there are fewer.
+/// Returns the providers of a named profile or of a file: `count` of them, starting over if the
+/// profile has fewer.
 ///
 /// # Errors
-/// Why it is not usable.
+/// Fails if the profile is not usable.
 pub fn providers(name: &str, count: Option<usize>) -> Result<Vec<ProviderChoice>, Failure> {
     let known = NAMED.iter().find(|(word, _)| *word == name);
     let listed = match known {
@@ -135,7 +135,7 @@ fn of_file(name: &str) -> Result<Vec<ProviderChoice>, Failure> {
     Ok(providers)
 }
 
-/// What is wrong with a file.
+/// Returns the failure for an invalid file.
 fn wrong(file: &str, why: &str) -> Failure {
     let hint = "docs/cli.md shows what such a file says";
     Failure::new(Kind::Input, format!("{file}: {why}"), hint)

@@ -1,4 +1,4 @@
-//! `souk testnet sim`: a market with faults, simulated from a seed.
+//! `souk testnet sim`: simulates a market with faults from a seed.
 
 use souk_sim::{Config, Report, SEEDS_TELLING, Sums};
 
@@ -40,7 +40,7 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
     Ok(())
 }
 
-/// Plays all attacks on a lease and tells what they cost.
+/// Plays all attacks on a lease and reports their cost.
 pub fn attacks(output: Output) {
     let findings = souk_sim::games::play();
     if let Output::Json = output {

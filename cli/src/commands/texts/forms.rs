@@ -1,4 +1,4 @@
-//! What a text is to be, where not whatever comes.
+//! The form that a text must have, if any.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -7,7 +7,7 @@ use souk_llm::grammar::{Grammar, GrammarError, Vocabulary};
 
 use super::Voice;
 
-/// What a text is to be.
+/// The form of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TextForm {
     /// Any JSON object.
@@ -17,7 +17,7 @@ pub enum TextForm {
 }
 
 impl TextForm {
-    /// The schema that says the same.
+    /// Returns the schema of the form.
     pub fn schema(&self) -> Value {
         match self {
             Self::Object => json!({ "type": "object" }),
@@ -26,23 +26,22 @@ impl TextForm {
     }
 }
 
-/// Grammars that are kept for the next question with the same schema: each is some megabytes at
-/// most.
+/// Grammars to keep for later requests with the same schema: each takes at most some megabytes.
 const GRAMMARS_MAX: usize = 16;
 
-/// A model's tokens as grammars read them, which are read once, and the latest grammars.
+/// A model's vocabulary for grammars, which is read once, and the latest grammars.
 #[derive(Clone, Default)]
 pub struct Words(Arc<WordsRead>);
 
 #[derive(Default)]
 struct WordsRead {
     vocabulary: OnceLock<Vocabulary>,
-    /// By their schemas as JSON, the latest last.
+    /// Grammars by their schemas as JSON, the latest last.
     grammars: Mutex<Vec<(String, Grammar)>>,
 }
 
 impl Voice {
-    /// The grammar of texts of a form, or of texts that begin with a mark.
+    /// Returns the grammar for texts of a form, or for texts that begin with a mark.
     pub fn grammar(&self, form: &TextForm, mark: Option<&str>) -> Result<Grammar, GrammarError> {
         let words = &self.words.0;
         let schema = form.schema();

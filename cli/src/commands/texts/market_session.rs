@@ -1,8 +1,8 @@
-//! The session of a lease: steps are requests of a job whose providers keep the states.
+//! The session of a lease: its steps are requests of a job whose providers keep the states.
 //!
-//! The tokens so far are the truth. Where a provider is lost the session is bought anew of others,
-//! within what is left of the budget, and what was said so far is brought back into its caches. One
-//! task has the session; steps of its sequences are asked of it, and are under way at once.
+//! The tokens so far are the source of truth. If a provider fails, the task spends the remaining
+//! budget on a session with other providers, and replays the tokens into its caches. One task owns
+//! the session. Callers send it the steps of their sequences, which run concurrently.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,48 +32,48 @@ use crate::failure::{Failure, Kind};
 use crate::folder::join;
 use crate::show;
 
-/// Sessions that are bought one after the other without a further token.
+/// Largest number of sessions to buy in a row without a new token.
 const SESSIONS_MAX: u32 = 8;
 
-/// Providers of which each says that what it was asked does not fit the model: then it is so.
+/// Number of sessions whose complaint that the input does not fit the model settles the matter.
 const BLAMED_MAX: u32 = 2;
 
-/// How long another session waits for the devices that the one before it gives back, and for
-/// what it held; and how often that is looked for.
+/// Longest wait of a new session for the devices and credits of the one before it, and the period
+/// of its checks.
 const GIVEN_BACK_MAX: Duration = Duration::from_secs(20);
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// Steps of a sequence that are under way at most: those that nobody asks for in the end are paid.
+/// Largest number of running steps of a sequence: the buyer also pays for steps that it never uses.
 const REACH_MAX: u32 = 16;
 
-/// Events that may wait to be looked at.
+/// Progress events that may wait.
 const PROGRESS_MAX: usize = 256;
 
-/// Orders that may wait: whoever gives one waits for it.
+/// Orders that may wait: each caller waits for its own.
 const ORDERS_MAX: usize = 16;
 
-/// Who asks a session for steps.
+/// A handle that sends steps to a session.
 #[derive(Clone)]
 pub struct MarketSession(mpsc::Sender<SessionOrder>);
 
-/// What a session is asked for.
+/// An order to a session.
 enum SessionOrder {
     Step(StepOrder, StepAnswer),
     Finish(oneshot::Sender<(Vec<Receipt>, Option<Failure>)>),
 }
 
-/// A step that is asked for.
+/// A step to compute.
 #[derive(Clone)]
 pub struct StepOrder {
-    /// Of which sequence.
+    /// Number of the sequence.
     pub sequence: u32,
-    /// What the sequence has by then, where the session may never have heard of it.
+    /// Tokens of the sequence before the step, for a session that may not have them.
     pub before: Vec<u32>,
-    /// What is added.
+    /// The step to add.
     pub step: Step,
 }
 
-/// Where sessions of a text, or of several, are bought.
+/// The market in which the sessions of one or more texts are bought.
 pub struct SessionMarket {
     buyer: Buyer,
     job: Job,
@@ -83,48 +83,48 @@ pub struct SessionMarket {
     sellers: SharedSellers,
 }
 
-/// Who waits for what a step gives.
+/// The channel to the caller that waits for a step's outputs.
 type StepAnswer = oneshot::Sender<Result<StepOutputs, RunError>>;
 
-/// The sessions of a text, or of several.
+/// The task of the sessions of one or more texts.
 struct MarketSessionTask {
     buyer: Buyer,
     job: Job,
     purse: Purse,
     output: Output,
     sequences: BTreeMap<u32, SessionSequence<StepAnswer>>,
-    /// Positions that each has.
+    /// Positions of each sequence.
     room: usize,
-    /// How many steps of each are under way.
+    /// Number of steps of each sequence to run at a time.
     reach: Reach,
     open: Option<Open>,
     /// Sessions that were bought since the last token.
     bought: u32,
-    /// Sessions since then whose providers say that what they were asked does not fit the model.
+    /// Sessions since the last token whose providers report that the input does not fit the model.
     blamed: u32,
     receipts: Vec<Receipt>,
-    /// Given where the text is to end at once.
+    /// Signal to end the text at once.
     stop: StopSign,
     is_stopped: bool,
-    /// Its number among the sessions of the text, and who sells to which.
+    /// Number of the session among those of the text, and the sellers of all of them.
     number: u32,
     sellers: SharedSellers,
-    /// What was said of the last failure.
+    /// The last failure.
     failed: Option<Failure>,
 }
 
-/// A job under way.
+/// A running job.
 struct Open {
     cancel: Arc<Notify>,
     give: mpsc::Sender<RequestInputs>,
     answers: mpsc::Receiver<Answer>,
     ended: JoinHandle<Result<JobResult, Box<UnfinishedJob>>>,
-    /// The sequence of each request that was given, by its number.
+    /// Sequence of each request that was sent, by the request's number.
     given: Vec<u32>,
 }
 
 impl SessionMarket {
-    /// Joins the market. Nothing is bought before the first step of a session.
+    /// Joins the market. The first step of a session buys it, nothing earlier.
     pub async fn join(
         (folder, output): (&Path, Output),
         (mut job, room): (Job, usize),
@@ -133,7 +133,7 @@ impl SessionMarket {
     ) -> Result<Self, Failure> {
         job.limits = limits(&args.lease, &job.limits)?;
         if args.verify > 1 {
-            // Two, and one that decides between them.
+            // The budget covers the two sessions and one that decides between them.
             let budget = &mut job.limits.budget;
             *budget = budget.map(|budget| Credits(budget.0 / (u64::from(args.verify) + 1)));
         }
@@ -147,12 +147,12 @@ impl SessionMarket {
         })
     }
 
-    /// Who sells to which session.
+    /// Returns the sellers of all sessions.
     pub fn sellers(&self) -> &SharedSellers {
         &self.sellers
     }
 
-    /// One more session: the job's budget is its own.
+    /// Creates one more session; it has the job's whole budget.
     pub fn session(&self, number: u32) -> MarketSession {
         let task = MarketSessionTask {
             buyer: self.buyer.clone(),
@@ -179,7 +179,7 @@ impl SessionMarket {
 }
 
 impl MarketSession {
-    /// The steps of a sequence, for whoever waits where no task does.
+    /// Returns the steps of a sequence. They block, so you must call them on a thread that may.
     pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
         let (session, handle) = (self.clone(), handle.clone());
         Steps(Box::new(move |inputs| {
@@ -192,7 +192,7 @@ impl MarketSession {
         }))
     }
 
-    /// What a step gives.
+    /// Computes a step and returns its outputs.
     pub async fn step(&self, order: StepOrder) -> Result<StepOutputs, RunError> {
         let (answer, told) = oneshot::channel();
         let order = SessionOrder::Step(order, answer);
@@ -200,36 +200,36 @@ impl MarketSession {
         told.await.map_err(|_| gone())?
     }
 
-    /// Ends the session: the receipts of all that were bought since the last time, and why it
-    /// failed, if it did. The next step buys another, of anybody.
+    /// Ends the session. Returns the receipts since the last call, and the reason if the session
+    /// failed. The next step buys another session, from any provider.
     pub async fn finish(&self) -> (Vec<Receipt>, Option<Failure>) {
         let (answer, told) = oneshot::channel();
-        // A task that is gone has neither.
+        // If the task is gone, there is neither.
         let _ = self.0.send(SessionOrder::Finish(answer)).await;
         told.await.unwrap_or_default()
     }
 }
 
-/// Answers who waited for a step, where it is done.
+/// Sends the outputs of a finished step to its caller.
 fn answer_to(done: Option<(StepAnswer, StepOutputs)>) {
     if let Some((waiting, outputs)) = done {
-        // Who gave up waiting wants no answer.
+        // A caller that gave up needs no answer.
         let _ = waiting.send(Ok(outputs));
     }
 }
 
-/// What a step is told whose session's task has ended.
+/// Returns the error of a step whose session's task has ended.
 fn gone() -> RunError {
     failed_step("the session is gone".to_owned())
 }
 
-/// A step that is not made.
+/// Returns the error of a failed step.
 pub fn failed_step(reason: String) -> RunError {
     let engine = "market";
     RunError::Engine { engine, reason }
 }
 
-/// What the task waits for.
+/// An event of the task.
 enum SessionEvent {
     Order(Option<SessionOrder>),
     Answer(Option<Answer>),
@@ -237,7 +237,7 @@ enum SessionEvent {
 }
 
 impl MarketSessionTask {
-    /// Works until nobody can ask any more.
+    /// Runs until all handles are gone.
     async fn run(mut self, mut orders: mpsc::Receiver<SessionOrder>) {
         loop {
             match self.next(&mut orders).await {
@@ -248,7 +248,7 @@ impl MarketSessionTask {
                     answer_to(sequence.ask(order.step, answer, &mut self.reach));
                 }
                 SessionEvent::Order(Some(SessionOrder::Finish(answer))) => {
-                    // Who does not wait for it wants no receipts.
+                    // A caller that gave up needs no receipts.
                     let _ = answer.send(self.finish().await);
                 }
                 SessionEvent::Order(None) => return,
@@ -286,8 +286,7 @@ impl MarketSessionTask {
         }
     }
 
-    /// Has those steps under way that wait, and those ahead of them; buys a session for them where
-    /// there is none.
+    /// Sends the waiting steps and those ahead of them; buys a session for them if none is open.
     async fn give(&mut self) -> Result<(), Failure> {
         if !self.sequences.values().any(SessionSequence::is_waiting) {
             return Ok(());
@@ -304,7 +303,7 @@ impl MarketSessionTask {
                     sequence: *number,
                     tensors,
                 };
-                // Where too many are under way the next answer makes room; where the job is over
+                // If too many steps are running, the next answer makes room; if the job is over,
                 // its answers end.
                 if open.give.try_send(inputs).is_err() {
                     break;
@@ -331,7 +330,7 @@ impl MarketSessionTask {
         answer_to(done);
     }
 
-    /// Tells all who wait of a failure, and keeps it for whoever finishes the session.
+    /// Reports a failure to all waiting callers, and stores it for [`MarketSession::finish`].
     fn fail(&mut self, failure: Failure) {
         let waiting = self.sequences.values_mut();
         for waiting in waiting.filter_map(SessionSequence::give_up) {
@@ -340,8 +339,8 @@ impl MarketSessionTask {
         self.failed = Some(failure);
     }
 
-    /// Buys a session over the book as it stands; in the place of `another` it waits for what that
-    /// one had.
+    /// Buys a session over the current book. If it replaces `another` one, waits for the devices
+    /// and credits of that one.
     async fn buy(&mut self, another: bool) -> Result<(), Failure> {
         self.bought += 1;
         let (job, quote) = self.quote(another).await?;
@@ -383,9 +382,9 @@ impl MarketSessionTask {
         Ok(())
     }
 
-    /// What a session is bought by, and the job with what there is to pay with.
+    /// Returns the quote of a session, and the job with the remaining budget.
     async fn quote(&mut self, another: bool) -> Result<(Job, Quote), Failure> {
-        // Nobody else chooses meanwhile.
+        // The lock keeps other sessions from choosing at the same time.
         let sellers = self.sellers.clone();
         let mut sellers = sellers.lock().await;
         self.purse.look(&self.buyer).await;
@@ -403,7 +402,8 @@ impl MarketSessionTask {
             quote = self.buyer.quote(&job).await;
         }
         if quote.is_err() && another {
-            // Those that were lost may be back, and those of the session before are given back.
+            // Failed providers may be back, and the leases of the last session release their
+            // devices.
             sellers.find();
             job.limits.excluded = sellers.excluded(self.number);
             job.limits.wait = job.limits.wait.max(GIVEN_BACK_MAX);
@@ -420,12 +420,12 @@ impl MarketSessionTask {
         Ok((job, quote))
     }
 
-    /// Whether to wait for what leases hold, since so long.
+    /// Returns whether to wait longer for credits that leases hold.
     fn may_come_back(&self, since: Instant) -> bool {
         !self.is_stopped && self.purse.is_holding() && since.elapsed() < GIVEN_BACK_MAX
     }
 
-    /// Buys another session in the place of one that is over.
+    /// Replaces a session that is over by another one.
     async fn begin_anew(&mut self) -> Result<(), Failure> {
         let ended = match self.close().await {
             Some(Err(ended)) => ended,
@@ -497,7 +497,7 @@ impl MarketSessionTask {
     }
 }
 
-/// Whether what is left pays for nothing that is on offer.
+/// Returns whether the remaining budget cannot pay for any ask.
 fn is_short(quote: &Result<Quote, QuoteError>) -> bool {
     matches!(
         quote,

@@ -1,11 +1,11 @@
-//! A text that two sessions make at once, none with a provider of the other's, and whose steps are
-//! compared: `--verify 2`.
+//! Redundant sessions for `--verify 2`: two sessions write a text at once, have no provider in
+//! common, and their steps are compared.
 //!
-//! Both are given the same tokens, those of the first. Where they draw the same token nothing more
-//! is asked. Where they do not, or their logits are wanted anyway, the logits are compared, within
-//! a tolerance, and what each drew with what its logits draw. Where that does not hold a third
-//! session is bought, is told the text so far, and decides: who differs from it leaves, and it
-//! takes that place. No token is handed on before two agree on it.
+//! Both get the same tokens, those of the first. If they draw the same token and the caller wants
+//! no logits, the step is done. Otherwise their logits must agree within a tolerance, and each
+//! token must be the one that its logits draw. If not, a third session is bought, gets the text so
+//! far, and decides: it replaces the session that differs from it. A token leaves this module only
+//! when two sessions agree on it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,46 +24,46 @@ use super::steps::{Steps, bought};
 use crate::failure::{Failure, Kind};
 use crate::show;
 
-/// How far apart two logits of honest providers may be, in parts of the largest: kernels that turn
-/// rows into bytes round otherwise than those of floats.
+/// Largest difference between two logits of honest providers, relative to the largest logit:
+/// kernels that quantise rows to bytes round differently from those that use floats.
 const TOLERANCE: f32 = 0.02;
 
-/// Two sessions that are compared.
+/// Two sessions whose steps are compared.
 #[derive(Clone)]
 pub struct Panel(Arc<PanelRoom>);
 
 struct PanelRoom {
     market: SessionMarket,
-    /// Held by whoever has a third one decide.
+    /// A task holds this while it judges two answers that differ.
     judging: tokio::sync::Mutex<()>,
     seats: Mutex<Seats>,
 }
 
-/// Who is compared.
+/// The members of the panel.
 struct Seats {
     sitting: [Member; 2],
-    /// What comes of those that left.
+    /// Results of the sessions that left.
     left: Vec<JoinHandle<(Vec<Receipt>, Option<Failure>)>>,
-    /// How many sessions there were.
+    /// Number of sessions so far.
     count: u32,
     failure: Option<Failure>,
 }
 
-/// A session, and its number.
+/// A session and its number.
 #[derive(Clone)]
 struct Member {
     number: u32,
     session: MarketSession,
 }
 
-/// What a session said of a step.
+/// A session's answer to a step.
 struct Word {
     drawn: Vec<i64>,
     logits: Vec<f32>,
 }
 
 impl Panel {
-    /// Two sessions of a market. Nothing is bought before the first step.
+    /// Creates two sessions in a market. The first step buys them, nothing earlier.
     pub fn of(market: SessionMarket) -> Self {
         let sitting = [0, 1].map(|number| Member::of(&market, number));
         let seats = Seats {
@@ -79,7 +79,7 @@ impl Panel {
         }))
     }
 
-    /// The steps of a sequence, for whoever waits where no task does.
+    /// Returns the steps of a sequence. They block, so you must call them on a thread that may.
     pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
         let (panel, handle) = (self.clone(), handle.clone());
         let mut tokens = Vec::new();
@@ -92,7 +92,7 @@ impl Panel {
         }))
     }
 
-    /// Ends all sessions: their receipts, and why they failed, if they did.
+    /// Ends all sessions; returns their receipts, and the reason if they failed.
     pub async fn finish(&self) -> (Vec<Receipt>, Option<Failure>) {
         let (sitting, left, mut failure) = {
             let mut seats = self.0.seats();
@@ -101,7 +101,7 @@ impl Panel {
         };
         let mut receipts = Vec::new();
         for ended in left {
-            // How it ended with those who left is nothing to the text.
+            // The failures of members that left do not matter to the text.
             let (signed, _) = ended.await.unwrap_or_default();
             receipts.extend(signed);
         }
@@ -115,13 +115,13 @@ impl Panel {
 }
 
 impl Seats {
-    /// The number of another session.
+    /// Returns the number of the next session.
     fn next(&mut self) -> u32 {
         self.count += 1;
         self.count - 1
     }
 
-    /// Nothing more is bought of a member.
+    /// Ends the session of a member.
     fn leave(&mut self, member: Member) {
         let ending = async move { member.session.finish().await };
         self.left.push(tokio::spawn(ending));
@@ -134,7 +134,7 @@ impl Member {
         Self { number, session }
     }
 
-    /// What it says of a step.
+    /// Returns the session's answer to a step.
     async fn word(&self, order: &StepOrder) -> Result<Word, RunError> {
         let stepped = self.session.step(order.clone()).await;
         stepped.map(|outputs| Word::of(&outputs))
@@ -146,7 +146,7 @@ impl PanelRoom {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a step gives, once two agree on it.
+    /// Computes a step and returns the outputs on which two sessions agree.
     async fn step(
         &self,
         sequence: u32,
@@ -167,7 +167,7 @@ impl PanelRoom {
             );
             let (first, second) = match both {
                 (Ok(first), Ok(second)) => (first, second),
-                // Whoever was asked may have left meanwhile.
+                // A member may have left in the meantime.
                 (Err(_), _) | (_, Err(_)) if self.are_others(seated) => continue,
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             };
@@ -187,13 +187,13 @@ impl PanelRoom {
         }
     }
 
-    /// Whether not those sit whose numbers are given.
+    /// Returns whether the active members are not those with these numbers.
     fn are_others(&self, numbers: [u32; 2]) -> bool {
         self.seats().sitting.each_ref().map(|it| it.number) != numbers
     }
 
-    /// Of two that differ: what the one gave that is right; nothing where a session has other
-    /// providers by now, who have yet to be asked.
+    /// Returns the correct one of two different outputs, or `None` if a session has new providers
+    /// by now: then the caller must repeat the step.
     async fn judge(
         &self,
         told: &StepOrder,
@@ -220,7 +220,7 @@ impl PanelRoom {
         Ok(Some(if is_first { first } else { second }))
     }
 
-    /// Has a third session decide between two words; whether the first is right.
+    /// Buys a third session to decide between two answers; returns whether the first is correct.
     async fn decide(
         &self,
         told: &StepOrder,
@@ -268,7 +268,7 @@ impl PanelRoom {
         Ok(wrong == 1)
     }
 
-    /// Keeps why the text ends.
+    /// Stores the reason why the text ends.
     fn refuse(&self, third: Member, cause: String) -> RunError {
         let hint = "run it on other providers; what was told before that, two agreed on";
         let mut seats = self.seats();
@@ -288,12 +288,12 @@ impl Word {
         }
     }
 
-    /// Whether there is nothing to judge.
+    /// Returns whether two answers need no judgement.
     fn agrees(&self, other: &Self) -> bool {
         !self.drawn.is_empty() && self.drawn == other.drawn && near(&self.logits, &other.logits)
     }
 
-    /// Whether what was drawn after each row is what its logits draw.
+    /// Returns whether each drawn token is the one that its logits draw.
     fn is_true(&self, step: &Step) -> bool {
         let Ok((sampling, position)) = Sampling::of_numbers(&step.sampling) else {
             return false;
@@ -311,7 +311,7 @@ impl Word {
     }
 }
 
-/// Whether logits are the same within the tolerance.
+/// Returns whether logits are equal within the tolerance.
 fn near(a: &[f32], b: &[f32]) -> bool {
     let finite = a.iter().chain(b).filter(|it| it.is_finite());
     let most = TOLERANCE * finite.fold(0.0_f32, |most, it| most.max(it.abs()));

@@ -1,4 +1,4 @@
-//! Where a text's steps are computed: on this machine, or by providers whose time is bought.
+//! The place that computes a text's steps: this machine, or leased providers.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -29,52 +29,52 @@ use super::stop_sign::StopSign;
 use crate::args::{Output, PlaceArgs};
 use crate::failure::{Failure, Kind};
 
-/// What the ONNX model of a written language model is called.
+/// File name of a written language model.
 const MODEL_FILE: &str = "model.onnx";
 
-/// Where texts are written.
+/// A place that computes steps.
 pub struct Place {
     backing: Backing,
     room: usize,
     sequences: u32,
 }
 
-/// What a session is bought for.
+/// The size of a session.
 #[derive(Clone, Copy)]
 pub struct SessionSize {
-    /// Tokens, of all sequences together.
+    /// Tokens of all sequences together.
     pub tokens: usize,
-    /// Texts that are written at once.
+    /// Number of texts to write at once.
     pub sequences: u32,
-    /// Whether texts are made vectors, and not gone on with.
+    /// Whether to embed texts instead of continuing them.
     pub is_embedding: bool,
 }
 
-/// What computes its steps.
+/// The implementation of a place.
 enum Backing {
     /// This machine's processor.
     Here {
         program: Arc<dyn Program>,
         decoder: Box<Decoder>,
     },
-    /// Sessions that are bought.
+    /// Leased sessions.
     Market {
         seller: Seller,
-        /// Weights are read from here as providers ask for them.
+        /// Folder of the weights, which providers fetch on demand.
         _weights: TempDir,
     },
 }
 
-/// Who makes each token.
+/// The sessions that compute each token.
 enum Seller {
     Session(MarketSession),
-    /// Two sessions that are compared.
+    /// Two sessions whose steps are compared.
     Panel(Panel),
 }
 
 impl Place {
-    /// A place for the steps of a model. Nothing is bought before the first of them. `stop` is what
-    /// ends a session at once.
+    /// Opens a place for the steps of a model. The first step buys a session, nothing earlier;
+    /// `stop` ends it at once.
     pub async fn open(
         (folder, output): (&Path, Output),
         (model, room): (LanguageModel, usize),
@@ -116,13 +116,15 @@ impl Place {
         })
     }
 
-    /// An empty sequence of tokens. Its steps wait, so they are for a thread that may.
+    /// Returns an empty sequence of tokens. Its steps block, so you must call them on a thread that
+    /// may.
     pub fn sequence(&self, handle: &Handle) -> Result<Sequence<'static>, Failure> {
         let mut sequences = self.sequences(handle)?;
         Ok(sequences.swap_remove(0))
     }
 
-    /// Empty sequences of one session, for a thread each: their steps are done together.
+    /// Returns the empty sequences of one session, each for its own thread: the session batches
+    /// their steps.
     pub fn sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, Failure> {
         let here = match &self.backing {
             Backing::Here { program, decoder } => {
@@ -153,8 +155,8 @@ impl Place {
         Ok((0..self.sequences).map(sequence).collect())
     }
 
-    /// Gives up what is bought: the receipts of all that was paid since it was last given up, and
-    /// why a session failed, if one did.
+    /// Ends the leases. Returns the receipts since the last call, and the reason if a session
+    /// failed.
     pub async fn close(&self) -> (Vec<Receipt>, Option<Failure>) {
         match &self.backing {
             Backing::Here { .. } => (Vec::new(), None),
@@ -165,7 +167,7 @@ impl Place {
         }
     }
 
-    /// In words.
+    /// Describes the place.
     pub fn words(&self) -> &'static str {
         match self.backing {
             Backing::Here { .. } => "on this machine, no market",
@@ -174,7 +176,7 @@ impl Place {
     }
 }
 
-/// Steps of a sequence on this machine.
+/// Returns the steps of a sequence on this machine.
 fn steps_here(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
     Steps(Box::new(move |inputs| {
         let stepped = session.step(sequence, inputs.clone());
@@ -188,7 +190,8 @@ fn steps_here(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
     }))
 }
 
-/// Sequences whose caches half of this machine's free memory has room for, one at least.
+/// Returns the number of sequences whose caches fit half of this machine's free memory, at least
+/// one.
 fn fitting(decoder: &Decoder, room: usize) -> u32 {
     let [heads, width] = decoder.cache;
     let floats = (decoder.states.len() * heads * width).saturating_mul(room) as u64;
@@ -197,8 +200,8 @@ fn fitting(decoder: &Decoder, room: usize) -> u32 {
     u32::try_from(free / 2 / bytes).unwrap_or(u32::MAX).max(1)
 }
 
-/// The job of a decoder that was written: as many requests, of a token each. A token of the prompt
-/// takes no longer than one that is generated.
+/// Returns the job of a written decoder, with one request for each token. A prompt's token takes no
+/// longer than a generated one.
 fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure> {
     let decoder = LanguageModel::open(folder).and_then(|model| model.decoder(room));
     let decoder = decoder.map_err(refused)?;
@@ -217,7 +220,7 @@ fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure>
     Ok(job)
 }
 
-/// The model that draws its tokens, or tells vectors.
+/// Adds to the model the operators that draw tokens or compute embeddings.
 fn prepared(model: Bytes, size: SessionSize) -> Result<Bytes, Failure> {
     let model = match size.is_embedding {
         true => embedding(model).map_err(|error| Failure::new(Kind::Input, error, ""))?,
@@ -233,7 +236,7 @@ fn compiled(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>
     let threads = threads
         .and_then(|it| NonZeroUsize::new(it as usize))
         .unwrap_or(cores);
-    // Nothing is planned, so no figure of it is read.
+    // This plans nothing, so nothing reads these figures.
     let unmeasured = CpuMeasurement {
         threads,
         f32_operations_per_second: 0.0,

@@ -1,7 +1,7 @@
-//! What is left of a budget that several sessions are bought from, one after the other.
+//! The budget of a text, from which several sessions are bought in turn.
 //!
-//! A session whose provider was lost has leases that hold credits until they are over: until then
-//! nobody knows what of it is paid, and it is nothing to buy with. What comes back is.
+//! If a session fails, its leases hold credits until they close. Until then their cost is unknown,
+//! so these credits cannot buy another session. The unspent ones return to the budget.
 
 use souk_node::buyer::{Buyer, JobResult, Spending, UnfinishedJob};
 use souk_node::market::{Credits, JobId};
@@ -9,16 +9,16 @@ use souk_node::market::{Credits, JobId};
 use crate::failure::{Failure, Kind};
 use crate::show;
 
-/// A budget, unless as much may be spent as there is.
+/// A budget; `None` for `given` and `left` is no limit.
 pub struct Purse {
     given: Option<Credits>,
     left: Option<Credits>,
-    /// Sessions whose leases may still give something back.
+    /// Ended sessions whose leases may still return credits.
     holding: Vec<(JobId, Spending)>,
 }
 
 impl Purse {
-    /// A full one.
+    /// Creates a full budget.
     pub fn new(given: Option<Credits>) -> Self {
         Self {
             given,
@@ -27,17 +27,17 @@ impl Purse {
         }
     }
 
-    /// What there is to buy with.
+    /// Returns the remaining credits, or `None` without a limit.
     pub fn left(&self) -> Option<Credits> {
         self.left
     }
 
-    /// Whether something may still come back.
+    /// Returns whether leases may still return credits.
     pub fn is_holding(&self) -> bool {
         self.left.is_some() && !self.holding.is_empty()
     }
 
-    /// A session is over.
+    /// Subtracts the spent and held credits of a session that is over.
     pub fn on_ended(&mut self, ended: &Result<JobResult, Box<UnfinishedJob>>) {
         let spending = match ended {
             Ok(done) => Spending {
@@ -55,10 +55,10 @@ impl Purse {
         }
     }
 
-    /// Takes back what leases of sessions that are over have given back by now.
+    /// Adds the credits that leases of ended sessions have returned since the last call.
     pub async fn look(&mut self, buyer: &Buyer) {
         for (job, known) in &mut self.holding {
-            // Where the market is not reached nothing has come back yet.
+            // If the market is unreachable, a later call counts them.
             if let Ok(now) = buyer.spending(*job).await {
                 let back = given_back(known, now);
                 self.left = self.left.map(|left| Credits(left.0.saturating_add(back.0)));
@@ -67,7 +67,7 @@ impl Purse {
         self.holding.retain(|(_, known)| known.held.0 > 0);
     }
 
-    /// Why nothing is bought: of the budget a part may be gone by now.
+    /// Adds to a failure over the budget how much of it is left.
     pub fn explained(&self, mut failure: Failure) -> Failure {
         if let (Kind::Budget, Some(left), Some(given)) = (failure.kind, self.left, self.given)
             && left < given
@@ -85,9 +85,9 @@ impl Purse {
     }
 }
 
-/// What came back since it was looked last, which is then `now`.
+/// Returns the credits that came back between `known` and `now`, and sets `known` to `now`.
 fn given_back(known: &mut Spending, now: Spending) -> Credits {
-    // A lease that is closed may be forgotten: what it cost stays paid.
+    // The market may forget a closed lease; its cost stays paid.
     let spent = now.spent.max(known.spent);
     let held = now.held.min(known.held);
     let paid = spent.0 - known.spent.0;

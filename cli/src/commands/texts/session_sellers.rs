@@ -1,4 +1,4 @@
-//! Who sells to which of the sessions that make one text: those that are compared have no provider
+//! The sellers of the sessions that make one text: sessions that are compared must have no provider
 //! in common.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,23 +7,24 @@ use std::sync::Arc;
 use souk_node::market::AccountKey;
 use tokio::sync::Mutex;
 
-/// The sellers of all sessions, locked by whoever chooses some.
+/// The sellers of all sessions; a session locks this while it chooses its own.
 pub type SharedSellers = Arc<Mutex<SessionSellers>>;
 
 /// The sellers of sessions, by the sessions' numbers.
 #[derive(Default)]
 pub struct SessionSellers {
     by_session: BTreeMap<u32, (Vec<AccountKey>, String)>,
-    /// Those that were lost: they may come back.
+    /// Providers that failed; they may come back.
     lost: BTreeSet<AccountKey>,
-    /// Those that were found to be wrong.
+    /// Providers that gave wrong results.
     outvoted: BTreeSet<AccountKey>,
-    /// How many times some were chosen.
+    /// Number of choices so far.
     choices: u64,
 }
 
 impl SessionSellers {
-    /// Whom a session may not buy from: those of the others, and those lost or found to be wrong.
+    /// Returns the providers from which a session may not buy: those of other sessions, those that
+    /// failed, and those that gave wrong results.
     pub fn excluded(&self, number: u32) -> Vec<AccountKey> {
         let others = self.by_session.iter().filter(|(of, _)| **of != number);
         let others = others.flat_map(|(_, (accounts, _))| accounts);
@@ -31,40 +32,41 @@ impl SessionSellers {
         others.chain(gone).copied().collect()
     }
 
-    /// These were lost.
+    /// Records providers that failed.
     pub fn lose(&mut self, accounts: impl IntoIterator<Item = AccountKey>) {
         self.lost.extend(accounts);
     }
 
-    /// Those that were lost may be back.
+    /// Forgets which providers failed, because they may be back.
     pub fn find(&mut self) {
         self.lost.clear();
     }
 
-    /// A session has bought of these, which are called so.
+    /// Records the providers of a session, and their names.
     pub fn set(&mut self, number: u32, accounts: Vec<AccountKey>, names: String) {
         self.by_session.insert(number, (accounts, names));
         self.choices += 1;
     }
 
-    /// How many times some were chosen.
+    /// Returns the number of choices so far.
     pub fn choices(&self) -> u64 {
         self.choices
     }
 
-    /// What those of a session are called.
+    /// Returns the names of a session's providers.
     pub fn names(&self, number: u32) -> &str {
         self.by_session.get(&number).map_or("", |(_, names)| names)
     }
 
-    /// Nothing is bought any more of those of this session, which was found to be wrong.
+    /// Excludes the providers of a session that gave wrong results.
     pub fn outvote(&mut self, number: u32) {
         let accounts = self.by_session.get(&number);
         self.outvoted
             .extend(accounts.iter().flat_map(|(accounts, _)| accounts));
     }
 
-    /// A session is over. What is bought next is bought of anybody.
+    /// Forgets the providers of a session that is over, so that the next one may buy from any of
+    /// them.
     pub fn forget(&mut self, number: u32) {
         self.by_session.remove(&number);
         self.find();

@@ -1,8 +1,8 @@
-//! A sequence of a session that is bought: what is asked of it, and what the session is at.
+//! A sequence of a leased session: the steps that the caller asks for, and those that run.
 //!
-//! A provider that drew a token goes on with it where the next request leaves it out. So requests
-//! are given ahead of what is asked: while the buyer reads one token the next are on their way.
-//! Who asks for something else than what was given ahead makes that stale: its answer is dropped.
+//! If a request contains no token, the provider continues with the token that it drew last. So this
+//! sends requests ahead: while the buyer reads one token, the next are being computed. If the
+//! caller asks for a different step, those sent ahead become stale, and this drops their answers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,35 +13,35 @@ use souk_node::memory::Tensor;
 
 use super::told_tokens::ToldTokens;
 
-/// What a step gives, by name.
+/// Outputs of a step, by name.
 pub type StepOutputs = BTreeMap<String, Tensor>;
 
-/// A sequence whose steps `A` waits for.
+/// A sequence whose callers wait with an `A`.
 pub struct SessionSequence<A> {
     told: ToldTokens,
     asked: Option<(Step, A)>,
-    /// Steps under way, in their order.
+    /// Running steps, in their order.
     given: VecDeque<GivenStep>,
-    /// Steps that are done before they were asked for.
+    /// Finished steps that the caller has not asked for yet.
     early: VecDeque<(Step, StepOutputs)>,
-    /// Positions that there are.
+    /// Number of positions of the sequence.
     room: usize,
 }
 
-/// A step under way.
+/// A running step.
 struct GivenStep {
-    /// Of one that goes on with what the step before it draws the token is not known before that
-    /// is done.
+    /// The step. If it continues with the token that the step before it draws, its tokens are
+    /// unknown until that one is done.
     step: Step,
     is_stale: bool,
     since: Instant,
 }
 
-/// How many steps of a sequence are under way at a time.
+/// The number of steps of a sequence to run at a time.
 ///
-/// As many as keep the provider busy: where a step takes no longer than the quickest did, none
-/// waited for another, and one more may be under way. Where something else is asked for than was
-/// given ahead, as after drafts, it begins anew.
+/// It grows until the provider is always busy: if a step takes as long as the quickest one, it
+/// waited for no other step, so one more may run. If the caller asks for a different step than the
+/// one sent ahead, for example after drafts, it starts again at one.
 pub struct Reach {
     steps: usize,
     most: usize,
@@ -49,7 +49,7 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// One step at first, and `most` at most.
+    /// Starts at one step, with at most `most`.
     pub fn new(most: usize) -> Self {
         Self {
             steps: 1,
@@ -58,7 +58,7 @@ impl Reach {
         }
     }
 
-    /// A step of one token took so long from when it was given.
+    /// Adapts the number to the time that a step of one token took.
     fn learn(&mut self, took: Duration) {
         self.quickest = self.quickest.min(took);
         let part = self.quickest.as_secs_f64() / took.as_secs_f64().max(f64::MIN_POSITIVE);
@@ -72,7 +72,7 @@ impl Reach {
 }
 
 impl<A> SessionSequence<A> {
-    /// An empty one of a session with so many positions.
+    /// Creates an empty sequence with this number of positions.
     pub fn new(room: usize) -> Self {
         Self {
             told: ToldTokens::default(),
@@ -83,12 +83,12 @@ impl<A> SessionSequence<A> {
         }
     }
 
-    /// What comes before the next step, where another session was told it.
+    /// Adds the tokens before the next step, if another session computed them.
     pub fn remember(&mut self, tokens: &[u32]) {
         self.told.remember(tokens);
     }
 
-    /// Asks for a step; gives back who waits, and what it gives, where that is there already.
+    /// Asks for a step. If its outputs are already there, returns them with `waiting`.
     pub fn ask(&mut self, step: Step, waiting: A, reach: &mut Reach) -> Option<(A, StepOutputs)> {
         self.told.go_back(step.after);
         if self.early.front().is_some_and(|(early, _)| *early == step) {
@@ -109,24 +109,24 @@ impl<A> SessionSequence<A> {
         None
     }
 
-    /// Whether somebody waits.
+    /// Returns whether a caller waits.
     pub fn is_waiting(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Who waits, and then waits no more.
+    /// Removes and returns the waiting caller.
     pub fn give_up(&mut self) -> Option<A> {
         self.asked.take().map(|(_, waiting)| waiting)
     }
 
-    /// Another session is open, which has nothing of it.
+    /// Prepares the sequence for a new session, whose caches are empty.
     pub fn begin_anew(&mut self) {
         self.told.begin_anew();
         self.given.clear();
         self.early.clear();
     }
 
-    /// What the session is to be given now: what is asked, or one step more ahead of it.
+    /// Returns the inputs of the next step to send: the one asked for, or one further ahead.
     pub fn next(&self, reach: &Reach) -> Option<BTreeMap<String, Tensor>> {
         let step = self.next_step(reach)?;
         let mut inputs = step.inputs();
@@ -144,12 +144,12 @@ impl<A> SessionSequence<A> {
             return self.early.is_empty().then(|| self.told.next(asked));
         };
         let next = last.step.after_it().filter(|next| next.after < self.room);
-        // What is said again to another session is nobody's last word.
+        // No step can run ahead while the tokens are being replayed.
         let is_asked = self.told.is_whole();
         next.filter(|_| is_asked && steps < reach.steps)
     }
 
-    /// The step that [`Self::next`] told of was given.
+    /// Records that the step of [`Self::next`] was sent.
     pub fn on_given(&mut self, reach: &Reach) {
         let step = self.next_step(reach);
         let since = Instant::now();
@@ -160,7 +160,7 @@ impl<A> SessionSequence<A> {
         }));
     }
 
-    /// The first of the steps under way is done; gives who waited for it.
+    /// Records that the first running step is done; returns the caller that waited for it.
     pub fn on_done(&mut self, outputs: StepOutputs, reach: &mut Reach) -> Option<(A, StepOutputs)> {
         let GivenStep {
             step,
@@ -175,7 +175,7 @@ impl<A> SessionSequence<A> {
         }
         match (self.given.front_mut(), drawn(&outputs)) {
             (Some(next), Some(token)) => next.step.tokens = vec![token],
-            // Who asked hears what is wrong with it; nothing can go on with it.
+            // The caller learns of the fault; no step can continue from it.
             (_, None) => self.given.iter_mut().for_each(|it| it.is_stale = true),
             (None, Some(_)) => {}
         }
@@ -191,7 +191,7 @@ impl<A> SessionSequence<A> {
     }
 }
 
-/// The token that a step drew.
+/// Returns the token that a step drew.
 fn drawn(outputs: &StepOutputs) -> Option<u32> {
     let drawn = outputs.get(DRAWN)?.to_vec::<i64>().ok()?;
     u32::try_from(*drawn.last()?).ok()

@@ -1,4 +1,4 @@
-//! Steps of one sequence, wherever they are done, as a session of its own.
+//! The steps of one sequence as a session, wherever they are computed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use souk_node::memory::Tensor;
 use souk_vocabulary::processor::session::{SequenceStep, Session};
 use souk_vocabulary::processor::{Engine, Outcome, RunError};
 
-/// What does a step.
+/// Computes a step.
 type Step<'a> = Box<dyn FnMut(&BTreeMap<String, Tensor>) -> Result<Outcome, RunError> + Send + 'a>;
 
-/// What a step of a session that is bought gives: how long it was at work is on its bill.
+/// Returns the outcome of a step of a leased session, without its busy time: only the bill has it.
 pub fn bought(outputs: BTreeMap<String, Tensor>) -> Outcome {
     Outcome {
         outputs,
@@ -21,7 +21,7 @@ pub fn bought(outputs: BTreeMap<String, Tensor>) -> Outcome {
     }
 }
 
-/// Steps of one sequence, whose states stay where they are.
+/// The steps of one sequence; its states stay where they are computed.
 pub struct Steps<'a>(pub Step<'a>);
 
 impl Session for Steps<'_> {

@@ -1,7 +1,6 @@
-//! The tokens of a sequence, and which of them the session that is open has in its caches.
+//! The tokens of a sequence, and how many of them are in the caches of the open session.
 //!
-//! They are the truth: a session that begins anew is given them again, a piece at a time, before it
-//! goes on.
+//! They are the source of truth: a new session gets them again in chunks before it continues.
 
 use souk_llm::generation::{CHUNK, Step};
 
@@ -9,35 +8,35 @@ use souk_llm::generation::{CHUNK, Step};
 #[derive(Default)]
 pub struct ToldTokens {
     tokens: Vec<u32>,
-    /// How many of them the open session has.
+    /// Number of tokens that the open session has.
     held: usize,
 }
 
 impl ToldTokens {
-    /// Goes back to where something is added.
+    /// Drops the tokens behind position `after`.
     pub fn go_back(&mut self, after: usize) {
         self.tokens.truncate(after);
         self.held = self.held.min(after);
     }
 
-    /// Whether the open session has all of them.
+    /// Returns whether the open session has all tokens.
     pub fn is_whole(&self) -> bool {
         self.held == self.tokens.len()
     }
 
-    /// What comes before the next step, where another session was told it.
+    /// Replaces the tokens by those before the next step, if these are more.
     pub fn remember(&mut self, tokens: &[u32]) {
         if tokens.len() > self.tokens.len() {
             self.tokens = tokens.to_vec();
         }
     }
 
-    /// Another session is open, which has none.
+    /// Records that the open session is new and has no tokens.
     pub fn begin_anew(&mut self) {
         self.held = 0;
     }
 
-    /// What the session is asked next: to have what it has not, else to add.
+    /// Returns the next step: a chunk of the missing tokens, or else `adds`.
     pub fn next(&self, adds: &Step) -> Step {
         match self.tokens[self.held..].chunks(CHUNK).next() {
             Some(chunk) => Step::last(chunk, self.held),
@@ -45,7 +44,7 @@ impl ToldTokens {
         }
     }
 
-    /// It has what it was asked for; whether that was what is added.
+    /// Records that the last step is done; returns whether that was `adds`.
     pub fn on_done(&mut self, adds: &Step) -> bool {
         let missing = self.tokens.len() - self.held;
         let is_added = missing == 0;

@@ -1,4 +1,4 @@
-//! A text as it is written: token by token, told piece by piece, up to what ends it.
+//! Writes a text token by token, reports it piece by piece, and finds its end.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -12,31 +12,32 @@ use souk_llm::tokens::{TextStream, TokenError, Tokenizer};
 use super::Voice;
 use crate::failure::{Failure, Kind};
 
-/// What is wished for.
+/// A text to write.
 pub struct Wish<'a> {
-    /// The tokens to go on after.
+    /// Tokens of the prompt.
     pub prompt: &'a [u32],
-    /// How the next is drawn.
+    /// The way to draw tokens.
     pub sampling: &'a Sampling,
-    /// Strings at which it ends.
+    /// Strings that end the text.
     pub stops: &'a [String],
-    /// What it is to be, if not whatever comes.
+    /// Grammar that the text must follow, if any.
     pub grammar: Option<&'a Grammar>,
-    /// Tokens at most.
+    /// Largest number of tokens.
     pub tokens_max: usize,
-    /// Tokens that may be drafted for a step at most.
+    /// Largest number of tokens to draft for a step.
     pub drafts_max: usize,
-    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    /// Number of the most likely tokens to report with each token's probability; `None` reports
+    /// none.
     pub likeliest: Option<usize>,
-    /// Whether the probabilities of the prompt's tokens are wanted too.
+    /// Whether to report the probabilities of the prompt's tokens too.
     pub prompt_weights: PromptWeights,
-    /// Marks that are part of the text, though the tokeniser leaves them out.
+    /// Marks that belong to the text although the tokeniser leaves them out.
     pub marks: &'a [&'a str],
-    /// Whether anybody still wants it.
+    /// Returns whether the caller still wants the text.
     pub is_wanted: &'a dyn Fn() -> bool,
 }
 
-/// Whether the probabilities of a prompt's tokens are wanted: they take all of its logits.
+/// Whether to report the probabilities of a prompt's tokens, which takes all of its logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromptWeights {
     #[default]
@@ -44,25 +45,25 @@ pub enum PromptWeights {
     Wanted,
 }
 
-/// What ended a text.
+/// The reason why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextEnding {
-    /// A string to stop at.
+    /// A stop string.
     Stop,
-    /// A token that ends texts.
+    /// An end-of-text token.
     Token,
-    /// It is whole.
+    /// The grammar is complete.
     Grammar,
-    /// As many tokens as were asked for.
+    /// The text has the largest number of tokens.
     Length,
-    /// No more room.
+    /// The session has no more positions.
     Room,
-    /// Nobody wanted more.
+    /// The caller stopped it.
     Unwanted,
 }
 
 impl TextEnding {
-    /// In words.
+    /// Describes the reason.
     pub fn words(self) -> &'static str {
         match self {
             TextEnding::Stop => "a string to stop at",
@@ -75,12 +76,12 @@ impl TextEnding {
     }
 }
 
-/// A token as text, with how likely it was and which were the likeliest: logarithms.
+/// A token as text, with the logarithms of its probability and of the most likely tokens.
 #[derive(Clone, Debug)]
 pub struct WeighedToken {
-    /// Its bytes: it may end within a character.
+    /// The token's bytes, which may end within a character.
     pub bytes: Vec<u8>,
-    /// None for the first of a prompt, which nothing comes before.
+    /// `None` for the first token of a prompt, which has no predecessor.
     pub logarithm: Option<f64>,
     pub likeliest: Vec<(Vec<u8>, f64)>,
 }
@@ -100,44 +101,44 @@ impl WeighedToken {
         })
     }
 
-    /// As text, with what stands for a character that is not whole.
+    /// Returns the text, with replacement characters for incomplete ones.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
 
-/// A piece of a text, and the tokens it is made of where their probabilities are wanted.
+/// A piece of a text, with its tokens if their probabilities are wanted.
 pub struct Piece<'a> {
     pub text: &'a str,
     pub tokens: &'a [WeighedToken],
 }
 
-/// A text that was written.
+/// A written text.
 #[derive(Clone, Debug)]
 pub struct WrittenText {
     pub text: String,
     pub tokens: Vec<u32>,
-    /// How likely each was, where that is wanted.
+    /// Probability of each token, if wanted.
     pub weighed: Vec<WeighedToken>,
-    /// How likely each of the prompt was, where that is wanted.
+    /// Probability of each token of the prompt, if wanted.
     pub prompt_weighed: Vec<WeighedToken>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt: usize,
-    /// Those of them that the session had already.
+    /// Number of the prompt's tokens that the session already had.
     pub kept: usize,
     pub ending: TextEnding,
-    /// Tokens that were drafted, and those of them that the text went on with.
+    /// Number of drafted tokens, and of those that the text accepted.
     pub drafted: (usize, usize),
-    /// How long the first token took.
+    /// Time to the first token.
     pub first: Duration,
-    /// How long all took.
+    /// Time to the last token.
     pub whole: Duration,
-    /// How long each token after the first took, the shortest first.
+    /// Times between consecutive tokens, the shortest first.
     pub gaps: Vec<Duration>,
 }
 
 impl WrittenText {
-    /// Tokens a second after the first.
+    /// Returns the tokens a second after the first token.
     pub fn rate(&self) -> f64 {
         let after = self.tokens.len().saturating_sub(1);
         let rest = (self.whole - self.first).as_secs_f64();
@@ -147,14 +148,14 @@ impl WrittenText {
         }
     }
 
-    /// The time between tokens that so many percent of them stay within, in milliseconds.
+    /// Returns a percentile of the times between tokens, in milliseconds.
     pub fn gap(&self, percent: usize) -> f64 {
         let last = self.gaps.len().saturating_sub(1);
         let gap = self.gaps.get(last * percent / 100);
         gap.map_or(0.0, |gap| gap.as_secs_f64() * 1e3)
     }
 
-    /// How it went, in a line.
+    /// Describes the text's figures in a line.
     pub fn line(&self) -> String {
         let kept = match self.kept {
             0 => String::new(),
@@ -176,7 +177,7 @@ impl WrittenText {
     }
 }
 
-/// Writes a text, and says each piece of it once it is sure.
+/// Writes a text and reports each piece once it is final.
 pub fn write(
     voice: &Voice,
     sequence: &mut Sequence<'_>,
@@ -243,7 +244,7 @@ pub fn write(
     })
 }
 
-/// How likely each token of a prompt is after those before it.
+/// Returns the probability of each token of a prompt, given those before it.
 fn weigh(
     voice: &Voice,
     sequence: &mut Sequence<'_>,
@@ -266,7 +267,7 @@ fn weigh(
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 
-/// The vector of a text's tokens.
+/// Returns the embedding of a text's tokens.
 pub fn embed(
     voice: &Voice,
     sequence: &mut Sequence<'_>,
@@ -276,27 +277,27 @@ pub fn embed(
     vector.map_err(from_generation)
 }
 
-/// Times between tokens, the shortest first.
+/// Returns the times between tokens, the shortest first.
 fn gaps(times: &[Duration]) -> Vec<Duration> {
     let mut gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     gaps.sort_unstable();
     gaps
 }
 
-/// A text as it is told.
+/// The state of a text while it is written.
 struct Telling<'a, S> {
     tokenizer: &'a Tokenizer,
-    /// None where the text is over.
+    /// `None` once the text is over.
     stream: Option<TextStream<'a>>,
     stops: StopStrings,
-    /// All of it.
+    /// The whole text so far.
     text: String,
     tokens: Vec<u32>,
     weighed: Vec<WeighedToken>,
-    /// Those of them that were told.
+    /// Number of the weighed tokens that are reported.
     weighed_told: usize,
     begun: Instant,
-    /// When each token was there.
+    /// Time at which each token was drawn.
     times: Vec<Duration>,
     is_stopped: bool,
     failed: Option<TokenError>,
@@ -321,7 +322,7 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
         }
     }
 
-    /// Tells what of a piece is sure.
+    /// Reports the final part of a piece.
     fn push(&mut self, piece: &str) {
         let (sure, is_stopped) = match self.stops.push(piece) {
             Stop::On(text) => (text, false),
@@ -331,7 +332,7 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
         self.is_stopped = is_stopped;
     }
 
-    /// Tells what was held back, where no more tokens come.
+    /// Reports the text that was held back, once no more tokens come.
     fn finish(&mut self) {
         if self.is_stopped {
             return;
@@ -347,7 +348,7 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
         }
     }
 
-    /// What a token adds to the text.
+    /// Returns the text that a token adds.
     fn piece(&mut self, token: &DrawnToken) -> Result<String, TokenError> {
         if let Some(probabilities) = &token.probabilities {
             let weighed = WeighedToken::new(self.tokenizer, token.id, probabilities)?;

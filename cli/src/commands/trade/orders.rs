@@ -1,4 +1,4 @@
-//! `souk order bid|ask|show|explain`: orders by hand.
+//! `souk order bid|ask|show|explain`: places orders by hand, shows and explains them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub async fn ask(folder: &Path, output: Output, args: &AskArgs) -> Outcome {
     place(folder, output, Command::PlaceAsk(Box::new(ask))).await
 }
 
-/// Says what a bid would find.
+/// Shows the asks that a bid would find.
 pub async fn explain(folder: &Path, output: Output, args: &BidArgs) -> Outcome {
     let account = own_account(folder)?;
     let broker = look(folder).await?;
@@ -62,7 +62,7 @@ pub async fn explain(folder: &Path, output: Output, args: &BidArgs) -> Outcome {
     Ok(())
 }
 
-/// Shows one order that rests.
+/// Shows one resting order.
 pub async fn show_order(folder: &Path, output: Output, order: OrderId) -> Outcome {
     let order = open_order(&look(folder).await?, own_account(folder)?, order).await?;
     match output {
@@ -160,7 +160,7 @@ async fn ask_of(folder: &Path, args: &AskArgs) -> Result<Ask, Failure> {
     })
 }
 
-/// How long an order rests; one at the market's price never does.
+/// Returns how long an order rests; a market order never does.
 fn time_in_force(rest: &RestArgs, is_market: bool) -> Result<TimeInForce, Failure> {
     let wrong = |cause: &str| {
         let hint = "give --rest 2h alone, or --tif gtc, ioc or fok";

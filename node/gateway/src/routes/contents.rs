@@ -1,4 +1,4 @@
-//! `/v1/contents`: models and tensors up and down, by the BLAKE3 of their bytes.
+//! `/v1/contents`: uploads and downloads of models and tensors, by the BLAKE3 of their bytes.
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};

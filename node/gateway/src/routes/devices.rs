@@ -1,4 +1,4 @@
-//! `/v1/devices`: what is on offer, device by device, and the processors that souk knows by name.
+//! `/v1/devices`: the offers by device, and the processors that souk knows by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +95,7 @@ async fn devices(
         Some((device, emulated.parse().ok()?))
     };
     let key = |one: &OfferedDevice| (one.device.clone(), one.emulated);
-    // Names have spaces and signs, and a cursor is to be a word.
+    // Names contain spaces and signs, but a cursor must be one word.
     let write = |(device, emulated): &(String, bool)| format!("{emulated}.{}", hex::encode(device));
     Page::of(all.collect(), key, &paging, parse, write)
 }

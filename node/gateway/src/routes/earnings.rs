@@ -1,5 +1,5 @@
-//! `/v1/providers/{account}/earnings`: what an account earned by its leases, over time. Anybody
-//! may ask it of anybody, as the log has it.
+//! `/v1/providers/{account}/earnings`: an account's earnings from its leases, over time. Any client
+//! may read those of any account, because the log is public.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use crate::problem::Problem;
 use crate::state::SharedState;
 use crate::{closings, times};
 
-/// Seconds in a step where nothing is said, at least and at most.
+/// Seconds of a step: default, least and most.
 const STEP: u64 = 3_600;
 const STEP_MIN: u64 = 60;
 const STEP_MAX: u64 = 7 * 86_400;
 
-/// Steps where nothing is said, and at most.
+/// Steps: default and most.
 const STEPS: u64 = 24;
 const STEPS_MAX: u64 = 1_000;
 
-/// Movements that are looked through at most, and leases that the market is asked about.
+/// Statement lines to search at most, and leases to ask the market about at most.
 const LINES_MAX: usize = 16_384;
 const LEASES_MAX: usize = 1_024;
 
@@ -132,7 +132,8 @@ async fn earnings(
     }))
 }
 
-/// Leases that an account sold and that closed since then, the newest first; whether these are all.
+/// Returns the leases that an account sold and that closed since this time, the newest first, and
+/// whether the list is complete.
 async fn sold(
     broker: &Broker,
     key: AccountKey,
@@ -187,7 +188,7 @@ fn by_step(
     (steps.collect(), total)
 }
 
-/// A length of time such as `3600`, `90s`, `15m`, `1h` or `1d`.
+/// Parses a duration such as `3600`, `90s`, `15m`, `1h` or `1d`.
 fn seconds(text: &str) -> Result<u64, Problem> {
     let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
     let unit = units.iter().find_map(|(unit, in_seconds)| {

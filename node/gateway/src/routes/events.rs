@@ -1,4 +1,4 @@
-//! `/v1/events`: one stream for all that is followed, which can be taken up where it broke off.
+//! `/v1/events`: one stream of all followed topics, which a client can resume where it broke off.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -22,10 +22,10 @@ use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 use crate::topic::Topic;
 
-/// Topics of one stream.
+/// Largest number of topics of one stream.
 const TOPICS_MAX: usize = 64;
 
-/// How often a stream on which nothing happens says that it is there.
+/// Period of the pings on an idle stream.
 const PING_PERIOD: Duration = Duration::from_secs(15);
 
 pub fn router() -> OpenApiRouter<SharedState> {
@@ -41,13 +41,13 @@ struct Topics {
     topics: String,
 }
 
-/// What a stream tells.
+/// The state of one stream.
 struct Follower {
     topics: BTreeSet<String>,
-    /// What was missed and is not told yet.
+    /// Missed events that the stream has not sent yet.
     missed: VecDeque<Occurrence>,
     coming: Receiver<Occurrence>,
-    /// What was told last.
+    /// Number of the last event that the stream sent.
     last: Option<u64>,
     is_over: bool,
     _place: Place,
@@ -103,7 +103,7 @@ impl Follower {
                 None => match self.coming.recv().await {
                     Ok(happened) => happened,
                     Err(RecvError::Closed) => return None,
-                    // Too far behind: it begins anew.
+                    // The follower is too far behind and must start anew.
                     Err(RecvError::Lagged(_)) => {
                         self.is_over = true;
                         return Some(reset());

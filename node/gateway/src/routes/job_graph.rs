@@ -1,5 +1,5 @@
-//! `/v1/jobs/{id}/graph` and `explain`: a job's parts and what goes between them, and why it went
-//! as it did.
+//! `/v1/jobs/{id}/graph` and `explain`: the parts of a job, the data between them, and the reasons
+//! for its course.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! `/v1/jobs`: what was submitted, by whomever from this folder: how it stands, what came of it,
-//! going on with it and ending it.
+//! `/v1/jobs`: lists the jobs of this folder, from the gateway and the command line, submits jobs,
+//! shows their state, and resumes or cancels them.
 
 use axum::Json;
 use axum::extract::{Path, State};

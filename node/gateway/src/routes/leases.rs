@@ -1,4 +1,5 @@
-//! `/v1/leases`: what the gateway's account has bought and sold, and ending it.
+//! `/v1/leases`: lists the leases that the gateway's account bought and sold, and changes or ends
+//! them.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -106,7 +107,7 @@ async fn carry_out(
     command: Command,
     lease: LeaseId,
 ) -> Result<Json<LeaseView>, Problem> {
-    // Which says of one that is not known that it is not.
+    // This refuses an unknown lease.
     shown(state, lease).await?;
     state.buyer.trader().submit_one(command).await?;
     shown(state, lease).await.map(Json)

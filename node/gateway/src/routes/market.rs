@@ -18,10 +18,10 @@ use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::state::SharedState;
 
-/// A candle's length in the market's own data.
+/// Length of a candle in the market's own data, in seconds.
 const MINUTE: u64 = 60;
 
-/// The longest candle: the market keeps a day.
+/// Length of the longest candle, in seconds: the market keeps a day.
 const STEP_MAX: u64 = 86_400;
 
 pub fn router() -> OpenApiRouter<SharedState> {

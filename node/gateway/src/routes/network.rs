@@ -1,4 +1,5 @@
-//! `/v1/network/map`: who takes part, and what was measured of the ways between.
+//! `/v1/network/map`: the nodes of the network, and the measurements of the connections between
+//! them.
 
 use axum::Json;
 use axum::extract::State;

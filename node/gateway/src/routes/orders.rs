@@ -1,4 +1,4 @@
-//! `/v1/market/orders`: what the gateway's account has in the books, by its own hand.
+//! `/v1/market/orders`: the orders that the gateway's account placed by hand.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,4 +1,4 @@
-//! `/v1/jobs/{id}/outputs`: what a job made, as NumPy or safetensors have it.
+//! `/v1/jobs/{id}/outputs`: the outputs of a job, as NumPy or safetensors files.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -95,7 +95,7 @@ async fn output(
     Ok(response)
 }
 
-/// What an output stands for.
+/// Returns the meaning of an output, as JSON.
 fn meaning(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Problem> {
     let outputs = BTreeMap::from([(name.to_owned(), tensor.clone())]);
     let told = folder.legend().map(|legend| legend.meanings(&outputs));
@@ -107,7 +107,8 @@ fn meaning(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Proble
     Ok(Bytes::from(told.to_string()))
 }
 
-/// The file of an output, in pieces: a large tensor is not copied behind a header.
+/// Returns the file of an output in pieces, so that a large tensor need not be copied behind a
+/// header.
 fn written(
     name: &str,
     tensor: Tensor,
@@ -125,7 +126,7 @@ fn written(
     Ok((NPY, vec![header, tensor.bytes().clone()]))
 }
 
-/// What of pieces one after the other lies in a range.
+/// Cuts a range out of consecutive pieces.
 fn sliced(pieces: Vec<Bytes>, range: Range<usize>) -> impl Iterator<Item = Bytes> {
     let mut at = 0;
     pieces.into_iter().filter_map(move |piece| {

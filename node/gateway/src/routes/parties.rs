@@ -1,4 +1,4 @@
-//! `/v1/providers`, `/v1/validators`, `/v1/accounts`: who takes part.
+//! `/v1/providers`, `/v1/validators`, `/v1/accounts`: the market's participants.
 
 use axum::Json;
 use axum::extract::{Path, State};

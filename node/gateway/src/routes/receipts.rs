@@ -1,4 +1,4 @@
-//! `/v1/receipts`: what was worked and paid, signed by both sides.
+//! `/v1/receipts`: receipts for work and payment, with the signatures of both sides.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -59,7 +59,7 @@ async fn receipt(
     let job = records
         .iter()
         .find(|record| record.receipts.iter().any(is_it));
-    // The record has them as their providers signed them, the files with both signatures.
+    // The record has the receipts with the providers' signatures; the files have both signatures.
     let receipts = job.map(|record| JobFiles::new(&jobs, &record.name).receipts());
     let found = receipts.into_iter().flatten().find(is_it);
     let found = found.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Whether the gateway and the market behind it are there, and what it can be asked.
+//! The state of the gateway and of the market behind it, and the gateway's metrics.
 
 use axum::extract::State;
 use axum::response::Response;

@@ -1,4 +1,4 @@
-//! Messages of a conversation as OpenAI's clients send them.
+//! Reads the messages of a conversation in the format of OpenAI's API.
 
 use serde_json::{Map, Value, json};
 use souk_llm::chat::Message;
@@ -7,7 +7,7 @@ use souk_llm::tools::ToolCall;
 use super::Fields;
 use crate::commands::openai::refusal::Refusal;
 
-/// Where something is within a question, as a refusal names it.
+/// Path of a field within the request, for refusals.
 struct FieldPath(String);
 
 impl FieldPath {
@@ -20,7 +20,7 @@ impl FieldPath {
     }
 }
 
-/// The message that stands at this place of the list.
+/// Reads the message at this index of the list.
 pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
     let place = FieldPath(format!("messages[{at}]"));
     let Value::Object(given) = given else {
@@ -52,7 +52,8 @@ pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
         }
     };
     let content = match fields.0.remove("content") {
-        // An assistant may have said nothing: it called, or a template is to say so.
+        // An assistant's message may have no content, because it calls tools or because the
+        // template needs an empty text.
         None if role == "assistant" => String::new(),
         content => text(&place, content)?,
     };
@@ -102,7 +103,7 @@ fn text(place: &FieldPath, content: Option<Value>) -> Result<String, Refusal> {
     }
 }
 
-/// Calls that the model made before.
+/// Reads the model's earlier calls.
 fn calls(place: &FieldPath, given: Option<Value>) -> Result<Vec<ToolCall>, Refusal> {
     let place = place.within(".tool_calls");
     let given = match given {
@@ -132,7 +133,8 @@ fn calls(place: &FieldPath, given: Option<Value>) -> Result<Vec<ToolCall>, Refus
     calls.collect()
 }
 
-/// The arguments of a call. Clients send an empty text, or nothing, for a call without any.
+/// Reads the arguments of a call. For a call without arguments, clients send an empty text or
+/// nothing.
 fn arguments(given: &Value) -> Option<Map<String, Value>> {
     match given {
         Value::Null => Some(Map::new()),

@@ -1,4 +1,4 @@
-//! Tools that a model may call, and whether it has to, as OpenAI's clients say it.
+//! Reads the tools that a model may or must call, in the format of OpenAI's API.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -7,17 +7,17 @@ use souk_llm::tools::Tool;
 use super::Fields;
 use crate::commands::openai::refusal::Refusal;
 
-/// Letters of a function's name, as OpenAI has it.
+/// Largest length of a function's name, as in OpenAI's API.
 const NAME_LETTERS_MAX: usize = 64;
 
-/// What a model may call.
+/// The tools of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolUse {
-    /// All that it is told of.
+    /// All tools that the prompt describes.
     pub tools: Vec<Tool>,
-    /// Those of which it has to call one; it does as it likes where there are none.
+    /// Tools of which the model must call one; empty if it may choose.
     pub forced: Vec<Tool>,
-    /// Whether it may call several.
+    /// Whether the model may call several.
     pub is_parallel: bool,
 }
 
@@ -28,8 +28,7 @@ enum GivenTool {
     Function { function: GivenFunction },
 }
 
-/// A function. What it is given is not held to its schema but where a call is forced, and then it
-/// always is.
+/// A function. Its arguments must fulfil its schema only in a forced call, and then always.
 #[derive(Deserialize)]
 struct GivenFunction {
     name: String,
@@ -37,7 +36,7 @@ struct GivenFunction {
     parameters: Option<Value>,
 }
 
-/// Whether tools are called.
+/// The choice whether the model calls tools.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum ToolChoice {
@@ -65,7 +64,7 @@ struct FunctionName {
 }
 
 impl Fields {
-    /// Of a conversation: what may be called; none where nothing may.
+    /// Reads the tools of a conversation; returns `None` if the model may call none.
     pub fn tool_use(&mut self) -> Result<Option<ToolUse>, Refusal> {
         let what = "none, auto, required, or a function by its name";
         let choice: Option<ToolChoice> = self.take("tool_choice", what)?;
@@ -123,7 +122,7 @@ fn tool(at: usize, given: Value) -> Result<Tool, Refusal> {
     })
 }
 
-/// The schema of a function that is given nothing.
+/// Returns the schema of a function without arguments.
 fn nothing() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
