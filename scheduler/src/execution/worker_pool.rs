@@ -445,7 +445,7 @@ fn link(to: usize) -> Edge {
     }
 }
 
-/// Returns the picoseconds of a duration, at most `TIME_MAX` (half a year).
+/// Returns the picoseconds of a duration, at most `TIME_MAX` (some 27 days).
 fn picoseconds(duration: Duration) -> Time {
     let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     nanoseconds
