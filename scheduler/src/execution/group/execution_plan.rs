@@ -27,7 +27,7 @@ const PREFETCH_AHEAD: usize = 2;
 
 /// A plan with its fragments.
 pub(in crate::execution) struct ExecutionPlan {
-    /// Name of the run that the plan was made for; fragments' names begin with it.
+    /// Name of the run behind the planning; fragments' names begin with it.
     pub name: String,
     pub fragments: Vec<Fragment>,
     /// Values that the run joins from the parts of several fragments.
@@ -40,17 +40,17 @@ pub(in crate::execution) struct ExecutionPlan {
     pub kinds: Arc<[u16]>,
     /// The operators of each fragment, by their keys in the history.
     pub works: Vec<Vec<OperatorShare>>,
-    /// Estimates of the graph's operators when the plan was made; a shared graph has its own.
+    /// Estimates of the graph's operators at planning time; a shared graph has its own.
     pub known: Option<OperatorEstimates>,
     /// Estimates of the alternatives that the plan won against.
     pub alternatives: Vec<OperatorEstimates>,
-    /// Number of reported fragment times when the plan was made, if the plan is a trial of a device
+    /// Number of reported fragment times at planning time, if the plan is a trial of a device
     /// alone.
     pub trial: Option<u64>,
     /// The places where its fragments slow each other.
     pub contention: Option<CoreContention>,
     pub links: Arc<Links>,
-    /// Corrections of the devices' estimates when the plan was made.
+    /// Corrections of the devices' estimates at planning time.
     pub believed: Speeds,
     /// Names of the values that the job wants.
     pub outputs: Vec<String>,
@@ -66,7 +66,7 @@ pub(in crate::execution) struct ExecutionPlan {
     pub lacks: Vec<Lack>,
     /// Whether nodes are barred from devices that they do not ask for.
     pub wished: bool,
-    /// Devices that were lost when the plan was made, one bit each.
+    /// Devices that were lost at planning time, one bit each.
     pub without: u64,
 }
 
