@@ -1,11 +1,11 @@
-//! One operator shared by several devices: what of it each does, so that they end together.
+//! Shares one operator between several devices so that their parts end together.
 //!
-//! A product of rows, or a convolution of a batch, is cut along the rows: each device reads its
-//! own, and what they give lies one after the other. Where there is one row, the output channels
-//! are cut instead, and the weights with them. What follows row by row (an activation, a bias,
-//! another product) stays with its rows, so that parts are joined once. Devices are given as much
-//! as makes them end at the same time, counted with what sending and joining take and with what
-//! fits their memory; it is done only where it saves a fifth of the best single device's time.
+//! Each device gets some rows of a product, or some images of a batch's convolution, and the
+//! results lie one after the other. If there is a single row, the split cuts the output channels
+//! and with them the weights. Operators that follow row by row (an activation, a bias, another
+//! product) stay with their rows, so that the run joins the parts once. The shares end at the same
+//! time, including transfers and the join, and fit each device's memory. A split must save a fifth
+//! of the best single device's time.
 
 mod model;
 mod segment;
@@ -19,10 +19,10 @@ pub use model::{SplitError, channels_model, rows_model};
 pub use segment::{Cut, Segment, segments};
 pub use shares::{Part, Shares, shares};
 
-/// What a split must save of the best single device's time to be made.
+/// Minimum gain of a split, as a part of the best single device's time.
 pub const GAIN_MIN: f64 = 0.2;
 
-/// Where a segment may run, and what reaching each device costs.
+/// The devices for a segment, and the links to and from each.
 #[derive(Clone, Debug)]
 pub struct Devices<'a> {
     /// The offers of the devices.
