@@ -281,9 +281,9 @@ impl Graph {
     }
 
     /// Returns the bytes of activations that exist while each node runs, in order: its inputs and
-    /// outputs, values that later nodes need, and the job's inputs, which the caller holds until
-    /// the end. States do not count, because they change in place. Values of unknown extent count
-    /// zero.
+    /// outputs, values that later nodes need, and the job's inputs, which the caller must hold
+    /// until the end. States do not count, because they change in place. Values of unknown extent
+    /// count zero.
     #[must_use]
     pub fn activation_bytes(&self) -> Vec<u64> {
         let step = |node: &Node| StepValues {

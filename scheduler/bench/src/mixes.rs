@@ -18,7 +18,7 @@ const ROUNDS: usize = 7;
 pub struct Mix {
     /// Name of the mix.
     pub name: String,
-    /// The devices.
+    /// The devices of the mix, which should be unlike.
     pub members: Vec<GroupDevice>,
 }
 

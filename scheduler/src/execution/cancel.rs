@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::worker_pool::Canceller;
 
-/// Cancels the runs that use it, including later ones. Clones share the same signal.
+/// Cancels the runs that use it, including later ones. You can clone it: all clones share one
+/// signal.
 #[derive(Clone, Default)]
 pub struct Cancel {
     inner: Arc<CancelShared>,

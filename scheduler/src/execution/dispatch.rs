@@ -341,7 +341,7 @@ impl Dispatch {
         wake
     }
 
-    /// Returns tasks to the queues that a device took but did not run.
+    /// Puts tasks back into the queues after a device took but did not run them.
     ///
     /// # Errors
     /// [`StrandedCause`] if the device is lost and no other device can run one of them.

@@ -196,7 +196,7 @@ impl DeviceGroup {
         &self.members
     }
 
-    /// Returns the number of tensors that came back from disk early.
+    /// Returns the counts of transfers that the prefetcher made ahead of need.
     pub fn transfers(&self) -> TransferCounts {
         self.prefetcher.counts()
     }

@@ -1,4 +1,4 @@
-//! Measures the part of one run in its device's report, and its end.
+//! Computes one run's contribution to its device's report, and the end of the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) fn end_of(
     clock()
 }
 
-/// Returns the part of one run in its device's report.
+/// Returns one run's contribution to its device's report.
 pub(super) fn device_report<T>(
     profile: &Profile,
     outcome: &Outcome<T>,

@@ -68,8 +68,8 @@ pub struct MemoryReport {
     pub spilled_bytes: u64,
     /// Bytes read back from disk.
     pub restored_bytes: u64,
-    /// Bytes that entered or left over direct links between devices, such as NVLink. The sum over
-    /// all memories counts each byte once.
+    /// Bytes that entered or left over direct links between devices, such as NVLink. The group's
+    /// own entry covers all memories and counts each byte once.
     #[serde(default)]
     pub nvlink_bytes: u64,
     /// Bytes that entered or left over PCI Express.
@@ -156,7 +156,8 @@ pub struct ReportedEnergy {
 }
 
 impl Report {
-    /// Adds another report's counts, then reads each device's times from the merged timeline.
+    /// Adds another report's counts, then reads each device's times from the merged timeline. You
+    /// must merge the timelines first.
     pub fn merge(&mut self, other: Self, timeline: &Timeline) {
         self.add(other);
         self.read_times(timeline);

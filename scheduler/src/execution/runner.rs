@@ -1,8 +1,8 @@
 //! Runs tasks on one device, or on a group of several.
 //!
 //! A subgraph is content: the runner reads its model and its weights from the store by content id,
-//! so it runs exactly the requested content, whoever sent it. The runner keeps compiled programs,
-//! because most subgraphs run again.
+//! so it runs exactly the requested content, no matter which peer sent it. The runner keeps
+//! compiled programs, because most subgraphs run again.
 
 use std::sync::{Arc, OnceLock};
 
@@ -117,9 +117,9 @@ impl Runner {
         }
     }
 
-    /// Sets the maximum bytes of host memory for tensors between several devices. If the limit
-    /// shrinks, the group writes excess tensors to disk. A single device has no limit, because its
-    /// tensors stay with its caller.
+    /// Sets the maximum bytes of host memory for tensors between several devices. If you lower it,
+    /// the group writes excess tensors to disk. A single device has no limit, because its tensors
+    /// stay with its caller.
     ///
     /// # Errors
     /// [`GroupRunError::Space`] if the group uses more than that, or the disk is full or fails. The
@@ -149,8 +149,8 @@ impl Runner {
     }
 
     /// Returns the devices of a group that runs have lost and that get no work. The group retries
-    /// each until it works, or until its retries are used up. A single device has every run try it
-    /// again.
+    /// each until it works, or until its retries are used up. A single device is never listed,
+    /// because every run can try it again.
     #[must_use]
     pub fn lost(&self) -> Vec<LostDevice> {
         match &self.engine {
@@ -221,8 +221,8 @@ impl Runner {
         }
     }
 
-    /// Runs a task until another thread cancels it, and then returns at once. The device finishes
-    /// its current operation, and the runner discards the result.
+    /// Runs a task until you cancel it from another thread, and then returns at once. The device
+    /// finishes its current operation, and the runner discards the result.
     ///
     /// # Errors
     /// As [`Runner::run_as`], and [`GroupRunError::Cancelled`].

@@ -20,7 +20,8 @@ pub struct Task {
     pub name: String,
     /// Content id of its ONNX model in the store.
     pub model: ContentId,
-    /// Input tensors by their names in the model.
+    /// Input tensors by their names in the model. You must supply all of them, unless the task is a
+    /// step of a session.
     pub inputs: BTreeMap<String, Tensor>,
     /// Number of the sequence, if the task is a step of a session.
     pub sequence: u32,

@@ -56,7 +56,7 @@ pub struct WorkerPool {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A job that the pool runs.
+/// A job that the pool runs. If you drop it without waiting, the pool discards the job.
 pub struct RunningJob {
     shared: Arc<PoolShared>,
     number: u64,
@@ -279,7 +279,7 @@ impl RunningJob {
         self.canceller().cancel();
     }
 
-    /// Returns a handle that can cancel the job while another thread waits for it.
+    /// Returns a handle with which another thread can cancel the job while you wait for it.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         Canceller {

@@ -32,8 +32,8 @@ impl Bindings {
         Self::default()
     }
 
-    /// Creates bindings for looking at a model without inputs: inputs can be missing, and a
-    /// symbolic extent counts as `extent`.
+    /// Creates bindings for looking at a model without inputs: you can omit inputs, and a symbolic
+    /// extent counts as `extent`.
     #[must_use]
     pub fn assume(extent: u64) -> Self {
         Self {

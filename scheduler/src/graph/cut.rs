@@ -440,7 +440,8 @@ pub enum InlineError {
     },
 }
 
-/// Puts weights that `model` names by content id back into it, without a copy of their bytes.
+/// Puts weights that `model` names by content id back into it, without a copy of their bytes. You
+/// can use it to run a subgraph with an engine that must have all weights inside.
 ///
 /// # Errors
 /// [`InlineError`] if `lookup` does not find a weight, or a location is not a content id.
@@ -477,7 +478,8 @@ pub fn inline_weights(
     Ok(())
 }
 
-/// Returns the bytes of every weight of `graph` that has a content id, each once.
+/// Returns the bytes of every weight of `graph` that has a content id, each once. You must send
+/// these with the subgraphs, unless a provider already has them.
 pub fn weight_bytes(graph: &Graph) -> impl Iterator<Item = (ContentId, Bytes)> + '_ {
     let mut seen = BTreeSet::new();
     let weights = graph.values().iter().filter_map(Value::weight);

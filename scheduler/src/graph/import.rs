@@ -20,7 +20,8 @@ use super::{Bindings, Graph, ImportError, Node, NodeId, Source, Value, ValueId, 
 const OPSET_MIN: i64 = 7;
 
 impl Graph {
-    /// Imports a model that contains its weights or names them by content id.
+    /// Imports a model that contains its weights or names them by content id. You must bind each
+    /// input, unless it has a default or `bindings` assumes extents.
     ///
     /// # Errors
     /// [`ImportError`] if the model or the bound inputs are invalid.

@@ -71,7 +71,7 @@ struct Library {
     places: BTreeMap<(String, String, String), usize>,
     /// The total of each function with all that it calls; none for functions without calls.
     counted: Vec<CountState>,
-    /// Number of replaced calls, which gives each call its own names.
+    /// Number of replaced calls, which makes the names of each call unique.
     replaced: usize,
 }
 

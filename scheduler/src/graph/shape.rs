@@ -84,7 +84,7 @@ pub enum ShapeFault {
     /// The axis does not exist.
     #[error("axis {axis} of a value with {rank} dimensions")]
     Axis {
-        /// The axis.
+        /// The requested axis.
         axis: i64,
         /// Rank of the value.
         rank: usize,
@@ -110,7 +110,7 @@ pub enum ShapeFault {
     Negative {
         /// Axis of the output.
         axis: usize,
-        /// The extent.
+        /// The extent by the rule, below zero.
         extent: i64,
     },
     /// The node lacks a required input.

@@ -47,7 +47,8 @@ impl CostHistory {
         }
     }
 
-    /// Returns whether runs can have produced this history, because a file may be damaged.
+    /// Returns whether runs can have produced this history. You should check a history from a file,
+    /// because the file may be damaged.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.devices.len() <= DEVICES_MAX && self.devices.values().all(History::is_sound)
@@ -112,10 +113,10 @@ pub fn slowness_of(history: &History) -> Slowness {
 /// Returns the factor by which a device exceeds its profile's time for some operators; none without
 /// measurements.
 ///
-/// An operator's ratio is the median of its classes and sizes. A ratio far from the median of the
-/// others counts as [`OFF_MAX`] away from it, because a few runs that take a thousand times as long
-/// as similar ones say little of the rest. Operators weigh by their profile's time, which no run
-/// makes longer, and none weighs more than all others together.
+/// An operator's ratio is the median of its classes and sizes. A ratio far from the median over all
+/// operators counts as [`OFF_MAX`] away from it, because a few runs that take a thousand times as
+/// long as similar ones say little of the rest. Operators weigh by their profile's time, which no
+/// run makes longer, and none weighs more than all others together.
 fn times_of(history: &History, is_of: impl Fn(&str) -> bool) -> Option<f64> {
     let mut operators: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for (key, record) in history.records() {

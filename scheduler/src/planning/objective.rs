@@ -28,7 +28,8 @@ pub enum Objective {
     Balanced,
     /// A weighted sum of time and price, each in its own unit.
     Weighted {
-        /// Weight of a unit of time.
+        /// Weight of a unit of time. You can choose any unit, but must use the same one for all
+        /// plans that you compare.
         time: f64,
         /// Weight of a unit of price.
         cost: f64,

@@ -88,7 +88,7 @@ pub struct PlannedPart {
 /// The transfer of one tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
-    /// The value.
+    /// Id of the value that moves.
     pub value: ValueId,
     /// Part that sends it; `None` for the buyer.
     pub from: Option<usize>,
@@ -133,7 +133,7 @@ impl Plan {
     }
 }
 
-/// Plans `graph` over `offers`.
+/// Plans `graph` over `offers`. You must pass a link for each offer and each pair of offers.
 ///
 /// # Errors
 /// [`PlanError`] if no plan meets the options. The error says which fact prevents it.

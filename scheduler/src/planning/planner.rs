@@ -46,7 +46,8 @@ pub type Pace<'a> = dyn FnMut(u64) -> f64 + 'a;
 /// The signature of every planner.
 pub type Planner = fn(&Problem, &mut Pace<'_>) -> Result<Schedule, ProblemError>;
 
-/// Returns a pace of `limit` steps.
+/// Returns a pace of `limit` steps. With a limit of 0, the planner must stop after its least
+/// effort.
 pub fn steps(limit: u64) -> impl FnMut(u64) -> f64 {
     move |done| {
         if limit == 0 {

@@ -135,7 +135,7 @@ pub enum ProblemError {
     /// No plan that the planners found meets the deadline.
     #[error("the deadline is {deadline}, the shortest plan found takes {reachable}")]
     Deadline {
-        /// The deadline.
+        /// Latest permitted end.
         deadline: Time,
         /// Makespan of the shortest plan that the planners found.
         reachable: Time,

@@ -112,7 +112,8 @@ impl Schedule {
         busy
     }
 
-    /// Checks every rule: devices, dependencies, overlaps, memory and makespan.
+    /// Checks every rule: devices, dependencies, overlaps, memory and makespan. You can use it to
+    /// test a planner.
     ///
     /// # Errors
     /// [`ScheduleFault`] for the first broken rule.

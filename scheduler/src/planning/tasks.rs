@@ -11,7 +11,7 @@ use crate::graph::{Graph, NodeId};
 /// A graph as a problem: one task for each node or fused chain.
 #[derive(Clone, Debug)]
 pub struct GraphTasks {
-    /// The problem.
+    /// The problem, which you can pass to any planner.
     pub problem: Problem,
     /// Nodes of each task, in the graph's order.
     pub members: Vec<Vec<NodeId>>,

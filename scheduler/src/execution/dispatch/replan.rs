@@ -55,8 +55,8 @@ impl Dispatch {
         self.again(now)
     }
 
-    /// Returns tasks to the queues if their results are gone and still needed. `gone` decides by
-    /// the device of the results and the readers that need them.
+    /// Puts tasks back into the queues if their results are gone and still needed. `gone` decides
+    /// by the device of the results and the readers that need them.
     fn make_again(
         &mut self,
         gone: impl Fn(usize, &mut dyn Iterator<Item = ResultQuestion>) -> bool,

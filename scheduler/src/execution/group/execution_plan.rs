@@ -27,7 +27,7 @@ const PREFETCH_AHEAD: usize = 2;
 
 /// A plan with its fragments.
 pub(in crate::execution) struct ExecutionPlan {
-    /// Name of the run behind the planning; fragments' names begin with it.
+    /// Name of the run that led to this plan; fragments' names begin with it.
     pub name: String,
     pub fragments: Vec<Fragment>,
     /// Values that the run joins from the parts of several fragments.

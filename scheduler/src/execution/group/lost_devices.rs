@@ -43,7 +43,7 @@ pub struct LostDevice {
     pub cause: String,
     /// Number of trials since.
     pub trials: u32,
-    /// Whether the group has given up the device.
+    /// Whether the group no longer tries the device.
     pub is_out: bool,
 }
 
@@ -111,7 +111,7 @@ impl DeviceGroup {
         self.returning.lost()
     }
 
-    /// Returns devices to work that have passed a trial. Forgets their loaded programs, which are
+    /// Lets devices work again that have passed a trial. Forgets their loaded programs, which are
     /// gone.
     pub(super) fn take_back(&self) {
         let any = self.returning.take_passed(|device| {
@@ -168,7 +168,7 @@ impl LostDevices {
         }
     }
 
-    /// Returns devices that have passed a trial to work. Returns whether there were any.
+    /// Lets devices work again that have passed a trial. Returns whether there were any.
     pub fn take_passed(&self, mut restore: impl FnMut(usize)) -> bool {
         let mut state = lock(&self.0.state);
         let mut any = false;
@@ -262,7 +262,7 @@ impl TrialState {
         }
     }
 
-    /// Schedules the next trial of a device, or gives up the device.
+    /// Schedules the next trial of a device, or stops trying it.
     fn put_off(&mut self, device: usize, now: Moment) {
         let retrials = self.retrials;
         let record = &mut self.devices[device];

@@ -54,7 +54,7 @@ pub(super) struct RunState {
     inputs: BTreeMap<String, Tensor>,
     began: UnixMicros,
     ends: DeviceEnds,
-    /// Name of the run, if it differs from the run that the plan was made for.
+    /// Name of the run, if it differs from the run behind the plan.
     name: String,
     state: Mutex<Progress>,
 }

@@ -253,7 +253,7 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Adds the fragment that cuts the rows for the parts, if the leader has produced them in a
-    /// memory of its own. Returns none if they are in host memory.
+    /// memory of its own. Returns none if the parts need no such cut.
     fn add_cut(
         &mut self,
         part: &cut::Subgraph,
@@ -279,7 +279,7 @@ impl<'a> PlanBuilder<'a> {
     }
 
     /// Adds the fragment that joins parts for the leader in a memory of its own. Returns false if
-    /// their readers are on the host.
+    /// the host must join them.
     fn add_join(
         &mut self,
         makers: &[usize],

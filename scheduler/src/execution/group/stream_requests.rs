@@ -25,8 +25,8 @@ use crate::execution::timeline::{SpanKind, Timeline};
 /// Maximum number of charged periods: far more than concurrent requests leave separate.
 const CHARGED_MAX: usize = 64;
 
-/// The state that the requests of one stream share. To run requests, create one and run each
-/// request with [`Runner::run_in_stream`](crate::execution::Runner::run_in_stream).
+/// The state that the requests of one stream share. You must create one for each stream, and run
+/// each request with [`Runner::run_in_stream`](crate::execution::Runner::run_in_stream).
 #[derive(Default)]
 pub struct Stream {
     cache: Mutex<RouteCache>,
@@ -82,7 +82,7 @@ impl RouteCache {
 }
 
 impl Stream {
-    /// Enters one of the routes, if one is free. The guard keeps the routes in memory.
+    /// Enters the best of the routes, if there is any. The guard keeps the routes in memory.
     fn enter(&self, routes: &Arc<StreamRoutes>) -> Option<RouteGuard<'_>> {
         let route = routes.enter()?;
         let under_way = self.under_way.read();
@@ -129,7 +129,7 @@ impl ChargedTime {
 
 impl DeviceGroup {
     /// Returns the maximum number of concurrent requests: one more than there are devices, so that
-    /// a device that ends one can start the next.
+    /// a device that ends one can start the next, or 1 for a single device.
     pub fn stream_ahead(&self) -> usize {
         match self.members.len() {
             1 => 1,

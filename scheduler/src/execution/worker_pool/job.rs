@@ -63,7 +63,7 @@ pub enum Fault {
 pub struct Job {
     /// The tasks, their dependencies and their estimates, in picoseconds.
     pub problem: Arc<Problem>,
-    /// The plan; without one, the pool places each task when it is ready.
+    /// The plan. If you pass none, the pool places each task when it is ready.
     pub plan: Option<Schedule>,
     /// Whether tasks stay on their planned devices while those devices work. For devices with a
     /// time of their own, idle threads on this machine do not mean that the device is idle.
@@ -73,7 +73,7 @@ pub struct Job {
     /// The measured corrections of the estimates.
     pub speeds: Speeds,
     /// Additional time of each task on each device for transfers from and to the host, by task and
-    /// then by device; empty for none.
+    /// then by device. You can leave it empty for none.
     pub host_transfers: Arc<[Time]>,
     /// The function that runs a task.
     pub work: Work,
@@ -296,7 +296,7 @@ impl ActiveJob {
         }
     }
 
-    /// Returns tasks to the queues that a device took but could not begin.
+    /// Puts tasks back into the queues after a device took them but could not begin.
     pub fn put_back(&mut self, device: usize, tasks: &[u32]) {
         if self.has_ended() || self.dispatch.is_lost(device) {
             return;
@@ -307,7 +307,7 @@ impl ActiveJob {
         }
     }
 
-    /// Returns tasks to the queues after a device refused the first of them.
+    /// Puts tasks back into the queues after a device refused the first of them.
     pub fn refuse(&mut self, device: usize, tasks: &[u32], cause: String) {
         if self.has_ended() || self.dispatch.is_lost(device) {
             return;

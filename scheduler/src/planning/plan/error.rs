@@ -63,7 +63,7 @@ pub enum PlanError {
     /// The cheapest plan costs more than the budget.
     #[error("the cheapest plan costs {cheapest}, the budget is {budget}")]
     Budget {
-        /// The budget.
+        /// Maximum cost of the plan.
         budget: f64,
         /// Cost of the cheapest plan.
         cheapest: f64,
@@ -78,7 +78,8 @@ pub enum PlanError {
         /// Makespan in seconds of the fastest plan within the budget.
         fastest_seconds: f64,
     },
-    /// A figure of an offer is not finite, is negative, or is a divisor of zero.
+    /// A figure of an offer is infinite, not a number, negative, or zero although the planner must
+    /// divide by it.
     #[error("offer {label:?}: {figure} is {value}")]
     Figure {
         /// The caller's label of the offer.

@@ -10,7 +10,7 @@ use crate::planning::objective::Objective;
 /// The reason for a part's device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Why {
-    /// The reason.
+    /// The reason by the plan's objective.
     pub reason: Reason,
     /// The best other device for this part, with all else unchanged.
     pub alternative: Option<Alternative>,

@@ -2,7 +2,8 @@
 
 use crate::planning::objective::Objective;
 
-/// Limits and preferences of a plan.
+/// Limits and preferences of a plan. You can start from the default, which permits four devices and
+/// minimises time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
     /// Minimum number of devices; each must then have real work.
@@ -17,7 +18,7 @@ pub struct PlanOptions {
     pub budget: Option<f64>,
     /// Whether the buyer must send the weights first.
     pub weights: Weights,
-    /// Whether activations without room may spill.
+    /// Whether activations that do not fit must stay on the device or can spill.
     pub activations: Activations,
     /// Minimum gain of several devices, as a part of the best single device's time. Runs differ by
     /// as much, and smaller gains vanish in costs that no plan counts.
@@ -28,7 +29,8 @@ pub struct PlanOptions {
     /// Number of sequences of a session, or 0 for none. Each has its own states, which must all fit
     /// at once, and one request in progress at a time.
     pub sequences: u32,
-    /// Number of candidates that the search tries to improve a plan: its whole effort.
+    /// Number of candidates that the search can try: its whole effort. A larger number can improve
+    /// the plan but takes longer.
     pub steps: usize,
 }
 

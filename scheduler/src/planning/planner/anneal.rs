@@ -78,9 +78,9 @@ pub(super) fn improve(
     }
 }
 
-/// If none of `plans` meets the deadline, makes the shortest plan that a part of the effort finds
-/// the best. Returns the plans and the number of steps. The objective's own search continues from
-/// there.
+/// If none of `plans` meets the deadline, spends a part of the effort on the shortest plan, which
+/// becomes the best. Returns the plans and the number of steps. The objective's own search
+/// continues from there.
 fn hurry(
     problem: &Problem,
     mut plans: Plans,

@@ -1,5 +1,5 @@
 //! Packs tasks into memory by size, for problems so tight that placing them by urgency leaves no
-//! room for the last: the largest first, each by the rule that packs everything.
+//! room for the last. Tasks with the fewest possible devices come first, then the largest.
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward};
 use super::room::Room;
@@ -42,7 +42,7 @@ fn pack(problem: &Problem, choice: PackRule) -> Option<Vec<usize>> {
         let row = problem.exec_row(task).iter();
         row.filter(|&&time| time != NEVER).count()
     };
-    // Tasks with the fewest possible devices come first, then the largest.
+    // An early task has the most room, so the least flexible tasks come first.
     tasks.sort_by_key(|&task| (homes(task), std::cmp::Reverse(problem.memory(task)), task));
     let mut device = vec![0; problem.tasks()];
     for task in tasks {

@@ -1,8 +1,7 @@
 //! The best of many list plans: several ranks, several ways to choose the device, forward and
 //! backward in time, each tightened; and the best single device.
 //!
-//! No rule is best everywhere, but the best of them is seldom far from the optimum
-//! (docs/performance.md has the figures).
+//! No rule is best everywhere, but together they lose little (docs/performance.md has the figures).
 
 use super::rank::{ExecSummary, exec_summary, optimistic, ready_by_rank, upward};
 use super::state::{PartialSchedule, Placing};

@@ -84,7 +84,7 @@ pub(super) fn turned(problem: &Problem, plan: &Schedule) -> Option<Schedule> {
     Some(state.into_schedule())
 }
 
-/// Idle gaps of devices in backward time.
+/// Busy periods of the devices in backward time.
 struct Lines {
     taken: Vec<Vec<(Time, Time)>>,
 }

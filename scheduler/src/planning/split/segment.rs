@@ -61,7 +61,7 @@ pub struct Segment {
     pub nodes: Vec<NodeId>,
     /// The input that is not a weight.
     pub input: ValueId,
-    /// The output.
+    /// The output of its last node.
     pub output: ValueId,
     /// The way to cut it.
     pub cut: Cut,
@@ -88,8 +88,8 @@ pub fn segments(graph: &Graph) -> Vec<Segment> {
 }
 
 impl Segment {
-    /// Returns the extents of a part with `units` units: of the input if cut by rows, else of the
-    /// output.
+    /// Returns the extents of a part with `units` units. `dims` must be those of the input or
+    /// output for a cut by rows, and of the output for a cut by channels.
     #[must_use]
     pub fn part_dims(&self, dims: &[usize], units: usize) -> Vec<usize> {
         match self.cut {

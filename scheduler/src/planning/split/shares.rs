@@ -25,9 +25,9 @@ pub struct Shares {
 /// Number of bisections to find the least time: to a millionth of a millionth.
 const HALVINGS: usize = 40;
 
-/// Returns the shares of `units` over `devices` that end soonest. `time` returns a device's seconds
-/// for a number of units: more for more units, infinite beyond its maximum. Returns `None` if the
-/// devices cannot take all units.
+/// Returns the shares of `units` over `devices` that end soonest. `time` must return a device's
+/// seconds for a number of units: more for more units, infinite beyond its maximum. Returns `None`
+/// if the devices cannot take all units.
 #[must_use]
 pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) -> Option<Shares> {
     // Returns the most units that a device can finish within a time.

@@ -73,8 +73,7 @@ impl Memories {
             if is_there || space.holdings().is_coming(handle, to) || !has_room(&space, kept, to) {
                 continue;
             }
-            // The next request for this tensor fails with the same error, unless the error is a
-            // move.
+            // Errors other than a pending move recur when a fragment asks for this tensor alone.
             drop(space.ensure_on(handle, to));
             let Some(step) = space.take_move() else {
                 continue;
