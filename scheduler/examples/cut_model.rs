@@ -1,5 +1,5 @@
-//! Cuts a model at random and writes the parts with their weights, for other tools to check:
-//! `cut_model model.onnx out/ parts seed [name=extent ...]`.
+//! Cuts a model at random and writes the parts with their weights, so that other tools can check
+//! them: `cut_model model.onnx out/ parts seed [name=extent ...]`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Parts as stretches of a random topological order.
+/// Returns parts as stretches of a random topological order.
 fn random_assignment(graph: &Graph, parts: usize, mut seed: u64) -> Vec<usize> {
     let nodes = graph.nodes().len();
     let mut random = move |below: usize| {

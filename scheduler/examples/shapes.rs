@@ -1,4 +1,5 @@
-//! Prints what is inferred of each model's outputs: `shapes model.onnx ...`, one line an output.
+//! Prints the inferred types and extents of each model's outputs: `shapes model.onnx ...`, one line
+//! for each output.
 
 use souk_scheduler::graph::shape::show;
 use souk_scheduler::graph::{Bindings, Graph};

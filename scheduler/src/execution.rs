@@ -1,9 +1,9 @@
-//! Subgraphs run on the devices of this machine: on one, or on a group of several.
+//! Runs subgraphs on the devices of this machine: on one, or on a group of several.
 //!
-//! A [`Runner`] takes a [`Task`] and gives its outputs, a [`report`] and a [`timeline`]. A
-//! [`WorkerPool`](worker_pool::WorkerPool) has a thread for each device; [`dispatch`] decides what
-//! each does next, and knows no thread and no clock. A `group` plans a subgraph over several
-//! devices and runs the plan's fragments.
+//! A [`Runner`] runs a [`Task`] and returns its outputs, a [`report`] and a [`timeline`]. A
+//! [`WorkerPool`](worker_pool::WorkerPool) has a thread for each device; [`dispatch`] decides which
+//! task each device runs next, and knows no thread and no clock. A `group` plans a subgraph over
+//! several devices and runs the plan's fragments.
 
 mod cancel;
 pub mod dispatch;

@@ -1,7 +1,8 @@
-//! A model ready to be planned: live nodes in topological order, every value typed where it can be.
+//! A model that is ready for planning: its live nodes in topological order, with the types of all
+//! values that can be inferred.
 //!
-//! A [`Graph`] is bound to the shapes of one job's inputs. That is what makes its costs numbers and
-//! its cuts typed; nothing is lost, since a job knows its inputs before it is planned.
+//! A [`Graph`] is bound to the shapes of one job's inputs. So its costs are numbers and its cuts
+//! have types. This loses nothing, because a job knows its inputs before its planning.
 
 mod bind;
 mod captures;
@@ -40,15 +41,16 @@ use shape::Fact;
 pub use souk_onnx::expansion::{Label, Meanings, PreparationError, Texts};
 pub use wish::Wish;
 
-/// A node by its place in [`Graph::nodes`]: topological, so a node's inputs come from lower ids.
+/// The index of a node in [`Graph::nodes`]. The order is topological, so a node's inputs come from
+/// lower ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub usize);
 
-/// A value by its place in [`Graph::values`].
+/// The index of a value in [`Graph::values`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ValueId(pub usize);
 
-/// A model bound to input shapes: validated, ordered, inferred, costed.
+/// A model bound to input shapes: validated, ordered, inferred and costed.
 #[derive(Clone, Debug)]
 pub struct Graph {
     pub(crate) name: String,
@@ -59,81 +61,83 @@ pub struct Graph {
     pub(crate) inputs: Vec<ValueId>,
     pub(crate) outputs: Vec<ValueId>,
     pub(crate) dropped_nodes: usize,
-    /// What parts state of sizes, where that is less than is known here.
+    /// Extents in the declarations of parts, for values whose extents are less certain there than
+    /// here.
     open: BTreeMap<ValueId, shape::Dims>,
-    /// How many times the work is counted of nodes that do not say beforehand what they do.
+    /// Factor for the work of nodes whose work is unknown in advance.
     turns: f64,
 }
 
-/// One operation.
+/// One operation of a graph.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The operator with its attributes. Its name is unique and never empty.
     pub proto: NodeProto,
-    /// Values read, in the operator's order; `None` where an optional input is left out.
+    /// Values that it reads, in the operator's order; `None` for an omitted optional input.
     pub inputs: Vec<Option<ValueId>>,
-    /// Values of this graph that the bodies of `If`, `Loop` and `Scan` read beside the inputs.
+    /// Values of this graph that the bodies of `If`, `Loop` and `Scan` read in addition to the
+    /// inputs.
     pub captures: Vec<ValueId>,
-    /// Values made; `None` where an optional output is not wanted.
+    /// Values that it produces; `None` for an omitted optional output.
     pub outputs: Vec<Option<ValueId>>,
-    /// Work and traffic.
+    /// Its arithmetic work and memory traffic.
     pub cost: Cost,
 }
 
 /// A tensor (rarely a sequence or an optional) between nodes.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// Its name in the model.
+    /// Name of the value in the model.
     pub name: String,
-    /// Element type, extents and, if small, contents: as far as they are known.
+    /// The known element type, extents and, for small tensors, contents.
     pub fact: Fact,
-    /// Where it comes from.
+    /// The origin of the value.
     pub source: Source,
     /// Nodes that read it, ascending, each once.
     pub readers: Vec<NodeId>,
-    /// The type the model states, kept for values that are no tensors.
+    /// The type in the model's declaration, for values that are not tensors.
     pub(crate) stated: Option<ValueInfoProto>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Given with the job.
+    /// An input of the job.
     Input,
-    /// Part of the model.
+    /// A constant of the model.
     Constant(Box<Weight>),
-    /// Made by a node.
+    /// The output of a node.
     Node(NodeId),
 }
 
 /// A constant: its declaration, and its bytes by content id.
 #[derive(Clone, Debug)]
 pub struct Weight {
-    /// Name, extents and element type; the values too if the type is one that has no fixed width.
+    /// Name, extents and element type, and also the values if the type has no fixed width.
     pub proto: TensorProto,
-    /// Name of the bytes, if they are [`Weight::EXTERNAL_BYTES_MIN`] long or longer.
+    /// Content id of the bytes, if there are at least [`Weight::EXTERNAL_BYTES_MIN`] of them.
     pub id: Option<ContentId>,
     /// Little-endian values in row-major order; `None` if they are in a file, or only their id is
     /// known.
     pub bytes: Option<Bytes>,
-    /// The file that has them, where they are too many to be held for a plan.
+    /// The file with the values, if they are too large to hold during planning.
     pub file: Option<FilePart>,
     /// Length of the values in bytes.
     pub byte_length: u64,
 }
 
 impl Weight {
-    /// Constants of this many bytes or more travel by content id, shorter ones inside the graph.
+    /// Constants of at least this many bytes travel by content id, shorter ones inside the graph.
     pub const EXTERNAL_BYTES_MIN: u64 = 1024;
 
-    /// The values; `None` if only their id is known, or if their file is not what it was.
+    /// Returns the values, or `None` if only their id is known or their file has changed.
     #[must_use]
     pub fn read(&self) -> Option<Bytes> {
         let from_file = || self.file.as_ref()?.read().ok();
         self.bytes.clone().or_else(from_file)
     }
 
-    /// The constant as a tensor; `None` where its values cannot be had.
+    /// Returns the constant as a tensor, or `None` if its values are not available.
     #[must_use]
     pub fn tensor(&self) -> Option<Tensor> {
         let dtype = DType::from_onnx_code(self.proto.data_type()).ok()?;
@@ -143,24 +147,24 @@ impl Weight {
     }
 }
 
-/// What a person wants to know of a model before running it.
+/// Facts of a model for a person who is about to run it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Name of the graph.
     pub name: String,
     /// Version of the standard operator set.
     pub opset: Option<i64>,
-    /// Live nodes.
+    /// Number of live nodes.
     pub nodes: usize,
-    /// Nodes dropped because no output needs them or their values were known beforehand.
+    /// Number of dropped nodes: no output needs them, or their values are known in advance.
     pub dropped_nodes: usize,
-    /// Values made by nodes.
+    /// Number of values that nodes produce.
     pub values: usize,
-    /// Values whose extents could not be inferred.
+    /// Number of values whose extents could not be inferred.
     pub unknown_values: usize,
-    /// Constants in use.
+    /// Number of constants in use.
     pub weights: usize,
-    /// Their bytes.
+    /// Total bytes of these constants.
     pub weight_bytes: u64,
     /// Floating-point (or integer) operations of one run.
     pub flops: u64,
@@ -168,23 +172,23 @@ pub struct Summary {
     pub bytes_read: u64,
     /// Bytes written by all nodes.
     pub bytes_written: u64,
-    /// Most bytes of activations alive at once when nodes run in order.
+    /// Maximum bytes of activations that exist at once when nodes run in order.
     pub activation_bytes_peak: u64,
-    /// The most memory that a run takes: the weights, each once, and those activations. A plan
-    /// holds devices to it.
+    /// Maximum bytes of memory of a run: the weights, each once, and those activations. A plan
+    /// compares devices with it.
     pub memory_bytes_peak: u64,
     /// Operators in use with their counts, by name.
     pub operators: Vec<(String, usize)>,
 }
 
 impl Graph {
-    /// Name of the model's graph.
+    /// Returns the name of the model's graph.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Version of the standard operator set.
+    /// Returns the version of the standard operator set.
     #[must_use]
     pub fn opset(&self) -> Option<i64> {
         let mut sets = self.opsets.iter();
@@ -192,50 +196,50 @@ impl Graph {
         Some(standard.version())
     }
 
-    /// Nodes in topological order.
+    /// Returns the nodes in topological order.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// All values: inputs, constants and what nodes make.
+    /// Returns all values: inputs, constants and node outputs.
     #[must_use]
     pub fn values(&self) -> &[Value] {
         &self.values
     }
 
-    /// Inputs of the job, in the model's order.
+    /// Returns the inputs of the job, in the model's order.
     #[must_use]
     pub fn inputs(&self) -> &[ValueId] {
         &self.inputs
     }
 
-    /// Outputs of the job, in the model's order.
+    /// Returns the outputs of the job, in the model's order.
     #[must_use]
     pub fn outputs(&self) -> &[ValueId] {
         &self.outputs
     }
 
-    /// A node.
+    /// Returns the node with an id.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
     }
 
-    /// A value.
+    /// Returns the value with an id.
     #[must_use]
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0]
     }
 
-    /// The value called `name`.
+    /// Returns the id of the value called `name`.
     #[must_use]
     pub fn find_value(&self, name: &str) -> Option<ValueId> {
         let found = self.values.iter().position(|value| value.name == name);
         found.map(ValueId)
     }
 
-    /// Counts, work and memory for people.
+    /// Returns counts, work and memory for people.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let mut operators = BTreeMap::new();
@@ -276,9 +280,10 @@ impl Graph {
         }
     }
 
-    /// Bytes of activations that exist while each node runs, in order: its inputs and outputs, what
-    /// later nodes still need, and what the run was given, which its caller holds until it ends.
-    /// States are no part of that: they change in place. Values of unknown extent count nothing.
+    /// Returns the bytes of activations that exist while each node runs, in order: its inputs and
+    /// outputs, values that later nodes need, and the job's inputs, which the caller must hold
+    /// until the end. States do not count, because they change in place. Values of unknown extent
+    /// count zero.
     #[must_use]
     pub fn activation_bytes(&self) -> Vec<u64> {
         let step = |node: &Node| StepValues {
@@ -295,13 +300,14 @@ impl Graph {
 }
 
 impl Node {
-    /// Name, unique in the graph.
+    /// Returns the name, which is unique in the graph.
     #[must_use]
     pub fn name(&self) -> &str {
         self.proto.name()
     }
 
-    /// Operator, with its domain in front unless it is the standard one: `com.microsoft.Gelu`.
+    /// Returns the operator, with its domain in front unless it is the standard one, for example
+    /// `com.microsoft.Gelu`.
     #[must_use]
     pub fn operator(&self) -> String {
         match self.proto.operator_domain() {
@@ -310,20 +316,21 @@ impl Node {
         }
     }
 
-    /// Every value it reads, captures included; a value read twice comes twice.
+    /// Returns every value that it reads, including captures. A value that it reads twice appears
+    /// twice.
     pub fn reads(&self) -> impl Iterator<Item = ValueId> {
         let inputs = self.inputs.iter().copied().flatten();
         inputs.chain(self.captures.iter().copied())
     }
 
-    /// Every value it makes.
+    /// Returns every value that it produces.
     pub fn makes(&self) -> impl Iterator<Item = ValueId> {
         self.outputs.iter().copied().flatten()
     }
 }
 
 impl Value {
-    /// The node that makes it, if one does.
+    /// Returns the node that produces it, if there is one.
     #[must_use]
     pub fn producer(&self) -> Option<NodeId> {
         match self.source {
@@ -332,7 +339,7 @@ impl Value {
         }
     }
 
-    /// The constant it is, if it is one.
+    /// Returns the constant, if the value is one.
     #[must_use]
     pub fn weight(&self) -> Option<&Weight> {
         match &self.source {
@@ -341,26 +348,27 @@ impl Value {
         }
     }
 
-    /// Whether it is part of the model.
+    /// Returns whether the value is a constant of the model.
     #[must_use]
     pub fn is_constant(&self) -> bool {
         matches!(self.source, Source::Constant(_))
     }
 
-    /// Element type, if it is one souk carries between devices.
+    /// Returns the element type, if souk can carry it between devices.
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
         let code = self.fact.elem? as i32;
         DType::from_onnx_code(code).ok()
     }
 
-    /// Extents, if all are known.
+    /// Returns the extents, if all are known.
     #[must_use]
     pub fn dims(&self) -> Option<Vec<u64>> {
         self.fact.dims.as_ref()?.iter().copied().collect()
     }
 
-    /// Whether it can be sent to another device: a tensor of known element type that is no string.
+    /// Returns whether another device can receive it: it must be a tensor of a known element type
+    /// other than string.
     #[must_use]
     pub fn is_portable(&self) -> bool {
         let tensor = self

@@ -1,8 +1,8 @@
-//! What devices were seen to take, by which the next plan is better than the last.
+//! The measured costs of devices, which improve the next plan.
 //!
-//! [`Speeds`] corrects the estimates of whole kinds of work while a run goes on; [`CostHistory`]
-//! keeps what each class of operators took, from run to run, and `estimates` foretells a graph's
-//! operators by it.
+//! [`Speeds`] corrects the estimates of whole kinds of work during a run; [`CostHistory`] records
+//! the time of each class of operators from run to run, and `estimates` predicts a graph's
+//! operators from it.
 
 pub(crate) mod core_sharing;
 pub(crate) mod device_histories;

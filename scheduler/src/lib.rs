@@ -2,13 +2,13 @@
 //!
 //! - [`graph`]: an ONNX model as a [`Graph`](graph::Graph) with shapes and work, and its cuts into
 //!   subgraphs that are ONNX models again.
-//! - [`planning`]: what runs where and when, over the offers of a market or the devices of a
-//!   machine. It is pure: no clock, no randomness but seeds it is given, no devices, and money only
-//!   as a plain number.
-//! - [`learning`]: what devices were seen to take, which corrects the next plan.
-//! - [`execution`]: subgraphs run on the devices of this machine, on one or on a group.
+//! - [`planning`]: plans of where and when tasks run, over the offers of a market or the devices of
+//!   a machine. It is pure: no clock, no randomness except by the caller's seeds, no devices, and
+//!   money only as a plain number.
+//! - [`learning`]: the measured costs of devices, which correct the next plan.
+//! - [`execution`]: subgraphs that run on the devices of this machine, on one or on a group.
 //!
-//! A model planned over two devices, and cut into what each of them runs:
+//! For example, you can plan a model over two devices and cut it into a part for each:
 //!
 //! ```
 //! use souk_memory::DType;

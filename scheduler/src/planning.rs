@@ -1,10 +1,10 @@
-//! What runs where and when.
+//! Plans where and when tasks run.
 //!
-//! A [`Problem`](problem::Problem) is tasks, devices and links in whole numbers, and a
-//! [`planner`](mod@planner) makes a [`Schedule`](schedule::Schedule) of it. A graph over [`Offer`]s
-//! becomes such a problem ([`tasks`]), and its schedule is gathered into parts that one device runs
-//! as a whole: [`plan()`] does so over a market's offers. One operator may be shared by several
-//! devices ([`split`]). All of it goes by one [`Objective`].
+//! A [`Problem`](problem::Problem) consists of tasks, devices and links in whole numbers, and a
+//! [`planner`](mod@planner) turns it into a [`Schedule`](schedule::Schedule). A graph over
+//! [`Offer`]s becomes such a problem ([`tasks`]), and [`plan()`] gathers its schedule into parts
+//! that one device of a market runs as a whole. Several devices can share one operator ([`split`]).
+//! All of it follows one [`Objective`].
 
 pub(crate) mod objective;
 pub(crate) mod offer;

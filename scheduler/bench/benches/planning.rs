@@ -1,5 +1,6 @@
-//! `cargo bench -p souk-scheduler --features bench [NAME]`: planners, partitions and decisions, by
-//! the processor time of this thread. One line a measurement: the least and the median of its runs.
+//! `cargo bench -p souk-scheduler-bench [NAME]`: measures planners, partitions and decisions by the
+//! processor time of this thread. Prints one line for each measurement: the least and the median of
+//! its runs.
 
 use std::hint::black_box;
 
@@ -28,7 +29,7 @@ fn main() {
         let plan = planner(name).expect("the planner exists");
         for (tasks, devices) in sizes {
             let title = format!("{name}/{tasks}x{devices}");
-            // The rules that look at every ready task are not meant for so many.
+            // The rules that look at every ready task are too slow for so many tasks.
             let slow = matches!(name, "dls" | "min-min") && tasks > 2_000;
             if slow || !is_wanted(&title) {
                 continue;
@@ -65,7 +66,7 @@ fn line(name: &str, unit: &str, scale: f64, mut run: impl FnMut()) {
     );
 }
 
-/// Tasks with three sources each, decided and booked one after the other.
+/// Decides and books tasks with three sources each, one after the other.
 fn decide(devices: usize) {
     let pair = |at: usize| {
         if at.is_multiple_of(devices + 1) {

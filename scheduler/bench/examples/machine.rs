@@ -57,7 +57,7 @@ fn cpu(threads: NonZeroUsize) -> Arc<dyn Processor> {
     Arc::new(Cpu::new(measure::profile(&description, &measured), threads))
 }
 
-/// The CPU with one thread, and a GPU.
+/// Returns the CPU with one thread, and a GPU.
 fn real(gpu: &[&str]) -> Option<Vec<GroupDevice>> {
     let name = gpu.first()?;
     let member = |label: &str, processor| GroupDevice {

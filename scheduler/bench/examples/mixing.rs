@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     experts()
 }
 
-/// A chain of layers, run `rounds` times: weights are read once a round.
+/// Plans a chain of layers that runs `rounds` times and reads its weights once in each round.
 fn llama(name: &str, bytes_each: f64, tokens: f64, rounds: f64) -> Result<()> {
     let weights = PARAMETERS * bytes_each / LAYERS as f64;
     let flops = 2.0 * PARAMETERS / LAYERS as f64 * tokens;
@@ -69,7 +69,8 @@ fn llama(name: &str, bytes_each: f64, tokens: f64, rounds: f64) -> Result<()> {
     )
 }
 
-/// What no plan can beat: each layer split over devices by bandwidth, two all-reduces a layer.
+/// Prints the limit that no plan can beat: each layer split over devices by bandwidth, with two
+/// all-reduces for each layer.
 fn split_by_bandwidth() {
     let weights = PARAMETERS * 0.5;
     let alone = TOKENS * weights / DEVICES[0].2;
@@ -97,8 +98,9 @@ fn split_by_bandwidth() {
     );
 }
 
-/// Llama-8B in fp16, 8,192 tokens in and 32 out, on a machine strong in arithmetic (100 Tflop/s,
-/// 273 GB/s) and one strong in bandwidth (26 Tflop/s, 819 GB/s), 10 Gbit/s between them.
+/// Plans Llama-8B in fp16, 8,192 tokens in and 32 out, on a machine strong in arithmetic (100
+/// Tflop/s, 273 GB/s) and one strong in bandwidth (26 Tflop/s, 819 GB/s), with 10 Gbit/s between
+/// them.
 fn prefill_elsewhere() -> Result<()> {
     let machines = [(100e12, 273e9), (26e12, 819e9)];
     let (parameters, prompt, tokens) = (8.0e9, 8192.0, 32.0);
@@ -114,7 +116,8 @@ fn prefill_elsewhere() -> Result<()> {
     )
 }
 
-/// `requests` requests through a model of 8 equal stages over four nodes of speed 1, 1.5, 2, 3.
+/// Plans `requests` requests through a model of 8 equal stages over four nodes of speed 1, 1.5, 2,
+/// 3.
 fn pipeline(requests: usize) -> Result<()> {
     let speeds = [1.0, 1.5, 2.0, 3.0];
     let stages = 8;
@@ -134,7 +137,8 @@ fn pipeline(requests: usize) -> Result<()> {
     report(&name, parts(exec.collect(), edges, 1e-4, 1.25e9, |_| {})?)
 }
 
-/// A mixture of experts: a router, eight experts at once, a sum; six layers, two equal devices.
+/// Plans a mixture of experts: a router, eight experts at once, a sum; six layers, two equal
+/// devices.
 fn experts() -> Result<()> {
     let mut exec: Vec<Time> = Vec::new();
     let mut edges = Vec::new();
@@ -178,7 +182,7 @@ fn chain(tasks: usize, bytes: f64) -> Vec<Edge> {
     (1..tasks).map(edge).collect()
 }
 
-/// A problem with one link between all pairs.
+/// Returns a problem with one link between all pairs.
 fn parts(
     exec: Vec<Time>,
     edges: Vec<Edge>,
@@ -238,7 +242,7 @@ fn report(name: &str, problem: Problem) -> Result<()> {
     Ok(())
 }
 
-/// A real graph over H100, TPU and EPYC.
+/// Plans a real graph over H100, TPU and EPYC.
 fn model(path: &str, symbols: &[String]) -> Result<()> {
     let mut bindings = Bindings::assume(1);
     for symbol in symbols {
@@ -265,7 +269,7 @@ fn model(path: &str, symbols: &[String]) -> Result<()> {
     as_a_buyer(&name, &graph, &offers, &Links::uniform(offers.len(), link))
 }
 
-/// The same graph cut into parts that each hand their results over when they are done.
+/// Plans the same graph as a buyer: cut into parts that each hand over their results at their end.
 fn as_a_buyer(name: &str, graph: &Graph, offers: &[Offer], links: &Links) -> Result<()> {
     let begin = Stopwatch::start();
     let plan = plan(graph, offers, links, &PlanOptions::default())?;

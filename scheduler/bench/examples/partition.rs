@@ -1,4 +1,4 @@
-//! `bench_partition FILE.json.gz OUT.jsonl [STEPS]`: the report as JSON; with 0 steps the best
+//! `partition FILE.json.gz OUT.jsonl [STEPS]`: prints the report as JSON; with 0 steps the best
 //! contiguous cuts.
 
 use std::path::Path;

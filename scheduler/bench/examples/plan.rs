@@ -1,4 +1,4 @@
-//! `bench_plan FILE.json.gz PLANNER BUDGET_MS OUT.jsonl`: the report as JSON.
+//! `plan FILE.json.gz PLANNER BUDGET_MS OUT.jsonl`: prints the report as JSON.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `souk bench tasks` without the rest of souk: what the executor costs for each task, as JSON.
+//! `souk bench tasks` without the rest of souk: prints the executor's cost for each task as JSON.
 
 use std::num::NonZeroUsize;
 use std::process::Command;

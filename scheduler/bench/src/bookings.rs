@@ -1,50 +1,50 @@
-//! One decision at a time: where a task that has just become ready should run, by what is known
-//! now. For work that arrives while other work runs, where no plan of the whole can be made.
+//! Makes one decision at a time: where to run a task that has just become ready. It serves work
+//! that arrives while other work runs, when a plan of the whole is impossible.
 //!
-//! The task goes where it ends first: when its data are there and the device is free. A decision
-//! looks at each device once and allocates nothing.
+//! The task goes to the device where it ends first, given the arrival of its data and the end of
+//! the device's work. A decision looks at each device once and allocates nothing.
 
 use souk_scheduler::planning::{NEVER, Time};
 
-/// Until when each device is booked, and the links among them.
+/// The end of each device's bookings, and the links between the devices.
 #[derive(Clone, Debug)]
 pub struct Bookings {
     free: Vec<Time>,
     memory_left: Vec<u64>,
-    /// Latency and time for each byte: rows of senders.
+    /// Latency and time per byte, one row for each sender.
     links: Vec<(Time, Time)>,
-    /// When the data of the task under decision are on each device.
+    /// Arrival of the current task's data on each device.
     ready: Vec<Time>,
 }
 
 /// Data that a task reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where they are.
+    /// Device that holds it.
     pub device: usize,
-    /// When they are there.
+    /// Time from which it is available.
     pub at: Time,
-    /// How many bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// Where a task goes.
+/// The device and the time of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The device.
+    /// Index of the device.
     pub device: usize,
-    /// When it starts.
+    /// Start of the task.
     pub start: Time,
-    /// When it ends.
+    /// End of the task.
     pub finish: Time,
 }
 
 impl Bookings {
-    /// Idle devices with so much memory each, and the latency and time for each byte from each of
-    /// them to each other, row after row.
+    /// Creates bookings of idle devices with these bytes of memory. `links` holds latency and time
+    /// per byte between all pairs, row by row.
     ///
     /// # Panics
-    /// If the links are not one for each pair.
+    /// If `links` does not have one entry for each pair.
     #[must_use]
     pub fn new(memory: &[u64], links: Vec<(Time, Time)>) -> Self {
         let devices = memory.len();
@@ -57,8 +57,9 @@ impl Bookings {
         }
     }
 
-    /// Where a task goes that takes `exec` on the devices, needs `memory` while it is there, and
-    /// reads `sources`; `None` if no device runs it and has the memory. Nothing is booked.
+    /// Returns the best device for a task that takes `exec` on the devices, occupies `memory` bytes
+    /// and reads `sources`. Returns `None` if no device can run it and has the memory. Books
+    /// nothing.
     pub fn decide(
         &mut self,
         now: Time,
@@ -75,7 +76,7 @@ impl Bookings {
                 let transfer = latency.saturating_add(source.bytes.saturating_mul(*per_byte));
                 *ready = (*ready).max(source.at.saturating_add(transfer));
             }
-            // Within the device nothing is sent.
+            // A device sends nothing to itself.
             self.ready[source.device] = here;
         }
         let mut best: Option<Decision> = None;
@@ -99,7 +100,7 @@ impl Bookings {
     /// Books a decision: the device is busy until its end and holds the task's memory.
     ///
     /// # Panics
-    /// If the decision is not one of these bookings for so much memory.
+    /// If the device lacks this much memory, because the decision is not one of these bookings.
     pub fn book(&mut self, decision: Decision, memory: u64) {
         let left = &mut self.memory_left[decision.device];
         *left = left.checked_sub(memory).expect("what was decided fits");
@@ -107,8 +108,8 @@ impl Bookings {
         *free = (*free).max(decision.finish);
     }
 
-    /// What was expected of a task has come true otherwise: its device is free at `free` now, and
-    /// `memory` of it is given back.
+    /// Corrects the bookings after a task: its device becomes free at `free`, and regains `memory`
+    /// bytes.
     pub fn correct(&mut self, device: usize, free: Time, memory: u64) {
         self.free[device] = free;
         self.memory_left[device] = self.memory_left[device].saturating_add(memory);

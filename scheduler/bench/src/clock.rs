@@ -1,30 +1,30 @@
-//! The benchmark's clock: it turns milliseconds into the planners' pace.
+//! The benchmark's clock, which turns milliseconds into the planners' pace.
 //!
 //! It counts the processor time of the calling thread, so a budget means the same work on a busy
-//! machine as on an idle one. On an idle machine it is the time on the wall.
+//! machine as on an idle one. On an idle machine it equals wall time.
 
 use std::time::Duration;
 
 use souk_host::clock::of_thread;
 
-/// A running clock.
+/// A running stopwatch.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Duration);
 
 impl Stopwatch {
-    /// Starts it.
+    /// Starts a stopwatch.
     #[must_use]
     pub fn start() -> Self {
         Self(of_thread())
     }
 
-    /// Processor time used since it was started.
+    /// Returns the processor time since the start.
     #[must_use]
     pub fn elapsed(self) -> Duration {
         of_thread().saturating_sub(self.0)
     }
 
-    /// Which share of `budget` is used up.
+    /// Returns the part of `budget` that is used up.
     #[must_use]
     pub fn share(self, budget: Duration) -> f64 {
         self.elapsed().as_secs_f64() / budget.as_secs_f64()

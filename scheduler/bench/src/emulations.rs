@@ -1,5 +1,5 @@
-//! The emulated pairs and mixes that measurements run: devices of the catalogue that are really
-//! slower than their profiles say, as real ones are.
+//! The emulated pairs and mixes of the measurements: devices of the catalogue whose real speed
+//! differs from their profile, as with real devices.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use souk_vocabulary::catalogue;
 
 use super::{Mix, Pair};
 
-/// Emulated devices: a name of the catalogue, and how fast it really is beside its profile.
+/// An emulated device: its name in the catalogue, and its real speed relative to its profile.
 type Emulation = (&'static str, f64);
 
 /// Pairs of emulated devices that share operators.
@@ -56,14 +56,14 @@ const MIXES: [(&str, &[Emulation]); 3] = [
     ),
 ];
 
-/// Seed of the emulated devices' jitter, and its size.
+/// Seed of the emulated devices' jitter, and the jitter's size.
 const SEED: u64 = 7;
 const JITTER: f64 = 0.01;
 
-/// Threads that compute what emulated devices answer.
+/// Threads that compute the results of emulated devices.
 const THREADS: NonZeroUsize = NonZeroUsize::new(2).expect("two are more than none");
 
-/// Every emulated pair.
+/// Returns every emulated pair.
 #[must_use]
 pub fn emulated_pairs() -> Vec<Pair> {
     let pair = |(name, emulations): (&str, [Emulation; 2])| Pair {
@@ -73,7 +73,7 @@ pub fn emulated_pairs() -> Vec<Pair> {
     PAIRS.map(pair).into()
 }
 
-/// Every emulated mix.
+/// Returns every emulated mix.
 #[must_use]
 pub fn emulated_mixes() -> Vec<Mix> {
     let mix = |(name, emulations): (&str, &[Emulation])| Mix {

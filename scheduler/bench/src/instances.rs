@@ -1,4 +1,4 @@
-//! The files of instances: gzipped JSON, schema `sched-instance/1`.
+//! Reads instance files: gzipped JSON, schema `sched-instance/1`.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -12,52 +12,52 @@ use thiserror::Error;
 use crate::partition::PartitionError;
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};
 
-/// Why a benchmark cannot run.
+/// The reason why a benchmark cannot run.
 #[derive(Debug, Error)]
 pub enum BenchError {
-    /// A file that cannot be read or written.
+    /// The benchmark cannot read or write a file.
     #[error("{path}: {source}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A file that is not of the schema.
+    /// A file does not match the schema.
     #[error("{path}: {source}")]
     Json {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What does not fit.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// An instance that is no valid problem, or that no plan exists for.
+    /// An instance is not a valid problem, or has no plan.
     #[error("instance {id:?}: {source}")]
     Problem {
-        /// The instance.
+        /// Id of the instance.
         id: String,
-        /// What is wrong.
+        /// The planner's error.
         source: ProblemError,
     },
-    /// A graph that cannot be divided.
+    /// A graph cannot be divided.
     #[error("graph {id:?}: {source}")]
     Partition {
-        /// The graph.
+        /// Id of the graph.
         id: String,
-        /// What is wrong.
+        /// The error of the division.
         source: PartitionError,
     },
-    /// A planner that does not exist.
+    /// The planner does not exist.
     #[error("there is no planner {name:?}; there are {}", known.join(", "))]
     Planner {
-        /// The name given.
+        /// Name that the caller used.
         name: String,
-        /// Names there are.
+        /// Names of the existing planners.
         known: Vec<&'static str>,
     },
 }
 
-/// One instance.
+/// An instance of a planning problem.
 #[derive(Debug, Deserialize)]
 pub(super) struct Instance {
     pub(super) id: String,
@@ -71,7 +71,7 @@ pub(super) struct Instance {
     pub(super) results: Option<Results>,
 }
 
-/// What is known of an instance.
+/// The known results of an instance.
 #[derive(Debug, Deserialize)]
 pub(super) struct Results {
     pub(super) r#ref: Option<std::collections::BTreeMap<String, u64>>,
@@ -102,7 +102,7 @@ impl Instance {
     }
 }
 
-/// Reads a JSON file, gzipped if its name ends so.
+/// Reads a JSON file, which is gzipped if its name ends in `.gz`.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
     let file = File::open(path).map_err(|source| BenchError::File {
         path: path.to_owned(),

@@ -3,15 +3,16 @@
 use souk_scheduler::planning::planner::Random;
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};
 
-/// Where the random numbers begin; any number would do.
+/// Seed of the random numbers; any number would do.
 const SEED: u64 = 42;
 
-/// Data each task reads, and their greatest length in bytes.
+/// Number of inputs of each task, and their maximum length in bytes.
 const EDGES_EACH: usize = 3;
 const BYTES_MAX: usize = 1_000;
 
-/// Layers of about the root of the tasks, three edges a task, devices of unequal speed: execution
-/// times of 100 to 999 drawn for each task and device, a latency of 5 and 1 for each byte.
+/// Returns a problem with layers of about the square root of `tasks`, three edges for each task,
+/// and devices of unequal speed: random execution times of 100 to 999 for each task and device, a
+/// latency of 5 and a time per byte of 1.
 ///
 /// # Errors
 /// [`ProblemError`] without tasks or devices.

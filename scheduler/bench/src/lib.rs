@@ -1,9 +1,9 @@
-//! What the scheduler is measured with: `souk bench plan`, `partition`, `tasks`, `split`, `mixes`
-//! and `overhead` are these functions, and the examples are the same without the rest of souk.
+//! The scheduler's benchmarks: the functions behind `souk bench plan`, `partition`, `tasks`,
+//! `split`, `mixes` and `overhead`. The examples run the same functions without the rest of souk.
 //!
-//! It is a crate of its own because no run and no plan needs it: published instances and what reads
-//! them, a partitioner and a table of bookings that are held against the planners, a device in a
-//! process of its own, and the clock by which planners are given their effort.
+//! It is a crate of its own because no run and no plan needs it: readers of published instances, a
+//! partitioner and a table of bookings for comparison with the planners, a device in a process of
+//! its own, and the clock that limits the planners' effort.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Unlike devices together: how long a run takes beside the best single device and beside what the
-//! plan expected.
+//! Measures unlike devices together: the time of a run against the best single device and against
+//! the plan's expectation.
 
 use std::time::Duration;
 
@@ -9,47 +9,48 @@ use souk_memory::{DType, Tensor};
 use super::models::{MeasureError, Trial, Workload, compare, node, workload, workload_of};
 use souk_scheduler::execution::{GroupDevice, RunResult, Sharing};
 
-/// Runs in which a device_group learns how fast its devices are.
+/// Runs in which a device group learns the speed of its devices.
 const LEARNING_RUNS: usize = 10;
-/// Runs of each that are then measured, in turn; the shortest counts.
+/// Measured runs after that, in turn with the single device; the shortest counts.
 const ROUNDS: usize = 7;
 
 /// Devices that run together.
 pub struct Mix {
-    /// What they are called together.
+    /// Name of the mix.
     pub name: String,
-    /// The devices.
+    /// The devices of the mix, which should be unlike.
     pub members: Vec<GroupDevice>,
 }
 
-/// One workload on one mix.
+/// The result of one workload on one mix.
 #[derive(Clone, Debug, Serialize)]
 pub struct MixRow {
-    /// The devices.
+    /// Name of the mix.
     pub mix: String,
-    /// Whether all are emulated: then times are theirs, not this machine's.
+    /// Whether all devices are emulated: then times are theirs, not this machine's.
     pub emulated: bool,
-    /// The workload.
+    /// Name of the workload.
     pub workload: String,
-    /// Milliseconds of the best single device, measured.
+    /// Measured milliseconds of the best single device.
     pub single_ms: f64,
-    /// Its name.
+    /// Label of the best single device.
     pub single: String,
-    /// Milliseconds of the mix, measured.
+    /// Measured milliseconds of the mix.
     pub makespan_ms: f64,
-    /// Milliseconds the plan expected of the shortest run, after learning.
+    /// Milliseconds that the plan expected of the shortest run, after learning.
     pub expected_ms: f64,
-    /// Best single device over mix: what mixing gains.
+    /// Time of the best single device divided by the mix's: the gain of mixing.
     pub speedup: f64,
-    /// Measured over expected: the median of the rounds, each by what was known before it.
+    /// Median over the rounds of measured time divided by expected time; each expectation uses the
+    /// knowledge before its round.
     pub to_expected: f64,
-    /// Devices that took part.
+    /// Number of devices that took part.
     pub devices: usize,
-    /// Joules, measured or modelled, of the devices that state them.
+    /// Measured or modelled joules of the devices that report them.
     pub joules: f64,
 }
 
-/// A mixture of experts, a chain of products, and experts in whole numbers of 8 bits.
+/// Returns the workloads: a mixture of experts, a chain of products, and experts in 8-bit integers.
 #[must_use]
 pub fn workloads() -> Vec<Workload> {
     let experts: &[(&str, &[&str], &str)] = &[
@@ -81,9 +82,9 @@ pub fn workloads() -> Vec<Workload> {
     ]
 }
 
-/// Experts in whole numbers of 8 bits, in which every kind of processor computes, for one row, as a
-/// model that generates has it: what they take is the time to read their weights. There are more
-/// of these than the smallest memory of the mixes holds.
+/// Returns experts in 8-bit integers, which every kind of processor supports, for a single row, as
+/// in a model that generates text. Their time is the time to read their weights, and the weights
+/// exceed the smallest memory of the mixes.
 fn experts_of_bytes() -> Workload {
     let sides = [BYTE_EXPERT_SIDE; 2];
     let mut weights = Vec::with_capacity(BYTE_EXPERTS);
@@ -105,11 +106,11 @@ fn experts_of_bytes() -> Workload {
     workload_of("experts of bytes", nodes, DType::I32, x, weights)
 }
 
-/// How many experts of bytes there are, and the sides of their weights: 16 MiB each.
+/// Number of these experts, and the sides of their weights: 16 MiB each.
 const BYTE_EXPERTS: usize = 18;
 const BYTE_EXPERT_SIDE: usize = 4096;
 
-/// Values between -9 and 9, others for each step below 19.
+/// Returns values from -9 to 9 that differ for each step below 19.
 fn bytes(dims: [usize; 2], step: usize) -> Tensor {
     let value = |at: usize| (at * step % 19) as i8 - 9;
     let pattern: Vec<i8> = (0..19).map(value).collect();
@@ -122,7 +123,7 @@ fn bytes(dims: [usize; 2], step: usize) -> Tensor {
 /// Runs every workload on every mix.
 ///
 /// # Errors
-/// [`MeasureError`]: what failed, or results that differ.
+/// [`MeasureError`] if a run fails or results differ.
 pub fn mixes(mixes: &[Mix], workloads: &[Workload]) -> Result<Vec<MixRow>, MeasureError> {
     let mut rows = Vec::new();
     for mix in mixes {
@@ -133,12 +134,13 @@ pub fn mixes(mixes: &[Mix], workloads: &[Workload]) -> Result<Vec<MixRow>, Measu
     Ok(rows)
 }
 
-/// None if no single device runs the workload: there is nothing to compare with.
+/// Runs a workload on a mix. Returns none if no single device can run it, because there is nothing
+/// to compare with.
 fn run(mix: &Mix, workload: &Workload) -> Result<Option<MixRow>, MeasureError> {
     let mut singles = Vec::new();
     for member in &mix.members {
         let trial = Trial::new(std::slice::from_ref(member), workload, Sharing::Never)?;
-        // A device that has not the operators or the room is no rival.
+        // A device without the operators or the room does not compete.
         if let Ok(ran) = trial.run() {
             singles.push((ran.makespan, member.label.clone(), trial, ran));
         }
@@ -185,7 +187,7 @@ fn run(mix: &Mix, workload: &Workload) -> Result<Option<MixRow>, MeasureError> {
     }))
 }
 
-/// Milliseconds that the plan of a run expected.
+/// Returns the milliseconds that the plan of a run expected.
 fn expected_ms(ran: &RunResult) -> f64 {
     let against = ran.report.against.as_ref();
     against.map_or(f64::NAN, |against| against.expected_micros as f64 / 1e3)

@@ -1,4 +1,4 @@
-//! Small models that measurements run: single operators, and branches of products.
+//! Small models for measurements: single operators, and branches of products.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,80 +18,80 @@ use souk_scheduler::execution::{
 };
 use souk_vocabulary::processor::Processor;
 
-/// Bytes of a benchmark's tensors between devices.
+/// Maximum bytes of a benchmark's tensors between devices.
 const TENSOR_BYTES_MAX: u64 = 4 << 30;
-/// Bytes of models and weights of a benchmark.
+/// Maximum bytes of a benchmark's models and weights.
 const STORE_BYTES_MAX: u64 = 2 << 30;
 
-/// A model, and what it is run on.
+/// A model and its inputs.
 #[derive(Clone)]
 pub struct Workload {
-    /// What it is called in reports.
+    /// Name in reports.
     pub name: String,
-    /// The model.
+    /// The encoded ONNX model.
     pub model: Bytes,
-    /// Its inputs by name.
+    /// The model's inputs by name.
     pub inputs: BTreeMap<String, Tensor>,
 }
 
-/// Why a measurement could not be made.
+/// The reason why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// The devices do not make a device_group.
+    /// The devices cannot form a device group.
     #[error(transparent)]
     Team(#[from] GroupError),
     /// A run failed.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// The model is too large.
+    /// The model does not fit the store.
     #[error(transparent)]
     Store(#[from] souk_memory::StoreError),
-    /// A program did not compile.
+    /// A device refused to compile a program.
     #[error(transparent)]
     Compile(#[from] souk_onnx::subgraph::CompileError),
     /// A program failed.
     #[error(transparent)]
     Run(#[from] souk_vocabulary::processor::RunError),
-    /// Two ways to run a model differ.
+    /// The result of several devices differs from the result of one.
     #[error("{output} of {workload} is {found} in element {element}, and {expected} on one device")]
     Differs {
-        /// The workload.
+        /// Name of the workload.
         workload: String,
-        /// The output.
+        /// Name of the output.
         output: String,
-        /// Which element.
+        /// Index of the first element that differs.
         element: usize,
-        /// What several devices gave.
+        /// Value from several devices.
         found: f64,
-        /// What one gave.
+        /// Value from one device.
         expected: f64,
     },
 }
 
-/// Why a model is no workload.
+/// The reason why a model cannot be a workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
-    /// It does not compile on the CPU.
+    /// The CPU cannot compile the model.
     #[error(transparent)]
     Compile(#[from] souk_onnx::subgraph::CompileError),
-    /// The sizes of an input are open and were not given.
+    /// An input has open sizes, and the caller passed none for them.
     #[error("input {name:?} of {dtype} has the shape {shape}, and no sizes for it were given")]
     Input {
-        /// Its name.
+        /// Name of the input.
         name: String,
-        /// Its element type.
+        /// Element type of the input.
         dtype: DType,
-        /// Its shape.
+        /// Shape of the input.
         shape: String,
     },
 }
 
 impl Workload {
-    /// A model, and inputs of the sizes given for what it leaves open, input by input: ones for
-    /// integers, as ids and masks want them.
+    /// Creates a workload from a model. `sizes` fills the open sizes, input by input. Integer
+    /// inputs hold ones, which are valid as ids and as masks.
     ///
     /// # Errors
-    /// [`WorkloadError`].
+    /// [`WorkloadError`] if the CPU refuses the model or an input lacks a size.
     pub fn of_model(
         name: String,
         model: Bytes,
@@ -134,7 +134,7 @@ fn input(port: &Port, sizes: &mut impl Iterator<Item = usize>) -> Option<Tensor>
     }
 }
 
-/// Values between -0.5 and 0.5 that repeat after a prime number of elements.
+/// Returns a tensor of values from -0.5 to 0.5 that repeat after a prime number of elements.
 pub(super) fn tensor(dims: &[usize]) -> Tensor {
     let count = dims.iter().product::<usize>();
     let value = |index: usize| (index % 97) as f32 / 97.0 - 0.5;
@@ -142,7 +142,7 @@ pub(super) fn tensor(dims: &[usize]) -> Tensor {
     Tensor::from_vec(dims.to_vec(), values).expect("there is a value for each place")
 }
 
-/// A node: its output is its name.
+/// Returns a node whose name is the name of its output.
 pub(super) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         op_type: Some(operator.to_owned()),
@@ -153,8 +153,8 @@ pub(super) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
     }
 }
 
-/// A model of one input `x`, of nodes (operator, inputs, output) and weights, all in floats; its
-/// last node's output is wanted.
+/// Returns a model of floats with one input `x`, the nodes (operator, inputs, output) and the
+/// weights. Its output is the last node's.
 pub(super) fn workload(
     name: &str,
     nodes: &[(&str, &[&str], &str)],
@@ -171,7 +171,7 @@ pub(super) fn workload(
     workload_of(name, nodes, DType::F32, tensor(input), weights)
 }
 
-/// The same in any types: of its output, of its input and of its weights.
+/// Does the same with free element types of the output, the input and the weights.
 pub(super) fn workload_of(
     name: &str,
     nodes: Vec<NodeProto>,
@@ -209,7 +209,7 @@ pub(super) fn workload_of(
     }
 }
 
-/// The time since this was made, for timelines that nobody merges.
+/// Returns a clock that starts at zero now, for timelines that remain separate.
 pub(super) fn clock() -> Arc<Clock> {
     let began = Moment::now();
     Arc::new(move || {
@@ -218,7 +218,7 @@ pub(super) fn clock() -> Arc<Clock> {
     })
 }
 
-/// A device_group with one workload.
+/// A device group with one workload.
 pub(super) struct Trial {
     runner: Runner,
     task: Task,
@@ -252,13 +252,13 @@ impl Trial {
         Ok(self.runner.run(&self.task)?)
     }
 
-    /// Runs until somebody cancels it.
+    /// Runs the workload until another thread cancels it.
     pub fn run_until(&self, cancel: &Cancel) -> Result<RunResult, MeasureError> {
         let precedence = Precedence::default();
         Ok(self.runner.run_until(&self.task, precedence, cancel)?)
     }
 
-    /// The shortest of so many runs.
+    /// Returns the shortest time of this many runs.
     pub fn best_of(&self, runs: usize) -> Result<Duration, MeasureError> {
         let mut best = Duration::MAX;
         for _ in 0..runs {
@@ -268,7 +268,8 @@ impl Trial {
     }
 }
 
-/// Holds two runs of a workload to each other: how far they are apart, beside the largest value.
+/// Compares two runs of a workload. Returns their largest difference, relative to the largest value
+/// of each output.
 pub(super) fn compare(
     workload: &Workload,
     found: &RunResult,
@@ -300,5 +301,5 @@ pub(super) fn compare(
     Ok(furthest)
 }
 
-/// How far floats of unlike devices may lie apart, beside the largest of an output.
+/// Maximum difference between floats of unlike devices, relative to an output's largest value.
 const TOLERANCE: f64 = 1e-3;

@@ -1,5 +1,5 @@
-//! What the scheduler adds to a model on one device: the bare program beside a device_group of one,
-//! in turn, in one run.
+//! Measures the scheduler's overhead for a model on one device: the bare program against a device
+//! group of one, in turn.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,41 +16,43 @@ use super::models::{MeasureError, Trial, Workload};
 /// One device with and without the scheduler.
 #[derive(Clone, Debug, Serialize)]
 pub struct OverheadRow {
-    /// The model.
+    /// Name of the model.
     pub workload: String,
-    /// Runs of each, in turn.
+    /// Number of runs of each, in turn.
     pub rounds: usize,
-    /// Milliseconds of the bare program: the shortest run, and the median.
+    /// Milliseconds of the bare program: the shortest run and the median.
     pub bare_ms: [f64; 2],
-    /// Milliseconds through plan, threads, memory and report.
+    /// Milliseconds through plan, threads, memory and report: the shortest run and the median.
     pub scheduled_ms: [f64; 2],
-    /// What the scheduler adds, as a part of the bare time: by the shortest runs, by the medians.
+    /// Overhead as a part of the bare time: by the shortest runs and by the medians.
     pub overhead: [f64; 2],
-    /// The median of what it adds from one run to the next one, as a part of the bare time.
+    /// Median overhead of a scheduled run over the bare run of the same round, as a part of the
+    /// bare time.
     pub paired_overhead: f64,
-    /// Milliseconds of processor time of all threads, in the medians: bare, scheduled.
+    /// Median milliseconds of processor time of all threads: bare and scheduled.
     pub cpu_ms: [f64; 2],
-    /// The same median as `paired_overhead`, of processor time: what others do to the machine is
-    /// hardly in it.
+    /// The same median as `paired_overhead` for processor time, which other load on the machine
+    /// hardly affects.
     pub paired_cpu_overhead: f64,
-    /// Runs that were cancelled in the middle.
+    /// Times of runs that the benchmark cancels in the middle.
     pub cancelling: CancelTimes,
 }
 
-/// How soon a caller is answered whose run somebody cancels.
+/// The time until a caller gets its answer after a cancellation.
 #[derive(Clone, Debug, Serialize)]
 pub struct CancelTimes {
-    /// Runs that were cancelled at moments spread evenly over a run; those that ended before are
-    /// not among them.
+    /// Number of cancelled runs. Their cancellations are spread evenly over a run; runs that ended
+    /// earlier do not count.
     pub runs: usize,
-    /// Milliseconds from the word to the answer: half of the runs, 99 of 100, the longest.
+    /// Milliseconds from the cancellation to the answer: the median, the 99th percentile and the
+    /// longest.
     pub answered_ms: [f64; 3],
 }
 
 /// Runs a workload bare and through the scheduler.
 ///
 /// # Errors
-/// [`MeasureError`].
+/// [`MeasureError`] if a run fails.
 pub fn overhead(
     processor: &Arc<dyn Processor>,
     workload: &Workload,
@@ -65,13 +67,13 @@ pub fn overhead(
         processor: processor.clone(),
     };
     let trial = Trial::new(&[member], workload, Sharing::Never)?;
-    // Both once beforehand: plans, programs and memory are made.
+    // Both run once in advance, so that plans, programs and memory exist.
     program.run(&workload.inputs)?;
     trial.run()?;
     let (mut bare, mut scheduled) = (Vec::new(), Vec::new());
     let (mut bare_cpu, mut scheduled_cpu) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        // Who goes first changes, so that what the other left in caches hits both alike.
+        // The order alternates, so that cache contents of the other run affect both alike.
         for turn in 0..2 {
             let (began, used) = (Moment::now(), clock::of_process());
             let is_bare = (round + turn) % 2 == 0;
@@ -109,7 +111,7 @@ pub fn overhead(
     })
 }
 
-/// Cancels as many runs, each a little later in its course than the one before.
+/// Cancels `rounds` runs, each a little later in its course than the one before.
 fn cancelling(
     trial: &Trial,
     rounds: usize,
@@ -133,14 +135,14 @@ fn cancelling(
             (told, ended, answered)
         });
         match ended {
-            // It was done before the word.
+            // The run ended before the cancellation.
             Ok(_) => {}
             Err(MeasureError::Task(TaskError::Group(GroupRunError::Cancelled))) => {
                 waits.push(answered.since(told));
             }
             Err(error) => return Err(error),
         }
-        // What the device was at is over before the next one begins.
+        // Waits for the end of the device's current work before the next round.
         trial.run()?;
     }
     waits.sort_unstable();
@@ -155,7 +157,8 @@ fn cancelling(
     })
 }
 
-/// The median of what the scheduled run of a round took more than the bare one, as a part of it.
+/// Returns the median over the rounds of the scheduled run's extra time, as a part of the bare
+/// run's.
 fn paired(bare: &[Duration], scheduled: &[Duration]) -> f64 {
     let pairs = bare.iter().zip(scheduled);
     let more = |(bare, scheduled): (&Duration, &Duration)| {
@@ -166,7 +169,7 @@ fn paired(bare: &[Duration], scheduled: &[Duration]) -> f64 {
     more.get(more.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Milliseconds of the shortest and of the median.
+/// Returns the milliseconds of the shortest run and of the median.
 fn figures(times: &mut [Duration]) -> [f64; 2] {
     times.sort_unstable();
     let at = |place: usize| {

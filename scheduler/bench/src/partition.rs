@@ -1,12 +1,12 @@
-//! A graph divided over a pipeline's devices so that the busiest one is busy least: throughput
+//! Divides a graph over a pipeline's devices to minimise the load of the busiest one: throughput
 //! instead of makespan.
 //!
-//! When requests stream through, each device works on another one, and the time between two answers
-//! is the largest load of any device: its own work, plus sending each result of it that another
-//! device reads, plus fetching each result of another that it reads. First the best contiguous
-//! division is found: exactly, over the ideals of the graph, or where there are too many of them
-//! over a few ways to lay the graph out in a line. Then nodes move between devices as annealing
-//! finds it good, so that divisions with holes are found where they help.
+//! In a stream of requests, each device works on a different one, and the time between two answers
+//! is the largest load of any device: its own work, plus sending each of its results that another
+//! device reads, plus fetching each result of another device that it reads. The search first finds
+//! the best contiguous division: exactly, over the ideals of the graph, or, if there are too many,
+//! over a few linear orders of it. Annealing then moves nodes between devices, so that it also
+//! finds divisions with holes where they help.
 
 mod anneal;
 mod ideals;
@@ -20,88 +20,88 @@ use souk_scheduler::planning::planner::Pace;
 
 use loads::Loads;
 
-/// A graph to be divided.
+/// A graph to divide.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartitionProblem {
-    /// What each node takes.
+    /// The nodes with their times and sizes.
     pub nodes: Vec<PartitionNode>,
-    /// Who reads whose result: (source, reader).
+    /// Dependencies: (producer, reader).
     pub edges: Vec<(usize, usize)>,
-    /// Number of accelerators, all alike.
+    /// Number of accelerators, which are all alike.
     pub accelerators: usize,
     /// Whether the host takes part; its transfers cost nothing.
     pub host: bool,
-    /// Memory of an accelerator.
+    /// Memory of each accelerator.
     pub capacity: f64,
 }
 
 /// A node of the graph.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PartitionNode {
-    /// Time on an accelerator; `None` where it cannot run there.
+    /// Time on an accelerator; `None` if it cannot run there.
     pub accelerator_time: Option<f64>,
     /// Time on the host.
     pub host_time: f64,
     /// Time to move its result between an accelerator and the host.
     pub transfer_time: f64,
-    /// Memory it takes on an accelerator.
+    /// Memory that it occupies on an accelerator.
     pub size: f64,
-    /// Nodes of equal group go together; one without goes alone.
+    /// Nodes of one group stay together; a node without a group is alone.
     pub group: Option<u64>,
 }
 
-/// Where each node goes.
+/// The device of each node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
-    /// Device of each node: accelerators from 0 on, then the host.
+    /// Device of each node: the accelerators from 0 on, then the host.
     pub device: Vec<usize>,
     /// Load of each device.
     pub loads: Vec<f64>,
-    /// The largest load: time between two answers.
+    /// The largest load: the time between two answers.
     pub largest: f64,
 }
 
-/// Why a graph cannot be divided.
+/// The reason why a graph cannot be divided.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PartitionError {
-    /// Nothing to place nodes on.
+    /// The problem has neither an accelerator nor a host.
     #[error("there is neither an accelerator nor a host")]
     NoDevice,
-    /// An edge to a node that is not there.
+    /// An edge leads to a node that does not exist.
     #[error("edge {edge} goes from node {from} to node {to}, of {nodes} nodes")]
     Edge {
-        /// Place of the edge.
+        /// Index of the edge.
         edge: usize,
-        /// Its source.
+        /// Node that produces the result.
         from: usize,
-        /// Its reader.
+        /// Node that reads the result.
         to: usize,
         /// Number of nodes.
         nodes: usize,
     },
-    /// Nodes that wait for each other.
+    /// A node depends on its own result.
     #[error("node {node} depends on itself")]
     Cycle {
-        /// A node on or behind the circle.
+        /// A node on the cycle, or one that depends on the cycle.
         node: usize,
     },
-    /// A time or size that is negative or no number.
+    /// A time or size is negative or not finite.
     #[error("node {node}: {figure} is {value}")]
     Figure {
-        /// The node.
+        /// Index of the node.
         node: usize,
-        /// Which figure.
+        /// Name of the figure.
         figure: &'static str,
-        /// Its value.
+        /// Value of the figure.
         value: f64,
     },
-    /// A node that fits nowhere together with its group.
+    /// A node fits no device together with its group.
     #[error("node {node}, with its group, fits no device")]
     Nowhere {
-        /// The node.
+        /// Index of the node.
         node: usize,
     },
-    /// More than all accelerators hold, without a host to take the rest.
+    /// The nodes exceed the memory of all accelerators, and no host can take the rest.
     #[error("the nodes need {needed} of memory, the accelerators have {capacity}")]
     Memory {
         /// Memory of all nodes.
@@ -112,13 +112,13 @@ pub enum PartitionError {
 }
 
 impl PartitionProblem {
-    /// Devices: the accelerators and, if it takes part, the host.
+    /// Returns the number of devices: the accelerators and, if it takes part, the host.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.accelerators + usize::from(self.host)
     }
 
-    /// Loads of the devices under `device`, counted from the beginning.
+    /// Returns the loads of the devices under `device`, computed from scratch.
     #[must_use]
     pub fn loads(&self, device: &[usize]) -> Vec<f64> {
         let mut loads = vec![0.0; self.devices()];
@@ -150,7 +150,7 @@ impl PartitionProblem {
         loads
     }
 
-    /// Checks the problem; gives its nodes in topological order.
+    /// Checks the problem and returns its nodes in topological order.
     fn check(&self) -> Result<Vec<usize>, PartitionError> {
         if self.devices() == 0 {
             return Err(PartitionError::NoDevice);
@@ -196,11 +196,11 @@ fn check_node(node: usize, figures: &PartitionNode) -> Result<(), PartitionError
     }
 }
 
-/// Divides the graph; `pace` says how much of the annealing is used up, a step being one node
-/// looked at or moved. The best contiguous division comes before, whatever the pace.
+/// Divides the graph. `pace` limits the annealing, where a step looks at a node or moves one. The
+/// best contiguous division comes first, whatever the pace.
 ///
 /// # Errors
-/// [`PartitionError`]: the problem is none, or nothing fits.
+/// [`PartitionError`] if the problem is invalid or does not fit.
 pub fn partition(
     problem: &PartitionProblem,
     pace: &mut Pace<'_>,

@@ -1,4 +1,4 @@
-//! The partitioner over published graphs.
+//! Runs the partitioner on published graphs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +13,8 @@ use super::instances::{BenchError, read};
 use crate::partition::{PartitionNode, PartitionProblem, partition};
 use souk_scheduler::planning::planner::steps;
 
-/// Steps each graph is given: about half a second on one core of a 2023 server, so that figures
-/// repeat and stay within a second on a busy machine.
+/// Steps for each graph: about half a second on one core of a 2023 server, so that results repeat
+/// and stay within a second on a busy machine.
 const STEPS: u64 = 2_000_000;
 
 #[derive(Deserialize)]
@@ -43,9 +43,10 @@ type NodeRow = (u64, u8, f64, f64, u8, Option<u64>, f64);
 /// One line of the placements file.
 #[derive(Debug, Serialize)]
 pub struct PlacementLine {
-    /// The graph.
+    /// Name of the graph.
     pub id: String,
-    /// Device of each node, in the file's order of nodes: accelerators from 0 on, -1 the host.
+    /// Device of each node, in the file's order of nodes: the accelerators from 0 on, and -1 for
+    /// the host.
     pub device: Vec<i64>,
     /// Ids of the nodes in that order.
     pub nodes: Vec<u64>,
@@ -53,38 +54,39 @@ pub struct PlacementLine {
     pub load: f64,
 }
 
-/// How good the placements are.
+/// The quality of the placements.
 #[derive(Debug, Serialize)]
 pub struct PartitionReport {
     /// One entry for each graph.
     pub graphs: Vec<PartitionRow>,
 }
 
-/// How good one placement is.
+/// The quality of one placement.
 #[derive(Debug, Serialize)]
 pub struct PartitionRow {
-    /// The graph.
+    /// Name of the graph.
     pub id: String,
     /// The largest load.
     pub load: f64,
-    /// What others reached, by name, if the file says so.
+    /// Results of others, by name, if the file has them.
     pub known: BTreeMap<String, Value>,
-    /// Time it took, in milliseconds.
+    /// Milliseconds of the search.
     pub took_ms: f64,
 }
 
-/// Divides every graph of `path` and writes the placements to `out`, one line a graph.
+/// Divides every graph of `path` and writes the placements to `out`, one line for each graph.
 ///
 /// # Errors
-/// [`BenchError`]: a file or a graph that is not right.
+/// [`BenchError`] if a file or a graph is invalid.
 pub fn partition_file(path: &Path, out: &Path) -> Result<PartitionReport, BenchError> {
     partition_file_in(path, out, STEPS)
 }
 
-/// As [`partition_file`] with so many steps a graph; with none the best contiguous cuts.
+/// Acts as [`partition_file`] with `limit` steps for each graph; zero steps give the best
+/// contiguous cuts.
 ///
 /// # Errors
-/// [`BenchError`]: a file or a graph that is not right.
+/// [`BenchError`] if a file or a graph is invalid.
 pub fn partition_file_in(
     path: &Path,
     out: &Path,
@@ -140,7 +142,8 @@ pub fn partition_file_in(
     Ok(PartitionReport { graphs })
 }
 
-/// `throughput-inputs/LayerGraphs/gnmt_inference.json` is measured as `gnmt_layer_inference`.
+/// Returns the name of a graph in the measurements:
+/// `throughput-inputs/LayerGraphs/gnmt_inference.json` becomes `gnmt_layer_inference`.
 fn short_name(id: &str) -> String {
     let kind = if id.contains("LayerGraphs") {
         "layer"

@@ -1,4 +1,4 @@
-//! Planners over scheduling instances.
+//! Runs planners on scheduling instances.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use souk_scheduler::planning::schedule::Schedule;
 /// One line of the schedules file.
 #[derive(Debug, Serialize)]
 pub struct PlanLine {
-    /// The instance.
+    /// Id of the instance.
     pub id: String,
     /// Start of each task.
     pub start: Vec<u64>,
@@ -24,38 +24,38 @@ pub struct PlanLine {
     pub proc: Vec<usize>,
 }
 
-/// What a planner achieved over a file; ratios are geometric means.
+/// The results of a planner over a file; ratios are geometric means.
 #[derive(Debug, Serialize)]
 pub struct PlanReport {
-    /// The planner.
+    /// Name of the planner.
     pub planner: String,
-    /// Time each instance was given, in milliseconds.
+    /// Milliseconds for each instance.
     pub budget_ms: u64,
-    /// Instances planned.
+    /// Number of planned instances.
     pub instances: usize,
-    /// Makespan to the best known, where one is known.
+    /// Makespan divided by the best known one, over instances with one.
     pub to_best_known: f64,
-    /// Makespan to HEFT's, where that is known.
+    /// Makespan divided by HEFT's, over instances with one.
     pub to_heft: f64,
-    /// Instances with a makespan above HEFT's.
+    /// Number of instances with a makespan above HEFT's.
     pub worse_than_heft: usize,
-    /// Instances with a makespan above the best single device's.
+    /// Number of instances with a makespan above the best single device's.
     pub worse_than_single: usize,
-    /// Instances with a makespan below the best known.
+    /// Number of instances with a makespan below the best known.
     pub new_best: usize,
-    /// Instances with a makespan equal to the best known.
+    /// Number of instances with a makespan equal to the best known.
     pub equal_best: usize,
-    /// Longest time a plan took, in milliseconds.
+    /// Longest time of a plan, in milliseconds.
     pub longest_ms: f64,
-    /// Mean ratio to the best known for each family.
+    /// Mean ratio to the best known makespan for each family.
     pub families: BTreeMap<String, f64>,
 }
 
-/// Plans every instance of `path` with the planner called `name`, each for `budget_ms`, and writes
-/// the schedules to `out`, one line an instance. Each schedule is validated.
+/// Plans every instance of `path` with the planner called `name`, each for `budget_ms`, validates
+/// each schedule, and writes the schedules to `out`, one line for each instance.
 ///
 /// # Errors
-/// [`BenchError`]: a file, an instance or a name that is not right.
+/// [`BenchError`] if a file, an instance or the name is invalid.
 pub fn plan_file(
     path: &Path,
     name: &str,
@@ -156,7 +156,7 @@ impl Tally {
     }
 }
 
-/// Geometric mean; 1 of nothing.
+/// Returns the geometric mean; 1 for no ratios.
 fn mean(ratios: &[f64]) -> f64 {
     let logs: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
     if ratios.is_empty() {

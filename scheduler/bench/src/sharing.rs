@@ -1,9 +1,9 @@
-//! One operator shared by two unlike devices: the shares that were chosen beside the best ones of
-//! an exhaustive search.
+//! Measures one operator shared by two unlike devices: the scheduler's share against the best one
+//! of an exhaustive search.
 //!
-//! Each share of a real pair is compiled and run anew, for seconds where a GPU is made of software.
-//! So what cannot be best is ruled out: a device needs its part of the time it takes alone, and
-//! where that is far over the best that was seen, nothing is learnt by waiting for it.
+//! On real devices the search compiles and runs each share anew, which takes seconds if software
+//! emulates the GPU. So it skips shares that cannot be best: a device needs its part of its time
+//! alone, and if that part is far longer than the best time so far, a run would teach nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,89 +13,89 @@ use serde::Serialize;
 use super::models::{MeasureError, Trial, Workload, compare, workload};
 use souk_scheduler::execution::{GroupDevice, Sharing};
 
-/// Runs in which a device_group learns how fast its devices are.
+/// Runs in which a device group learns the speed of its devices.
 const LEARNING_RUNS: usize = 12;
-/// Shares that the search tries: every 64th part.
+/// Steps of the search: it tries every 64th part.
 const SHARES: usize = 64;
-/// Runs of each share, the shortest of which counts; the ones that matter are run again in turn.
+/// Runs of each share, of which the shortest counts; the final shares run again in turn.
 const ROUNDS: usize = 3;
 const FINAL_ROUNDS: usize = 9;
-/// A device may make a part of an operator in so much of what its time alone promises: what fits a
-/// cache is quicker.
+/// A device may need only this part of the expected time for its share, because a smaller operator
+/// can fit a cache.
 const QUICKER_MAX: f64 = 0.75;
 
-/// Two devices that share.
+/// Two devices that share an operator.
 pub struct Pair {
-    /// What they are called together.
+    /// Name of the pair.
     pub name: String,
-    /// The two.
+    /// The two devices.
     pub members: Vec<GroupDevice>,
 }
 
-/// What sharing one operator between two devices gave.
+/// The result of sharing one operator between two devices.
 #[derive(Clone, Debug, Serialize)]
 pub struct SharingRow {
-    /// The devices.
+    /// Name of the pair.
     pub pair: String,
-    /// Whether both are emulated: then times are theirs, not this machine's.
+    /// Whether both devices are emulated: then times are theirs, not this machine's.
     pub emulated: bool,
-    /// The operator.
+    /// Name of the operator.
     pub operator: String,
     /// Milliseconds of the best single device.
     pub single_ms: f64,
-    /// Its name.
+    /// Label of the best single device.
     pub single: String,
-    /// Whether the plan shared it, as it does where that saves a fifth.
+    /// Whether the plan shares the operator, as it does if that saves a fifth of the time.
     pub shared: bool,
-    /// The first device's part, as planned after learning.
+    /// Part of the first device in the plan after learning.
     pub chosen_part: f64,
-    /// Milliseconds with it, or of the best single device if it was not shared.
+    /// Milliseconds with that part, or of the best single device if the plan does not share.
     pub chosen_ms: f64,
-    /// The first device's part that an exhaustive search found best.
+    /// Part of the first device in the best share that the search found.
     pub best_part: f64,
-    /// Milliseconds with it.
+    /// Milliseconds with that best part.
     pub best_ms: f64,
-    /// Shares the search ran, of the 63 there are; the others were ruled out.
+    /// Number of shares that the search ran, of 63; it skipped the others.
     pub tried: usize,
-    /// The chosen time over the best.
+    /// The chosen time divided by the best.
     pub to_best: f64,
-    /// The part of the best single device's time that was saved.
+    /// The part of the best single device's time that sharing saves.
     pub gain: f64,
-    /// Bytes copied to put the output together.
+    /// Bytes that the run copied to join the output.
     pub joined_bytes: u64,
-    /// How far the output lies from that of one device, beside its largest value.
+    /// Largest difference to the output of one device, relative to that output's largest value.
     pub apart: f64,
 }
 
-/// How far a measurement is.
+/// The progress of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct SharingStep<'a> {
-    /// The devices.
+    /// Name of the pair.
     pub pair: &'a str,
-    /// The operator.
+    /// Name of the operator.
     pub operator: &'a str,
-    /// What comes now.
+    /// The stage that begins now.
     pub stage: SharingStage,
 }
 
-/// What is done with an operator.
+/// A stage of the measurement of one operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharingStage {
-    /// Each device runs it alone.
+    /// Each device runs the operator alone.
     Alone,
-    /// The device_group learns how fast its devices are.
+    /// The device group learns the speed of its devices.
     Learning,
-    /// A share is run; so many were before it.
+    /// The search runs a share.
     Searching {
-        /// How many.
+        /// Number of shares that ran before.
         tried: usize,
     },
-    /// What was chosen and what is best are run in turn.
+    /// The chosen share, the best one and the best single device run in turn.
     Judging,
 }
 
-/// The operators that are shared: a product of rows, one row and many channels, a convolution of a
-/// batch and of one image.
+/// Returns the operators to share: a product of many rows, one of a single row and many channels, a
+/// convolution of a batch and one of a single image.
 fn operators() -> Vec<Workload> {
     let product: &[(&str, &[&str], &str)] = &[("MatMul", &["x", "w"], "y")];
     let convolution: &[(&str, &[&str], &str)] = &[("Conv", &["x", "w"], "y")];
@@ -128,10 +128,10 @@ fn operators() -> Vec<Workload> {
     ]
 }
 
-/// Shares every operator between the devices of every pair; `told` hears what comes next.
+/// Measures every operator on every pair of devices. Calls `told` at the start of each stage.
 ///
 /// # Errors
-/// [`MeasureError`]: what failed, or results that differ.
+/// [`MeasureError`] if a run fails or results differ.
 pub fn sharing(
     pairs: &[Pair],
     told: &mut dyn FnMut(SharingStep<'_>),
@@ -152,7 +152,7 @@ pub fn sharing(
     Ok(rows)
 }
 
-/// The best share that was found.
+/// The best share that the search found.
 struct BestShares {
     time: Duration,
     part: f64,
@@ -187,7 +187,8 @@ fn share(
         (1 - single) as f64
     };
     told(SharingStage::Judging);
-    // Judged by the same number of runs, in turn: what others do to the machine hits them all.
+    // All three run equally often and in turn, so that other load on the machine affects each of
+    // them.
     let fixed = if shared {
         Some(given(pair, operator, chosen_part)?)
     } else {
@@ -200,7 +201,7 @@ fn share(
         finals[2] = finals[2].min(singles[single].best_of(1)?);
     }
     let [chosen_time, best_time, single_time] = finals.map(|time| time.as_secs_f64() * 1e3);
-    // Where nothing is shared the best single device is a share as well.
+    // The best single device counts as a share as well.
     let best_time = best_time.min(single_time);
     Ok(SharingRow {
         pair: pair.name.clone(),
@@ -221,7 +222,7 @@ fn share(
     })
 }
 
-/// Runs the shares, the likeliest first, to where each device's part alone takes too long.
+/// Runs the shares, the likeliest first, until a device's expected part takes too long.
 fn search(
     pair: &Pair,
     operator: &Workload,
@@ -229,7 +230,7 @@ fn search(
     told: &mut dyn FnMut(SharingStage),
 ) -> Result<BestShares, MeasureError> {
     let emulated = is_emulated(pair);
-    // Emulated times hang on nothing but the share.
+    // Emulated times depend on nothing but the share.
     let rounds = if emulated { 1 } else { ROUNDS };
     let mut shares: Vec<(Duration, f64)> = (1..SHARES)
         .map(|step| step as f64 / SHARES as f64)
@@ -262,7 +263,7 @@ fn search(
     Ok(best)
 }
 
-/// What both devices need at least, if each takes its part of its time alone.
+/// Returns the least time of both devices, if each needs its part of its time alone.
 fn least(part: f64, alone: [Duration; 2]) -> Duration {
     alone[0].mul_f64(part).max(alone[1].mul_f64(1.0 - part))
 }
@@ -277,7 +278,7 @@ fn is_emulated(pair: &Pair) -> bool {
     devices.all(|device| device.profile().emulated)
 }
 
-/// The part of the output that the first device made.
+/// Returns the part of the output that the first device computed.
 fn part_of_first(pair: &Pair, ran: &souk_scheduler::execution::RunResult) -> f64 {
     let out = |place: usize| {
         let name = &pair.members[place].label;

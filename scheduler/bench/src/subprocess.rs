@@ -1,9 +1,9 @@
 //! A device in a process of its own.
 //!
-//! What runs there cannot take this process with it: a crash, or a kernel that is killed for want
-//! of memory, loses the device alone, and its work moves to others. [`serve`] is that process,
-//! which answers on its standard input and output; [`SubprocessDevice`] is its device as this
-//! process has it.
+//! Its failure cannot end this process: if it crashes, or the system kills it for lack of memory,
+//! this process loses the device alone, and its work moves to other devices. [`serve`] is the
+//! device's process and answers on its standard input and output; [`SubprocessDevice`] represents
+//! the device in this process.
 
 mod frame;
 
@@ -28,33 +28,35 @@ use thiserror::Error;
 
 use frame::{Field, Kind, field, malformed, receive, send};
 
-/// Programs that a process keeps for its parent, which forgets those it drops.
+/// Maximum number of programs that the device's process holds for its parent, which forgets dropped
+/// ones.
 const PROGRAMS_MAX: usize = 4096;
-/// Version of the format of a model that carries one node across.
+/// IR version of the model that carries a single node to the device's process.
 const IR_VERSION: i64 = 8;
-/// What errors call it.
+/// The engine's name in errors.
 const ENGINE: &str = "separate process";
 
-/// Why a device in another process was not had.
+/// The reason why a device in another process is not available.
 #[derive(Debug, Error)]
 pub enum SubprocessError {
     /// The process does not start, or ends before it answers.
     #[error("the device's process: {0}")]
     Process(#[from] io::Error),
-    /// It answers something else.
+    /// The process does not answer with a profile.
     #[error("the device's process does not say what device it is")]
     Profile,
 }
 
-/// A device that another process runs.
+/// A device in another process.
 pub struct SubprocessDevice {
     profile: Profile,
-    /// Cores of this machine that it computes on.
+    /// Number of this machine's cores that it uses.
     cores: usize,
     channel: Arc<Channel>,
 }
 
-/// The way to the process: one request at a time, as a device runs one program at a time.
+/// The connection to the process: one request at a time, because a device runs one program at a
+/// time.
 struct Channel {
     ends: Mutex<ChildEnds>,
     device: String,
@@ -66,7 +68,7 @@ struct ChildEnds {
     from: BufReader<ChildStdout>,
 }
 
-/// What a device is, as it is told.
+/// Message that describes the device.
 #[derive(Serialize, Deserialize)]
 struct DeviceMessage {
     profile: Profile,
@@ -81,7 +83,7 @@ struct SubprocessProgram {
     outputs: Vec<Port>,
 }
 
-/// What a compiled program is, as it is told.
+/// Message that describes a compiled program.
 #[derive(Serialize, Deserialize)]
 struct ProgramMessage {
     number: u64,
@@ -96,7 +98,7 @@ struct PortMessage {
     dims: Option<Vec<Option<usize>>>,
 }
 
-/// What a run took, as it is told.
+/// Message with the costs of a run.
 #[derive(Serialize, Deserialize)]
 struct RunMessage {
     busy: Duration,
@@ -106,10 +108,11 @@ struct RunMessage {
 }
 
 impl SubprocessDevice {
-    /// Starts a process that runs [`serve`], and asks it which device it has. It ends with this.
+    /// Starts a process that runs [`serve`], and asks it for its device. Dropping the device ends
+    /// the process.
     ///
     /// # Errors
-    /// [`SubprocessError`].
+    /// [`SubprocessError`] if the process does not start or does not answer with a profile.
     pub fn start(mut command: Command) -> Result<Self, SubprocessError> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -148,7 +151,7 @@ impl ChildEnds {
 
 impl Drop for ChildEnds {
     fn drop(&mut self) {
-        // It may be at a long run that nobody waits for.
+        // The process may be in a long run that no caller waits for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -282,7 +285,7 @@ impl Program for SubprocessProgram {
 
 impl Drop for SubprocessProgram {
     fn drop(&mut self) {
-        // A process that is gone has nothing to forget.
+        // If the process has ended, it has nothing to forget.
         let number = self.number.to_le_bytes();
         let _ = self.channel.ends().ask(Kind::Forget, &[field(&number)]);
     }
@@ -317,7 +320,7 @@ fn text(fields: &[Bytes]) -> String {
     said.unwrap_or_else(|| "it did not say why".to_owned())
 }
 
-/// Tensors of a frame: name and blob each. Their elements stay where they were read.
+/// Decodes the tensors of a frame, a name and a blob each, without a copy of their elements.
 fn tensors(fields: &[Bytes]) -> Option<BTreeMap<String, Tensor>> {
     let mut tensors = BTreeMap::new();
     for pair in fields.chunks(2) {
@@ -342,10 +345,10 @@ fn outcome(fields: &[Bytes]) -> Option<Outcome> {
     })
 }
 
-/// The other process: answers what comes from `from` on `to` until its parent is done.
+/// Serves the parent process: answers requests from `from` on `to` until the parent ends.
 ///
 /// # Errors
-/// What the system says of either end, or a frame that is none.
+/// The system's error at either end, or an error for a malformed frame.
 pub fn serve(processor: &dyn Processor, from: impl Read, to: impl Write) -> io::Result<()> {
     let (mut from, mut to) = (BufReader::new(from), BufWriter::new(to));
     let mut programs: BTreeMap<u64, Box<dyn Program>> = BTreeMap::new();

@@ -1,8 +1,8 @@
-//! What the executor costs for each task: empty tasks in the shapes that others measure, and how
-//! much of the devices small tasks leave.
+//! Measures the executor's cost for each task with empty tasks in the graph shapes of other
+//! benchmarks, and the part of the devices that remains for small tasks.
 //!
-//! Wall time is what a run takes, processor time what this process used for it; on a busy machine
-//! the second says more.
+//! Wall time is the duration of a run, processor time the time that this process used for it; on a
+//! busy machine the second says more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,88 +23,88 @@ use souk_vocabulary::processor::{Processor, Program};
 use super::models::{MeasureError, workload};
 use crate::subprocess::SubprocessDevice;
 
-/// An empty task, as the estimates have it: 50 ns.
+/// Estimated time of an empty task: 50 ns.
 const EMPTY: Time = 50_000;
 /// Picoseconds in a microsecond.
 const MICRO: Time = 1_000_000;
-/// Rounds of each measurement; the least counts, since others only ever add to it.
+/// Rounds of each measurement; the least counts, because other load can only increase it.
 const ROUNDS: usize = 5;
 
-/// Subgraphs run in another process.
+/// Number of subgraphs that run in another process.
 const ACROSS_TASKS: usize = 20_000;
 
-/// A graph: what it is called, its tasks, and which come before which.
+/// A graph: its name, its number of tasks and its dependencies.
 type Shape = (&'static str, usize, Vec<(usize, usize)>);
 
 /// All figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskReport {
-    /// Workers.
+    /// Number of workers.
     pub devices: usize,
-    /// From the end of a task on one worker to the start of the next on another one, measured
-    /// beforehand; plans count it.
+    /// Microseconds from the end of a task on one worker to the start of the next on another,
+    /// measured in advance; plans include it.
     pub hand_over_us: f64,
-    /// Empty tasks.
+    /// Results with empty tasks.
     pub overhead: Vec<Overhead>,
-    /// Tasks that compute for a while.
+    /// Results with tasks that compute for a while.
     pub efficiency: Vec<Efficiency>,
-    /// Subgraphs in another process, if one was given.
+    /// Results with subgraphs in another process, if the caller has one.
     pub processes: Option<Across>,
 }
 
-/// Subgraphs that a worker of this process runs on a device in another process.
+/// Results of subgraphs that a worker of this process runs on a device in another process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Across {
-    /// Subgraphs run one after the other.
+    /// Number of subgraphs, run one after the other.
     pub tasks: usize,
-    /// How many of them in a second, through the executor.
+    /// Subgraphs per second through the executor.
     pub tasks_per_second: f64,
-    /// Microseconds from a subgraph's inputs to its outputs: the median, and one in a hundred.
+    /// Median microseconds from a subgraph's inputs to its outputs.
     pub round_trip_us: f64,
-    /// As above: 99 of 100 take no longer.
+    /// Microseconds that 99 of 100 subgraphs do not exceed.
     pub round_trip_p99_us: f64,
-    /// Bytes in and out of each.
+    /// Bytes of each subgraph's input, and of its output.
     pub bytes: usize,
 }
 
 /// The cost of empty tasks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Overhead {
-    /// The shape of the graph.
+    /// Name of the graph's shape.
     pub graph: &'static str,
     /// `planned` or `dynamic`.
     pub placement: &'static str,
-    /// Tasks.
+    /// Number of tasks.
     pub tasks: usize,
-    /// Wall time for each, in microseconds, the least of the rounds.
+    /// Microseconds of wall time for each task, the least of the rounds.
     pub wall_us: f64,
-    /// Processor time for each, in microseconds, in the same round.
+    /// Microseconds of processor time for each task in the same round.
     pub cpu_us: f64,
-    /// By how much resident memory was above what it was before at most while they ran for the
-    /// first time, the graph and its plan being there: what keeps count of each task.
+    /// Largest growth of resident memory in bytes during the first run, when the graph and its plan
+    /// already exist: the bookkeeping of the tasks.
     pub first_bytes: u64,
-    /// The same of the rounds after it.
+    /// The same growth in later rounds.
     pub grown_bytes: u64,
 }
 
-/// How much of its processors small tasks leave to the work.
+/// The part of the processors that remains for the work of small tasks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Efficiency {
-    /// What a task computes, in microseconds.
+    /// Microseconds that a task computes.
     pub task_us: f64,
     /// `planned` or `dynamic`.
     pub placement: &'static str,
-    /// Processor time of the bare work over that of the run.
+    /// Processor time of the bare work divided by that of the run.
     pub efficiency: f64,
-    /// Bare work shared evenly over the devices over the wall time of the run: on a machine that
-    /// others use, theirs is in it.
+    /// Bare work, spread evenly over the devices, divided by the wall time of the run. Other load
+    /// on the machine affects it.
     pub wall_efficiency: f64,
 }
 
 /// Measures with `devices` workers.
 ///
 /// # Errors
-/// What the system says when it cannot start a thread.
+/// The system's error if it cannot start a thread.
 pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
     let pool = WorkerPool::start(devices)?;
     let hand_over = pool.hand_over().expect("the pool has nothing else to do");
@@ -112,7 +112,7 @@ pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
     let latency = (hand_over.as_nanos() as Time).saturating_mul(1000);
     let fan = |tasks: usize| (1..tasks).map(|task| (0, task)).collect::<Vec<_>>();
     let chain = |tasks: usize| (1..tasks).map(|task| (task - 1, task)).collect::<Vec<_>>();
-    // Each waits for three of the row before its own.
+    // Each task waits for three tasks of the previous row.
     let rows = |tasks: usize| {
         let width = 100;
         let row = |task: usize| task - task % width - width;
@@ -151,7 +151,7 @@ pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
 /// Measures a device in another process with subgraphs of one operator on few elements.
 ///
 /// # Errors
-/// [`MeasureError`].
+/// [`MeasureError`] if the device fails.
 pub fn across(device: &SubprocessDevice) -> Result<Across, MeasureError> {
     let tiny = workload("tiny", &[("Relu", &["x"], "y")], &[16], &[]);
     let program = device.compile(&Subgraph {
@@ -210,7 +210,7 @@ fn problem(
         devices,
         exec: vec![exec; tasks * devices],
         edges: edges.iter().map(edge).collect(),
-        // Memory that is shared: the word that something is there, and nothing for each byte.
+        // Shared memory: a fixed time for the signal that data is ready, and none for each byte.
         latency: vec![latency; devices * devices],
         time_per_byte: vec![0; devices * devices],
         ..ProblemParts::default()
@@ -218,10 +218,11 @@ fn problem(
     Arc::new(Problem::new(parts).expect("the shapes have no circles"))
 }
 
-/// A plan: by the planner where that is quick, else even shares of what is independent.
+/// Returns a plan: by the planner if that is quick, else in even shares of independent tasks.
 fn plan(problem: &Problem) -> Schedule {
     if problem.tasks() <= 20_000 {
-        // The better of spreading and staying: handing over may take longer than it gains.
+        // Takes the better of many devices and one, because handovers can take longer than they
+        // gain.
         let plans = ["heft", "single"].map(|name| {
             let plan = planner(name).expect("the planner is among those there are");
             plan(problem, &mut steps(0)).expect("every task runs everywhere")
@@ -281,7 +282,7 @@ fn empty(
         speeds = learned;
         let peak = system::memory_peak_bytes().unwrap_or(0);
         let grown = peak.saturating_sub(resident);
-        // The first round touches memory that later ones use again.
+        // The first round touches memory that later rounds use again.
         match round {
             0 => first_bytes = grown,
             _ => grown_bytes = grown_bytes.max(grown),
@@ -325,7 +326,7 @@ fn busy(pool: &WorkerPool, placement: &'static str, task_us: f64, latency: Time)
     }
 }
 
-/// Wall and processor seconds of a job, and what it taught.
+/// Returns the wall and processor seconds of a job, and the corrections that it learned.
 fn measure(pool: &WorkerPool, job: Job) -> (f64, f64, Speeds) {
     let began = Moment::now();
     let (cpu, execution) = cpu_of(|| pool.run(job).expect("the pool has nothing else to do"));
@@ -334,7 +335,7 @@ fn measure(pool: &WorkerPool, job: Job) -> (f64, f64, Speeds) {
     (wall, cpu, execution.speeds)
 }
 
-/// Some arithmetic that the compiler cannot leave out.
+/// Computes something that the compiler cannot remove.
 fn turn(turns: u64) {
     let mut word = turns;
     for _ in 0..turns {
@@ -342,22 +343,22 @@ fn turn(turns: u64) {
     }
 }
 
-/// Turns that take so many microseconds of processor time.
+/// Returns the number of turns that take this many microseconds of processor time.
 fn turns_of(task_us: f64) -> u64 {
     const TURNS: u64 = 20_000_000;
     let (seconds, ()) = cpu_of(|| turn(TURNS));
     (TURNS as f64 * task_us / (seconds * 1e6)).max(1.0) as u64
 }
 
-/// Processor seconds that all threads of this process used for some work.
+/// Returns the processor seconds that all threads of this process used for some work.
 fn cpu_of<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let before = cpu_time();
     let given = work();
     ((cpu_time() - before).as_secs_f64(), given)
 }
 
-/// Time this process's threads ran, by the kernel's scheduler, in nanoseconds; none elsewhere than
-/// on Linux.
+/// Returns the run time of this process's threads by the kernel's scheduler; zero on systems other
+/// than Linux.
 fn cpu_time() -> Duration {
     let threads = std::fs::read_dir("/proc/self/task")
         .into_iter()
@@ -370,7 +371,7 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(ran.sum())
 }
 
-/// Resident bytes of this process; none elsewhere than on Linux.
+/// Returns the resident bytes of this process; zero on systems other than Linux.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

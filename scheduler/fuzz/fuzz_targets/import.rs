@@ -1,4 +1,5 @@
-//! Any bytes as an ONNX model: a graph or a refusal, never a panic, and no more nodes than may be.
+//! Imports any bytes as an ONNX model: the result must be a graph or a refusal, never a panic, with
+//! no more nodes than the limit.
 #![no_main]
 
 use bytes::Bytes;

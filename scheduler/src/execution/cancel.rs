@@ -1,4 +1,4 @@
-//! Ending runs from outside: a word that any number of runs listen to.
+//! Cancels runs from outside: one signal for any number of runs.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::worker_pool::Canceller;
 
-/// Ends the runs that were given it, those that come later too. Clones are the same word.
+/// Cancels the runs that use it, including later ones. You can clone it: all clones share one
+/// signal.
 #[derive(Clone, Default)]
 pub struct Cancel {
     inner: Arc<CancelShared>,
@@ -25,14 +26,14 @@ struct CancelState {
     next: u64,
 }
 
-/// A job that ends with the word; dropping it lets go of the job.
+/// A job that the signal cancels; dropping this releases the job.
 pub(super) struct CancelWatch<'a> {
     cancel: &'a Cancel,
     number: u64,
 }
 
 impl Cancel {
-    /// Ends every run that listens.
+    /// Cancels every run that uses this signal.
     pub fn cancel(&self) {
         let jobs = {
             let mut state = self.inner.state();
@@ -43,13 +44,13 @@ impl Cancel {
         self.inner.told.notify_all();
     }
 
-    /// Whether it was said.
+    /// Returns whether the signal has been sent.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.inner.state().cancelled
     }
 
-    /// Ends a job when the word is said, or now if it was.
+    /// Cancels a job when the signal comes, or now if it already came.
     pub(super) fn watch(&self, job: Canceller) -> CancelWatch<'_> {
         let mut state = self.inner.state();
         let number = state.next;
@@ -66,11 +67,11 @@ impl Cancel {
         }
     }
 
-    /// Does some work on a thread of its own; gives what it gave, or nothing as soon as the word is
-    /// said.
+    /// Runs some work on a thread of its own. Returns its result, or nothing as soon as the signal
+    /// comes.
     ///
     /// # Errors
-    /// What the system says when it cannot start a thread.
+    /// The system's error if it cannot start a thread.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -112,7 +113,7 @@ impl Drop for CancelWatch<'_> {
 
 impl CancelShared {
     fn state(&self) -> MutexGuard<'_, CancelState> {
-        // Nothing in it is ever half changed.
+        // Each holder completes its change or makes none.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

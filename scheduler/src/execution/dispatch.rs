@@ -1,6 +1,7 @@
-//! Which task a device does next: the state of one job, told what was done and asked for more.
+//! Selects the next task of each device. The dispatch is the state of one job: its caller reports
+//! completed tasks and asks for more.
 //!
-//! Times are picoseconds since the job began, as a graph's problem has them
+//! Times are picoseconds since the start of the job, as in the graph's problem
 //! ([`SECOND`](crate::planning::time::SECOND)).
 
 mod dynamic;
@@ -18,102 +19,107 @@ use crate::planning::time::{NEVER, Time};
 use dynamic::DynamicQueues;
 use planned::PlannedQueues;
 
-/// Work a device takes at once, if its tasks are small: long enough that taking it costs little
-/// (about a microsecond), short enough that others do not wait for what it sets free.
+/// Total time of the small tasks that a device takes at once. It is long enough to make the cost of
+/// taking them small (about a microsecond), and short enough that other devices do not wait for
+/// their results.
 pub const BATCH_TIME: Time = 50_000_000;
-/// Tasks in a batch: their bookkeeping holds up the other devices.
+/// Maximum number of tasks in a batch: the bookkeeping of a batch delays the other devices.
 const BATCH_TASKS: usize = 256;
-/// What a stolen task must gain at least: about what it costs to hand it over.
+/// Minimum gain for which a device steals a task: about the cost of the handover.
 const STEAL_GAIN: Time = 10_000_000;
-/// Devices of a job: sets of them are words.
+/// Maximum number of devices in a job: a set of devices is one machine word.
 pub const DEVICES_MAX: usize = 64;
-/// A device this far off the estimates of a plan has the rest planned anew: below it a static
-/// plan is better than its repair (docs/execution.md).
+/// If a device deviates from the plan's estimates by this factor, the dispatch plans the remaining
+/// tasks again. Below it, a static plan is better than its repair (docs/execution.md).
 const DRIFT_MAX: f64 = 1.25;
-/// The part of a device's planned time that must have been measured before drift means anything.
+/// The part of a device's planned time that must be measured before its drift counts.
 const DRIFT_SHARE: f64 = 0.05;
-/// What planning anew costs for each task and device, and how many times that must be left to do.
+/// Cost of a new plan for each task and device, and the multiple of that cost which must remain as
+/// work before a new plan is worth it.
 const REPLAN_COST: Time = 250_000;
 const REPLAN_WORTH: Time = 20;
-/// A device whose speed is this far from what its queue was summed with has it summed anew.
+/// If a device's speed deviates by this factor from the speed in its queue's sums, the dispatch
+/// sums the queue again.
 const SUM_STALE: f64 = 1.1;
-/// A device this far off the mean load gives tasks away.
+/// A device whose load exceeds the mean by this factor gives tasks away.
 const BALANCE_MAX: f64 = 1.2;
 
-/// How tasks find their devices.
+/// The way in which the dispatch selects a device for each task.
 #[derive(Clone, Copy, Debug)]
 pub enum Placement<'a> {
-    /// As a plan says, repaired where it proves wrong.
+    /// The device that the plan names; the dispatch repairs the plan where estimates prove wrong.
     Planned(&'a Schedule),
-    /// Each where it ends soonest when it becomes ready.
+    /// The device that finishes the task first, chosen when the task becomes ready.
     Dynamic,
 }
 
-/// What becomes of results on a device that fails.
+/// Says whether results survive the failure of their device.
 #[derive(Clone)]
 pub enum Results {
-    /// They lie in host memory and can be used.
+    /// Results are in host memory and survive.
     Survive,
-    /// They went with the device and are made again where they are needed.
+    /// Results are lost with the device; the dispatch runs their tasks again where needed.
     Lost,
-    /// Who keeps them says what is left of them.
+    /// The keeper of the results says which of them survive.
     Kept(ResultKeeper),
 }
 
-/// What whoever keeps the results of tasks is asked.
+/// A question to the keeper of task results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultQuestion {
-    /// A device is lost, and what lay there with it.
+    /// A device failed, and its memory is lost.
     Lost {
-        /// The device.
+        /// Index of the device.
         device: usize,
     },
-    /// Whether what a task is to read of another's results is still there; it stays until read.
+    /// Asks whether a reader can still get a producer's results. If so, the keeper holds them until
+    /// the reader has read them.
     Kept {
-        /// The task that made them.
+        /// The task that produced the results.
         by: usize,
         /// The task that reads them.
         reader: usize,
     },
 }
 
-/// Answers for the results of tasks; of a lost device the answer is not heard.
+/// Answers questions about task results. The dispatch ignores the answer to
+/// [`Lost`](ResultQuestion::Lost).
 pub type ResultKeeper = Arc<dyn Fn(ResultQuestion) -> bool + Send + Sync>;
 
-/// What happened beside plain running.
+/// Counts of exceptional events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tasks an idle device took from another's queue.
+    /// Tasks that an idle device stole from another device's queue.
     pub stolen: u64,
-    /// Tasks moved from a device with too much to do.
+    /// Tasks that the dispatch moved away from an overloaded device.
     pub moved: u64,
-    /// Times the rest was planned anew.
+    /// Number of times that the dispatch planned the remaining tasks again.
     pub replanned: u64,
     /// Tasks that ran again because their results were lost.
     pub redone: u64,
-    /// Tasks that ran before one planned ahead of them that had to wait.
+    /// Tasks that ran ahead of their turn because an earlier planned task had to wait.
     pub ahead: u64,
 }
 
-/// Why a job cannot go on.
+/// The reason why a job cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StrandedCause {
-    /// A task runs on no device that is left.
+    /// None of the remaining devices can run a task.
     #[error("task {task} runs on no device that is left")]
     Task {
-        /// The task.
+        /// Index of the task.
         task: usize,
     },
-    /// What is left cannot be planned.
+    /// The planner refuses the remaining tasks.
     #[error("what is left cannot be planned: {0}")]
     Problem(#[from] ProblemError),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TaskState {
-    /// Not given out.
+    /// No device has taken the task.
     Waiting,
-    /// Given to a device.
+    /// A device has taken the task.
     Taken,
     Done,
 }
@@ -125,32 +131,33 @@ struct Drift {
     planned: f64,
 }
 
-/// The core of one job.
+/// The core of one job's execution.
 #[derive(Clone, Debug)]
 pub struct Dispatch {
     problem: Arc<Problem>,
     kinds: Arc<[u16]>,
     speeds: Speeds,
-    /// What crosses between the host and a device for a task, by task and device; or empty.
+    /// Transfer time between the host and a device for a task, by task and device; or empty.
     host_transfers: Arc<[Time]>,
-    /// What was known when the present plan was made: drift is counted against that.
+    /// The corrections at the time of the present plan, against which the dispatch measures drift.
     believed: Speeds,
     state: Vec<TaskState>,
-    /// The device that took a task.
+    /// The device that took each task.
     place: Vec<u8>,
     left: usize,
     lost: u64,
-    /// When what a device has taken should be done.
+    /// The expected end of the tasks that each device has taken.
     busy_until: Vec<Time>,
-    /// Estimated time of what is assigned to a device and not taken.
+    /// Estimated time of the tasks that wait for each device.
     load: Vec<Time>,
-    /// The corrections that queues were summed with, and devices whose corrections have left them.
+    /// The corrections in the sums of the queues, and the set of devices whose corrections have
+    /// changed since.
     summed: Vec<f64>,
     stale: u64,
-    /// Devices that were given tasks while another one took its own: they may be asleep.
+    /// Devices that got tasks while another device took its own: they may be asleep.
     woken: u64,
     drift: Vec<Drift>,
-    /// Whether no device takes another's task, or one of its own before its turn.
+    /// Whether devices never steal tasks and never run their own ahead of their turn.
     keeps: bool,
     mode: DispatchMode,
     counts: Counts,
@@ -163,11 +170,12 @@ enum DispatchMode {
 }
 
 impl Dispatch {
-    /// The job of running `problem`. `kinds` tells tasks apart whose estimates err alike; empty for
-    /// one kind.
+    /// Creates the dispatch of one run of `problem`. `kinds` groups tasks whose estimates have the
+    /// same error; empty for one group.
     ///
     /// # Panics
-    /// If there are more than [`DEVICES_MAX`] devices, or `kinds` or `speeds` fit another problem.
+    /// If there are more than [`DEVICES_MAX`] devices, or if `kinds` or `speeds` do not fit the
+    /// problem.
     #[must_use]
     pub fn new(
         problem: Arc<Problem>,
@@ -223,12 +231,11 @@ impl Dispatch {
         dispatch
     }
 
-    /// The same with what each task takes besides, by task and then by device, for what comes from
-    /// the host and goes there: nothing of what a device is measured by, but of where a task ends
-    /// soonest.
+    /// Adds the transfer time between the host and each device, by task and then by device. The
+    /// dispatch uses it to find the device that finishes a task first, but not to measure a device.
     ///
     /// # Panics
-    /// If there are some, and not one for each task and device.
+    /// If `host_transfers` is not empty and does not have one entry for each task and device.
     #[must_use]
     pub fn with_host_transfers(self, host_transfers: Arc<[Time]>) -> Self {
         let fit = self.problem.tasks() * self.problem.devices();
@@ -241,56 +248,57 @@ impl Dispatch {
             ..self
         };
         if !counted.host_transfers.is_empty() {
-            // What is ready was placed without them.
+            // The queues of ready tasks were filled without these transfers.
             counted.begin();
         }
         counted
     }
 
-    /// The same, and if so no device takes another's planned task, or one of its own before its
-    /// turn, while all of them work: not even one that has nothing to do.
+    /// Sets whether planned tasks keep their devices and their order. If so, no device steals a
+    /// task or runs its own ahead of their turn while all devices work, even if it is idle.
     #[must_use]
     pub fn keeping(self, keeps: bool) -> Self {
         Self { keeps, ..self }
     }
 
-    /// Tasks of the job.
+    /// Returns the number of tasks.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.state.len()
     }
 
-    /// Tasks that are not done.
+    /// Returns the number of tasks that are not done.
     #[must_use]
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// What happened so far.
+    /// Returns the counts of exceptional events so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What was learned of the estimates, for the next run.
+    /// Returns the learned corrections of the estimates, for the next run.
     #[must_use]
     pub fn speeds(&self) -> &Speeds {
         &self.speeds
     }
 
-    /// The device that did a task, or does it.
+    /// Returns the device that ran a task or runs it now.
     #[must_use]
     pub fn place(&self, task: usize) -> Option<usize> {
         (self.state[task] != TaskState::Waiting).then(|| usize::from(self.place[task]))
     }
 
-    /// The estimate of all that is not taken on the device that has most of it.
+    /// Returns the longest waiting time of any device: the estimated time of its waiting tasks.
     #[must_use]
     pub fn time_left(&self) -> Time {
         self.load.iter().copied().max().unwrap_or(0)
     }
 
-    /// Gives a device its next tasks, to be run in this order; none if there is nothing for it now.
+    /// Fills `batch` with a device's next tasks in running order, or leaves it empty if the device
+    /// has none now.
     pub fn take(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
         batch.clear();
         if self.is_lost(device) || self.left == 0 {
@@ -302,13 +310,14 @@ impl Dispatch {
         }
     }
 
-    /// Devices that have something to do since a [`take`](Self::take) of another one, one bit each.
+    /// Returns the set of devices that got work since a [`take`](Self::take) of another device, one
+    /// bit each.
     pub fn woken(&mut self) -> u64 {
         std::mem::take(&mut self.woken)
     }
 
-    /// A device has done a batch, or the first tasks of it, in `took`. Gives the set of devices
-    /// that may have something to do now, one bit each.
+    /// Records a batch, or the first tasks of it, as done by a device in `took`. Returns the set of
+    /// devices that may have work now, one bit each.
     pub fn done(&mut self, device: usize, tasks: &[u32], took: Time, now: Time) -> u64 {
         let mut estimated = 0.0;
         for &task in tasks {
@@ -332,10 +341,10 @@ impl Dispatch {
         wake
     }
 
-    /// Tasks that a device took and did not run go back to where they may be taken again.
+    /// Puts tasks back into the queues after a device took but did not run them.
     ///
     /// # Errors
-    /// [`StrandedCause`] if one of them runs nowhere else, the device being lost.
+    /// [`StrandedCause`] if the device is lost and no other device can run one of them.
     pub fn put_back(&mut self, tasks: &[u32], now: Time) -> Result<(), StrandedCause> {
         for &task in tasks {
             assert_eq!(
@@ -348,10 +357,10 @@ impl Dispatch {
         self.again(now)
     }
 
-    /// As [`put_back`](Self::put_back), and the device is not given the first of them again.
+    /// Acts as [`put_back`](Self::put_back), and never offers the first task to this device again.
     ///
     /// # Errors
-    /// [`StrandedCause`] if that runs nowhere else.
+    /// [`StrandedCause`] if no other device can run that task.
     pub fn refuse(&mut self, device: usize, tasks: &[u32], now: Time) -> Result<(), StrandedCause> {
         let mut parts = self.problem.parts().clone();
         parts.exec[tasks[0] as usize * parts.devices + device] = NEVER;
@@ -359,7 +368,7 @@ impl Dispatch {
         self.put_back(tasks, now)
     }
 
-    /// The estimate of a task on a device, corrected by what was measured.
+    /// Returns the estimated time of a task on a device, with the measured correction.
     fn estimate(&self, task: usize, device: usize) -> Time {
         let exec = self.problem.exec(task, device);
         if exec == NEVER {
@@ -369,13 +378,13 @@ impl Dispatch {
         (exec as f64 * self.speeds.factor(kind, device)) as Time
     }
 
-    /// What crosses between the host and a device for a task.
+    /// Returns the transfer time between the host and a device for a task.
     fn host_transfer(&self, task: usize, device: usize) -> Time {
         let place = task * self.problem.devices() + device;
         self.host_transfers.get(place).copied().unwrap_or(0)
     }
 
-    /// When the inputs of a task could be on a device, all being sent now.
+    /// Returns the time when a task's inputs can be on a device, if all transfers start now.
     fn arrival(&self, task: usize, device: usize, now: Time) -> Time {
         let transfers = self.problem.before(task).map(|(before, bytes)| {
             let from = usize::from(self.place[before]);
@@ -384,7 +393,7 @@ impl Dispatch {
         now + transfers.max().unwrap_or(0)
     }
 
-    /// Whether a device was given up.
+    /// Returns whether a device is lost to the job.
     #[must_use]
     pub fn is_lost(&self, device: usize) -> bool {
         self.lost >> device & 1 == 1
@@ -415,7 +424,7 @@ impl Dispatch {
             drift.estimated += believed.sum::<f64>();
             drift.measured += took;
         }
-        // A batch is timed as one: its kinds share what it was off by.
+        // A batch has a single measured time, so all its kinds get the same correction.
         let mut last = None;
         for &task in tasks {
             let kind = self.kinds.get(task as usize).copied().unwrap_or(0);
@@ -432,7 +441,8 @@ impl Dispatch {
     }
 }
 
-/// Whether a task goes with a batch: what that sets free is not to wait for something long.
+/// Returns whether a batch has time for a task: results of the batch should not wait for a long
+/// task.
 fn fits(batch: &[u32], time: Time, estimate: Time) -> bool {
     batch.is_empty() || time.saturating_add(estimate) <= BATCH_TIME
 }

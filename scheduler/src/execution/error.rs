@@ -1,4 +1,4 @@
-//! Why a task does not run: on one device, or on a group of them.
+//! Errors of tasks on one device or on a group.
 
 use souk_memory::space::SpaceError;
 use souk_memory::{ContentId, StoreError};
@@ -16,46 +16,46 @@ use crate::planning::PlanError;
 use crate::planning::problem::ProblemError;
 use crate::planning::split::SplitError;
 
-/// Why there is no session of a model, or why it went no further.
+/// The reason why a session of a model did not open or could not continue.
 #[derive(Debug, Error)]
 pub enum SessionError {
-    /// What the model says of its states does not hold.
+    /// The model's declaration of its states is wrong.
     #[error(transparent)]
     States(StateError),
-    /// The model does not say how large a state is, or it is too large.
+    /// The model does not declare the size of a state, or the state is too large.
     #[error("state {name:?} has no fixed sizes of 32-bit floats that there is room for")]
     Sizes {
-        /// Its name.
+        /// Name of the state.
         name: String,
     },
-    /// It does not open, or a step of it was not done.
+    /// The device could not open the session or run a step.
     #[error(transparent)]
     Step(#[from] StepError),
 }
 
-/// Why a task did not run.
+/// The reason why a task did not run.
 #[derive(Debug, Error)]
 pub enum TaskError {
     /// The model is not in the store.
     #[error("the model {id} is not in the store")]
     ModelMissing {
-        /// Its id.
+        /// Content id of the model.
         id: ContentId,
     },
-    /// The model is none.
+    /// The content is not an ONNX model.
     #[error("the model {id}: {cause}")]
     Model {
-        /// Its id.
+        /// Content id of the model.
         id: ContentId,
-        /// What is wrong.
+        /// The decoder's error.
         cause: DecodeError,
     },
     /// A weight is not in the store.
     #[error("weight {name:?} ({id}) is not in the store")]
     WeightMissing {
-        /// Its name in the model.
+        /// Name of the weight in the model.
         name: String,
-        /// Its id.
+        /// Content id of the weight.
         id: ContentId,
     },
     /// The store failed.
@@ -67,7 +67,7 @@ pub enum TaskError {
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A session is not opened, or went no further.
+    /// A session did not open or could not continue.
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The devices cannot share the subgraph.
@@ -79,16 +79,16 @@ pub enum TaskError {
     /// A request of a stream failed.
     #[error("request {request}: {cause}")]
     Request {
-        /// Which, from 0.
+        /// Index of the request, from 0.
         request: usize,
-        /// Why.
+        /// Cause of the failure.
         cause: Box<TaskError>,
     },
 }
 
 impl TaskError {
-    /// Whether it is the inputs that are at fault: an operator refuses these values, or they have
-    /// another type or shape than the model's. Other devices come to the same.
+    /// Returns whether the inputs are at fault: an operator refuses their values, or their type or
+    /// shape differs from the model's. Other devices will return the same error.
     #[must_use]
     pub fn is_bad_input(&self) -> bool {
         let run = match self {
@@ -104,8 +104,8 @@ impl TaskError {
         )
     }
 
-    /// The node that a device refuses wherever it stands, if that is what is wrong. What an engine
-    /// says, the range of integers and where sizes come from are of the graph around it.
+    /// Returns the node that the device refuses in any graph, if that is the cause. Refusals by an
+    /// engine, by the range of integers and by the source of sizes depend on the surrounding graph.
     #[must_use]
     pub fn refused_node(&self) -> Option<&str> {
         let TaskError::Compile(CompileError::Unsupported(unsupported)) = self else {
@@ -113,7 +113,7 @@ impl TaskError {
         };
         let is_anywhere = match unsupported.reason {
             UnsupportedReason::Operator | UnsupportedReason::Attribute(_) => true,
-            // Integers may be sizes, which a GPU's host computes.
+            // Integers can be sizes, which a GPU's host computes.
             UnsupportedReason::DType(dtype) => dtype.is_float(),
             UnsupportedReason::UnknownDType
             | UnsupportedReason::Version(_)
@@ -124,78 +124,78 @@ impl TaskError {
     }
 }
 
-/// Why a group was not set up.
+/// The reason why a group could not start.
 #[derive(Debug, Error)]
 pub enum GroupError {
-    /// A group of nobody.
+    /// The group has no devices.
     #[error("a device group needs a device")]
     Empty,
-    /// The system gives no more threads.
+    /// The system refuses to start more threads.
     #[error("cannot start a thread for each device: {0}")]
     Threads(#[from] std::io::Error),
-    /// Memory or the spill folder.
+    /// The group's memory or its spill folder failed.
     #[error(transparent)]
     Space(#[from] SpaceError),
 }
 
-/// Why a subgraph could not be planned out over the devices.
+/// The reason why a subgraph could not be planned over the devices.
 #[derive(Debug, Error)]
 pub enum GroupPlanError {
-    /// The model could not be read for these inputs.
+    /// The import refuses the model with these inputs.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// The plan cannot be cut.
+    /// The graph cannot be cut along the plan.
     #[error(transparent)]
     Cut(#[from] CutError),
-    /// It cannot be divided over the devices.
+    /// The planner cannot divide the graph over the devices.
     #[error(transparent)]
     Division(#[from] PlanError),
-    /// The fragments make no problem.
+    /// The fragments do not form a valid problem.
     #[error(transparent)]
     Problem(#[from] ProblemError),
-    /// An operator cannot be shared out.
+    /// An operator cannot be split between devices.
     #[error(transparent)]
     Split(#[from] SplitError),
 }
 
-/// Why a run that was planned out did not end well.
+/// The reason why a planned run failed.
 #[derive(Debug, Error)]
 pub enum GroupRunError {
-    /// The devices have as many jobs as they may.
+    /// The devices have the maximum number of jobs.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// A tensor found no room or was lost.
+    /// A tensor found no room or is lost.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// A device failed as it gave or took a tensor.
+    /// A device failed while it sent or received a tensor.
     #[error("a tensor could not be moved: {0}")]
     Memory(RunError),
-    /// What was made lay in the memory of a device that failed, and nothing makes it again.
+    /// A result was in the memory of a failed device, and no task computes it again.
     #[error("what the run made went with a device that failed")]
     Gone,
-    /// A fragment failed wherever it ran.
+    /// A fragment failed on every device that ran it.
     #[error("{fragment} failed: {cause}")]
     Fragment {
-        /// Which fragment.
+        /// Name of the fragment.
         fragment: String,
-        /// Why.
+        /// Cause of the failure.
         cause: String,
     },
-    /// No device is left for a fragment.
+    /// No remaining device can run a fragment.
     #[error("no device is left that runs {fragment}; those that failed said: {faults}")]
     NoDevice {
-        /// Which fragment.
+        /// Name of the fragment.
         fragment: String,
-        /// What each said.
+        /// The error of each failed device.
         faults: String,
     },
-    /// Its deadline came first.
+    /// The deadline passed before the end of the run.
     #[error("the run's deadline came before its end")]
     Deadline,
-    /// It was cancelled.
+    /// The caller cancelled the run.
     #[error("the run was cancelled")]
     Cancelled,
-    /// The system gives no thread for it.
+    /// The system refuses to start a thread for the run.
     #[error("cannot start a thread for the run: {0}")]
     Thread(std::io::Error),
 }

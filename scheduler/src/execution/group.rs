@@ -1,10 +1,10 @@
 //! Several devices of one machine that run a subgraph together.
 //!
-//! For the shapes of a task's inputs the subgraph is planned over the devices once, cut along the
-//! plan, and run by a [`WorkerPool`]: fragments that do not need each other run at the same time, a
-//! failed device's fragments run on the others, and what was measured corrects the next plan.
-//! Tensors are held by a [`Space`]: devices that share the host's memory hand them on without a
-//! copy, and what memory has no room for goes to disk.
+//! The group plans the subgraph over the devices once for each set of input shapes, cuts it along
+//! the plan, and runs it by a [`WorkerPool`]. Independent fragments run at the same time, a failed
+//! device's fragments run on the others, and measurements correct the next plan. A [`Space`] holds
+//! the tensors: devices that share the host's memory pass them on without a copy, and tensors that
+//! do not fit in memory go to disk.
 
 mod core_contention;
 mod device_wishes;
@@ -76,7 +76,7 @@ pub use lost_devices::{LostDevice, Retrials, Trial};
 pub(super) use stream_requests::Request;
 pub use stream_requests::Stream;
 
-/// A disk until it was measured: an SSD on SATA.
+/// The assumed path to a disk before any measurement: an SSD on SATA.
 const DISK: Path = Path {
     kind: PathKind::File,
     latency: Duration::from_micros(100),
@@ -86,42 +86,44 @@ const DISK: Path = Path {
 /// A device of a group.
 #[derive(Clone)]
 pub struct GroupDevice {
-    /// What it is called in reports; `emulated` is added where due.
+    /// Name in reports; an emulated device gets the suffix `emulated`.
     pub label: String,
-    /// The device.
+    /// The device's processor.
     pub processor: Arc<dyn Processor>,
 }
 
-/// What a group may use beside its devices.
+/// Resources and policies of a group.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
-    /// Bytes of tensors between devices that are kept in memory.
+    /// Maximum bytes of tensors between devices in host memory.
     pub host_bytes_max: u64,
-    /// Where those go for which there is no room, and how many bytes.
+    /// Folder for tensors that do not fit in memory, and its maximum bytes.
     pub spill: Option<(PathBuf, u64)>,
     /// Whether devices share single operators.
     pub sharing: Sharing,
-    /// When devices that were lost in a run are tried again.
+    /// When the group retries devices that runs have lost.
     pub retrials: Retrials,
-    /// What plans make small. Devices of one owner have no price: here the cheapest is the fastest.
+    /// The quantity that plans minimise. Devices of one owner have no price, so here the cheapest
+    /// plan is the fastest.
     pub objective: Objective,
 }
 
 /// Whether devices share single operators.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Sharing {
-    /// Where that saves a fifth of the operator's time.
+    /// They share an operator if that saves a fifth of its time.
     #[default]
     WhereItPays,
-    /// Not at all.
+    /// They never share an operator.
     Never,
-    /// All that can be, in these parts, one for each device: for measurements.
+    /// They share every operator that they can, in these parts, one for each device: for
+    /// measurements.
     Given(Vec<f64>),
 }
 
-/// The devices, their threads and their memory.
+/// The devices, their threads and their memories.
 pub(super) struct DeviceGroup {
-    /// What they are called together.
+    /// Name of the group.
     label: String,
     members: Vec<GroupDevice>,
     pool: WorkerPool,
@@ -194,12 +196,13 @@ impl DeviceGroup {
         &self.members
     }
 
-    /// What was brought back from disk before it was needed.
+    /// Returns the counts of transfers that the prefetcher made ahead of need.
     pub fn transfers(&self) -> TransferCounts {
         self.prefetcher.counts()
     }
 
-    /// Bytes moved between memories since the group began, and what host memory holds now.
+    /// Returns the bytes moved between memories since the group began, and the present use of host
+    /// memory.
     pub fn memory(&self) -> (MoveTotals, PoolUse) {
         let space = self.memories.lock();
         (space.moved(), space.pool(Place::Host))
@@ -214,7 +217,7 @@ impl DeviceGroup {
         }
     }
 
-    /// Whether some device runs each node; what is planned is decided with the first inputs.
+    /// Checks that some device can run each node. The plan itself needs the first inputs.
     pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
         let bytes = self.store.get(&model)?;
         let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
@@ -248,7 +251,7 @@ impl DeviceGroup {
         self.run_with(task, (precedence, cancel), None)
     }
 
-    /// Runs a task by itself, of a stream or of none.
+    /// Runs a task alone, as part of a stream or not.
     fn run_with(
         &self,
         task: &Task,
@@ -257,10 +260,11 @@ impl DeviceGroup {
     ) -> Result<RunResult, TaskError> {
         let left = || Some(until.0.deadline?.since(Moment::now()));
         let plan = self.plan(task, left())?;
-        // What has its place runs nowhere else.
+        // Nodes with a fixed device run nowhere else.
         let wished = plan.wished || plan.energy.mode.is_some();
         match self.run_plan(task, plan, until, request) {
-            // What nodes asked for failed: any other will do then, from the beginning.
+            // The devices that nodes asked for failed: plan again over any others and start from
+            // the beginning.
             Err(TaskError::Group(GroupRunError::NoDevice { .. })) if wished => {
                 let key = key(task);
                 self.plans().retain(|(held, _)| *held != key);
@@ -332,7 +336,7 @@ impl DeviceGroup {
         ran.report.memory = match stream {
             Some(stream) => {
                 ran.busy = stream.charge(&ran.timeline);
-                // What was moved since another request was told of it.
+                // The bytes moved since the last report of another request.
                 self.memory_report(lock(&stream.moved).get_or_insert(moved))
             }
             None => self.memory_report(&mut moved),
@@ -341,8 +345,8 @@ impl DeviceGroup {
         Ok(ran)
     }
 
-    /// What becomes of a failed device's results: all lie in host memory, unless a device has one
-    /// of its own.
+    /// Returns the fate of a failed device's results: all survive in host memory, unless a device
+    /// has a memory of its own.
     fn results(&self, state: Arc<RunState>) -> Results {
         if !self.memories.any_own() {
             return Results::Survive;
@@ -356,7 +360,7 @@ impl DeviceGroup {
         }))
     }
 
-    /// What the fragments' times say of their operators, which the next plan goes by.
+    /// Records the fragments' times in the operators' histories, which the next plan uses.
     fn learn(&self, plan: &ExecutionPlan, taken: Vec<FragmentUsage>) -> Vec<Measurement> {
         let mut histories = lock(&self.costs);
         let told = taken.into_iter().filter_map(|taken| {
@@ -373,12 +377,12 @@ impl DeviceGroup {
         told.collect()
     }
 
-    /// Goes on from what the devices were seen to take before.
+    /// Loads the devices' cost history.
     pub fn recall(&self, costs: &CostHistory) {
         lock(&self.costs).recall(costs);
     }
 
-    /// What the devices were seen to take.
+    /// Returns the devices' cost history.
     pub fn costs(&self) -> CostHistory {
         lock(&self.costs).costs()
     }
@@ -411,8 +415,9 @@ impl DeviceGroup {
         }
     }
 
-    /// The plan for a task's model and shapes that is to end so soon: made before, unless the
-    /// devices turned out to be faster or slower than it believed, one was lost, or one is back.
+    /// Returns the plan for a task's model and shapes that ends within `left`. The cached plan is
+    /// fresh unless the speed of a device differs from its estimate, or a device was lost or
+    /// returned.
     fn plan(&self, task: &Task, left: Option<Duration>) -> Result<Arc<ExecutionPlan>, TaskError> {
         let key = key(task);
         let speeds = self.speeds().clone();
@@ -447,7 +452,7 @@ impl DeviceGroup {
         Ok(plan)
     }
 
-    /// Whether what is known of the devices now would still make a plan.
+    /// Returns whether present knowledge of the devices would still lead to this plan.
     fn is_fresh(&self, plan: &ExecutionPlan, speeds: &Speeds) -> bool {
         let links = self.memories.links();
         let costs = lock(&self.costs);
@@ -481,7 +486,7 @@ impl DeviceGroup {
     }
 }
 
-/// The histories of these devices.
+/// Creates empty histories of these devices.
 pub(super) fn histories(devices: &[GroupDevice], cores: Cores) -> DeviceHistories {
     let named = devices.iter().map(|device| {
         let model = device.processor.profile().model.as_str();

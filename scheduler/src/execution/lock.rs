@@ -1,8 +1,9 @@
-//! One way to lock what threads share.
+//! The common way to lock state that threads share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks what each holder changes whole or not at all, so that a panic elsewhere leaves it sound.
+/// Locks state that each holder changes completely or not at all, so that a panic elsewhere leaves
+/// it valid.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

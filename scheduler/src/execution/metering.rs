@@ -1,4 +1,4 @@
-//! What one run adds to its device's report, and when it ended.
+//! Computes one run's contribution to its device's report, and the end of the run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use super::report::{DeviceReport, ReportedEnergy};
 use super::task::Clock;
 use super::timeline::UnixMicros;
 
-/// A device's name as reports show it.
+/// Returns a device's name in reports.
 pub(super) fn label(label: &str, processor: &dyn Processor) -> String {
     let emulated = processor.profile().emulated;
     format!("{label}{}", if emulated { " (emulated)" } else { "" })
 }
 
-/// When a run ended: an emulated device's own time counts, be it ahead of the clock or behind.
+/// Returns the end of a run. For an emulated device its own time counts, ahead of the clock or
+/// behind.
 pub(super) fn end_of(
     processor: &dyn Processor,
     clock: &Arc<Clock>,
@@ -32,7 +33,7 @@ pub(super) fn end_of(
     clock()
 }
 
-/// What one run adds to its device's report.
+/// Returns one run's contribution to its device's report.
 pub(super) fn device_report<T>(
     profile: &Profile,
     outcome: &Outcome<T>,
@@ -62,7 +63,7 @@ pub(super) fn device_report<T>(
     }
 }
 
-/// Bytes of elements of all tensors.
+/// Returns the total bytes of all tensors' elements.
 pub(super) fn bytes_of_all(tensors: &BTreeMap<String, Tensor>) -> u64 {
     tensors
         .values()

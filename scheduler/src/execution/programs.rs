@@ -1,4 +1,4 @@
-//! Compiled programs, kept for the next run of the same subgraph.
+//! Compiled programs, cached for the next run of the same subgraph.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use souk_memory::ContentId;
 use souk_vocabulary::processor::Program;
 
-/// Programs kept, if the device has memory for so many. Each holds its weights there, and a device
-/// serves few jobs at a time.
+/// Maximum number of cached programs, if the device has memory for them. Each holds its weights on
+/// the device, and a device serves few jobs at a time.
 const PROGRAMS_MAX: usize = 16;
 
-/// How much of a device's memory is to be free for a program, in times its model's bytes: for the
-/// weights as the device lays them out, and for what it computes.
+/// Free memory that a program needs on a device, as a multiple of its model's bytes: for the
+/// weights in the device's layout, and for its activations.
 const ROOM_TIMES: u64 = 2;
 
-/// The programs last used, the latest at the back.
+/// The recent programs, the latest at the back.
 #[derive(Default)]
 pub(super) struct Programs {
     recent: Mutex<VecDeque<(ContentId, Arc<dyn Program>)>>,
@@ -30,8 +30,8 @@ impl Programs {
         Some(program)
     }
 
-    /// Lets go of the programs that were not used for longest until `free` bytes are enough for a
-    /// model of so many, or none is left.
+    /// Drops the least recently used programs until `free` bytes suffice for a model of
+    /// `model_bytes`, or none remains.
     pub fn make_room(&self, model_bytes: u64, free: impl Fn() -> u64) {
         let wanted = model_bytes.saturating_mul(ROOM_TIMES);
         let mut recent = self.recent();
@@ -42,7 +42,7 @@ impl Programs {
 
     pub fn insert(&self, id: ContentId, program: Arc<dyn Program>) {
         let mut recent = self.recent();
-        // Two threads may have compiled the same model; the later one is kept.
+        // Two threads may have compiled the same model; the later program stays.
         recent.retain(|(held, _)| *held != id);
         if recent.len() == PROGRAMS_MAX {
             recent.pop_front();

@@ -1,4 +1,5 @@
-//! What a run took: per device busy time, utilisation, idle time and why, work, bytes, joules.
+//! The report of a run: for each device its busy time, utilisation, idle time by cause, work, bytes
+//! and joules.
 
 use std::collections::BTreeMap;
 
@@ -10,123 +11,125 @@ use super::timeline::{SpanKind, Timeline};
 /// The report of a run over one or several devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// From the first device's start to the last one's end, in microseconds.
+    /// Microseconds from the start of the first device to the end of the last.
     pub makespan_micros: u64,
-    /// One entry a device, by name.
+    /// The devices' reports by name.
     pub devices: BTreeMap<String, DeviceReport>,
-    /// Bytes copied to put parts of shared operators together.
+    /// Bytes that the run copied to join the parts of shared operators.
     #[serde(default)]
     pub joined_bytes: u64,
-    /// Operators, each with what follows it row by row, that several devices shared.
+    /// Number of operators that several devices shared, each with the operators that follow it row
+    /// by row.
     #[serde(default)]
     pub partitioned_tasks: u64,
-    /// What lay in the memories of several devices, and what went to and fro; by what they are
-    /// called, the machine's own by what its devices are called together.
+    /// The contents of several devices' memories and the traffic between them. The key is the
+    /// device's name, or the group's name for the machine's own memory.
     #[serde(default)]
     pub memory: BTreeMap<String, MemoryReport>,
-    /// What the plan expected, and of the best single device; of one run of several devices.
+    /// The plan's expectation and that of the best single device, for one run of several devices.
     #[serde(default)]
     pub against: Option<Against>,
-    /// What devices lacked, refused or failed at, and who did it instead.
+    /// The work that devices lacked support for, refused or failed at, with the devices that did it
+    /// instead.
     #[serde(default)]
     pub fallbacks: Vec<Fallback>,
 }
 
-/// Work of a run that a device did not take, and which device did.
+/// Work of a run that one device did not do, and the devices that did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
-    /// The device that did not.
+    /// The device that did not do the work.
     pub device: String,
-    /// The operator; none if the device failed as a whole.
+    /// The operator, or none if the device failed as a whole.
     pub operator: Option<String>,
-    /// How many nodes of it.
+    /// Number of its nodes.
     pub nodes: u64,
-    /// What it lacks, or what it said.
+    /// The feature that the device lacks, or its error.
     pub reason: String,
-    /// The devices that ran them, or all that it had not done yet.
+    /// The devices that ran these nodes, or the rest of the failed device's work.
     pub by: Vec<String>,
 }
 
-/// What one memory held of tensors between devices, and what was moved for want of it. Runs at the
-/// same time share it and its counts.
+/// The tensors between devices in one memory, and the moves for lack of room. Concurrent runs share
+/// the memory and its counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryReport {
-    /// Bytes that it may hold, as it stood last.
+    /// Limit in bytes at the end.
     pub limit_bytes: u64,
-    /// Bytes that it held, as it stood last.
+    /// Bytes in use at the end.
     pub used_bytes: u64,
-    /// The most that it held at a time.
+    /// Largest number of bytes in use at a time.
     pub peak_bytes: u64,
-    /// Bytes copied to it from another memory or from it.
+    /// Bytes copied from or to another memory.
     pub copied_bytes: u64,
-    /// Bytes that another place got by reference.
+    /// Bytes that another place shares by reference.
     pub shared_bytes: u64,
-    /// Bytes written to disk for want of room.
+    /// Bytes written to disk for lack of room.
     pub spilled_bytes: u64,
-    /// Bytes read back from there.
+    /// Bytes read back from disk.
     pub restored_bytes: u64,
-    /// Bytes that came to it or left it over direct links between devices, such as NVLink; of all
-    /// memories together each byte once.
+    /// Bytes that entered or left over direct links between devices, such as NVLink. The group's
+    /// own entry covers all memories and counts each byte once.
     #[serde(default)]
     pub nvlink_bytes: u64,
-    /// The same over PCI Express.
+    /// Bytes that entered or left over PCI Express.
     #[serde(default)]
     pub pcie_bytes: u64,
-    /// The same by copies of the host's processor.
+    /// Bytes that entered or left by copies of the host's processor.
     #[serde(default)]
     pub host_bytes: u64,
-    /// The same within one memory that device and host have together.
+    /// Bytes that moved within one memory that the device and the host share.
     #[serde(default)]
     pub unified_bytes: u64,
 }
 
-/// What a run is compared with.
+/// The expectations that a run compares with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Against {
-    /// Makespan the plan expected, in microseconds.
+    /// Makespan in the plan, in microseconds.
     pub expected_micros: u64,
-    /// Joules the plan expected; none where those of a device are not known.
+    /// Joules in the plan; none if those of a device are unknown.
     pub expected_joules: Option<f64>,
-    /// The device of several that would have ended soonest alone; none if no one can run it all.
+    /// The device of the group that would finish first alone; none if no device can run it all.
     pub single: Option<SingleForecast>,
 }
 
 /// The best single device for a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SingleForecast {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
-    /// What it would take alone by what is known of it, in microseconds.
+    /// Expected makespan on this device alone, in microseconds.
     pub expected_micros: u64,
 }
 
-/// What one device did in a run.
+/// The work of one device in a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceReport {
     /// Kind of the device in one word.
     pub kind: String,
-    /// Whether its times and joules come from a description rather than from hardware.
+    /// Whether its times and joules come from a description and not from hardware.
     pub emulated: bool,
-    /// Microseconds it computed.
+    /// Microseconds in which the device computed.
     pub busy_micros: u64,
-    /// Microseconds in which weights or tensors were on their way to it or from it, also while it
-    /// computed.
+    /// Microseconds in which weights or tensors moved to or from the device, including those during
+    /// its computations.
     #[serde(default)]
     pub transfer_micros: u64,
-    /// Its part of the makespan spent computing, 0 to 1.
+    /// Part of the makespan in which the device computed, from 0 to 1.
     pub utilisation: f64,
-    /// Why it was idle for the rest.
+    /// The causes of its idle time.
     pub idle: Idle,
-    /// Subgraphs run.
+    /// Number of subgraphs that the device ran.
     pub tasks: u64,
-    /// Operators run.
+    /// Number of operators that the device ran.
     pub operators: u64,
-    /// Subgraphs run, by what computed them.
+    /// Number of subgraphs by the engine that ran them.
     #[serde(default)]
     pub engines: BTreeMap<Engine, u64>,
-    /// Bytes of tensors taken in; weights included when they were loaded.
+    /// Bytes of input tensors, including weights that the device loaded.
     pub bytes_in: u64,
-    /// Bytes of tensors given out.
+    /// Bytes of output tensors.
     pub bytes_out: u64,
     /// Energy, if known.
     pub energy: Option<ReportedEnergy>,
@@ -135,32 +138,33 @@ pub struct DeviceReport {
 /// Idle microseconds by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
-    /// Weights or tensors were on their way to it, or from it.
+    /// Weights or tensors moved to or from the device.
     pub data_micros: u64,
-    /// A task it had waited for another's result.
+    /// The device's next task waited for another task's result.
     pub dependency_micros: u64,
-    /// It had no task.
+    /// The device had no task.
     pub nothing_to_do_micros: u64,
 }
 
-/// Joules, told apart by where they come from.
+/// Joules by their source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReportedEnergy {
-    /// Joules counted by a meter.
+    /// Joules that a meter counted.
     pub measured_joules: f64,
-    /// Joules computed from power and time.
+    /// Joules that a model computes from power and time.
     pub modelled_joules: f64,
 }
 
 impl Report {
-    /// Adds another report's counts, then reads every device's times off the merged timeline.
+    /// Adds another report's counts, then reads each device's times from the merged timeline. You
+    /// must merge the timelines first.
     pub fn merge(&mut self, other: Self, timeline: &Timeline) {
         self.add(other);
         self.read_times(timeline);
     }
 
-    /// Adds another report's counts. Times are those of before: reading them looks at a whole
-    /// timeline, which whoever adds run by run does once, at the end.
+    /// Adds another report's counts but not its times. Reading times takes a whole timeline, so you
+    /// should do it once, after the last report.
     pub fn add(&mut self, other: Self) {
         for (name, device) in other.devices {
             match self.devices.get_mut(&name) {
@@ -177,7 +181,7 @@ impl Report {
         for (place, memory) in &other.memory {
             self.memory.entry(place.clone()).or_default().add(memory);
         }
-        // Two runs have no one plan.
+        // Two runs have no common plan.
         self.against = match (self.against.take(), other.against) {
             (Some(_), Some(_)) => None,
             (mine, others) => mine.or(others),
@@ -189,9 +193,8 @@ impl Report {
         }
     }
 
-    /// Adds the counts and times of a run that came after those that are in it: its makespan is
-    /// that of all of them, one after the other. Devices and memories beyond `names_max` of each
-    /// are left out.
+    /// Adds the counts and times of a later run. The makespan becomes the sum of all runs. Omits
+    /// devices and memories beyond `names_max` of each.
     pub fn sum_up(&mut self, other: &Self, names_max: usize) {
         self.makespan_micros = self.makespan_micros.saturating_add(other.makespan_micros);
         self.joined_bytes = self.joined_bytes.saturating_add(other.joined_bytes);
@@ -219,7 +222,7 @@ impl Report {
         }
     }
 
-    /// Sets makespan, utilisation and idle times to what a timeline shows.
+    /// Reads the makespan, utilisation and idle times from a timeline.
     pub fn read_times(&mut self, timeline: &Timeline) {
         let extent = timeline.extent();
         self.makespan_micros = extent.map_or(0, |(start, end)| end.since(start));
@@ -228,18 +231,18 @@ impl Report {
         }
     }
 
-    /// Joules of all devices that state some.
+    /// Returns the joules of all devices that report any.
     #[must_use]
     pub fn joules(&self) -> f64 {
         let energies = self.devices.values().filter_map(|device| device.energy);
         let each = energies.map(|energy| energy.measured_joules + energy.modelled_joules);
-        // The sum of nothing is negative zero otherwise.
+        // Otherwise the sum of no terms would be negative zero.
         each.fold(0.0, |sum, joules| sum + joules)
     }
 }
 
 impl MemoryReport {
-    /// Takes in how the same memory stood later, and what was moved until then.
+    /// Adds a later report of the same memory.
     fn add(&mut self, other: &Self) {
         self.limit_bytes = other.limit_bytes;
         self.used_bytes = other.used_bytes;
@@ -256,7 +259,7 @@ impl MemoryReport {
 }
 
 impl DeviceReport {
-    /// Takes in what the same device did in another run.
+    /// Adds the same device's work in another run.
     pub(crate) fn add(&mut self, other: &Self) {
         self.emulated |= other.emulated;
         self.tasks = self.tasks.saturating_add(other.tasks);
@@ -289,7 +292,7 @@ impl DeviceReport {
             .for_each(|(mine, others)| *mine = mine.saturating_add(others));
     }
 
-    /// Computing hides transfers, and those waits, so that the parts add up to the makespan.
+    /// Computing hides transfers, and transfers hide waits, so the parts add up to the makespan.
     fn read_times(&mut self, name: &str, timeline: &Timeline, makespan: u64) {
         let covered = |kinds: &[SpanKind]| timeline.covered_by_any(name, kinds);
         let compute = covered(&[SpanKind::Compute]);

@@ -1,8 +1,8 @@
 //! Runs tasks on one device, or on a group of several.
 //!
-//! A subgraph is content: its model and its weights are fetched from the store by id, so whoever
-//! sent them, what runs is what was named. Compiled programs are kept, since the same subgraph is
-//! mostly run again.
+//! A subgraph is content: the runner reads its model and its weights from the store by content id,
+//! so it runs exactly the requested content, no matter which peer sent it. The runner keeps
+//! compiled programs, because most subgraphs run again.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,8 +24,8 @@ use super::task::{Clock, Precedence, RunResult, Task, weights_of};
 use super::turns::Turns;
 use crate::learning::CostHistory;
 
-/// Runs tasks on one device, or on several. Threads share it by reference; what runs at once
-/// competes for the devices.
+/// Runs tasks on one device or on several. Threads share it by reference; concurrent runs compete
+/// for the devices.
 pub struct Runner {
     pub(super) store: Arc<Store>,
     label: String,
@@ -35,12 +35,13 @@ pub struct Runner {
 pub(super) enum Engine {
     /// The caller's thread runs the device, or owners take turns.
     One(Arc<SingleDevice>, Turns),
-    /// Each device has a thread. A run goes on for a while where its caller left.
+    /// Each device has its own thread. A run continues for a while after its caller has left.
     Group(Arc<DeviceGroup>),
 }
 
 impl Runner {
-    /// A runner of `processor`, called `label` in reports; `emulated` is added to it where due.
+    /// Creates a runner of `processor` with the name `label` in reports. For an emulated device the
+    /// name gets the suffix `emulated`.
     #[must_use]
     pub fn new(
         label: &str,
@@ -65,11 +66,11 @@ impl Runner {
         }
     }
 
-    /// A runner of several devices, which share each task as its plan says. `label` is what they
-    /// are called together.
+    /// Creates a runner of several devices that divide each task by a plan. `label` is the name of
+    /// the group.
     ///
     /// # Errors
-    /// [`GroupError`].
+    /// [`GroupError`] if there are no devices, or the system refuses threads or memory.
     pub fn group(
         label: &str,
         members: Vec<GroupDevice>,
@@ -85,13 +86,13 @@ impl Runner {
         })
     }
 
-    /// What the devices are called together; one device's name as reports show it.
+    /// Returns the name of the group, or the name of the single device in reports.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// The devices by the names that reports show.
+    /// Returns the devices with their names in reports.
     #[must_use]
     pub fn devices(&self) -> Vec<(&str, &Arc<dyn Processor>)> {
         match &self.engine {
@@ -105,8 +106,9 @@ impl Runner {
         }
     }
 
-    /// Bytes that several devices moved between memories so far, and what host memory holds of
-    /// their tensors now. One device's tensors stay with its caller.
+    /// Returns the bytes that a group has moved between memories, and the bytes of its tensors that
+    /// host memory holds now. A single device returns none, because its tensors stay with its
+    /// caller.
     #[must_use]
     pub fn memory(&self) -> Option<(MoveTotals, PoolUse)> {
         match &self.engine {
@@ -115,12 +117,13 @@ impl Runner {
         }
     }
 
-    /// Sets how many bytes of tensors between several devices host memory may hold. It grows, or
-    /// shrinks and writes to disk what is over; one device's tensors stay with its caller.
+    /// Sets the maximum bytes of host memory for tensors between several devices. If you lower it,
+    /// the group writes excess tensors to disk. A single device has no limit, because its tensors
+    /// stay with its caller.
     ///
     /// # Errors
-    /// [`GroupRunError::Space`]: more than that is in use, or the disk is full or failed. What
-    /// could go has gone.
+    /// [`GroupRunError::Space`] if the group uses more than that, or the disk is full or fails. The
+    /// group has then evicted all that it can.
     pub fn resize(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {
         match &self.engine {
             Engine::One(..) => Ok(()),
@@ -128,7 +131,7 @@ impl Runner {
         }
     }
 
-    /// Has the devices go on from what they were seen to take before.
+    /// Loads the devices' cost history, so that estimates start from it.
     pub fn recall(&self, costs: &CostHistory) {
         match &self.engine {
             Engine::One(one, _) => one.seen.recall(costs),
@@ -136,7 +139,7 @@ impl Runner {
         }
     }
 
-    /// What the devices were seen to take.
+    /// Returns the devices' cost history, which you can pass to [`recall`](Self::recall) later.
     #[must_use]
     pub fn costs(&self) -> CostHistory {
         match &self.engine {
@@ -145,8 +148,9 @@ impl Runner {
         }
     }
 
-    /// Devices of several that were lost in a run and are given no work: each is tried again until
-    /// it works or was tried often enough. One device by itself has each run anew.
+    /// Returns the devices of a group that runs have lost and that get no work. The group retries
+    /// each until it works, or until its retries are used up. A single device is never listed,
+    /// because every run can try it again.
     #[must_use]
     pub fn lost(&self) -> Vec<LostDevice> {
         match &self.engine {
@@ -155,7 +159,7 @@ impl Runner {
         }
     }
 
-    /// Transfers that several devices asked for ahead of need so far.
+    /// Returns the number of transfers that a group has requested ahead of need.
     #[must_use]
     pub fn transfers(&self) -> Option<TransferCounts> {
         match &self.engine {
@@ -164,7 +168,8 @@ impl Runner {
         }
     }
 
-    /// Content that must be in the store before a model can run: its weights by name.
+    /// Returns the content that you must put into the store before a model can run: its weights by
+    /// name.
     ///
     /// # Errors
     /// [`TaskError::ModelMissing`], [`TaskError::Model`] or [`TaskError::Store`].
@@ -172,10 +177,11 @@ impl Runner {
         weights_of(&self.store, model)
     }
 
-    /// Makes a model ready, if it is not yet: what a provider does before it says it can run it.
+    /// Prepares a model, unless it is ready. A provider should do this before it offers to run the
+    /// model.
     ///
     /// # Errors
-    /// [`TaskError`]: what is missing or refused, by name.
+    /// [`TaskError`] names the missing content or the refused node.
     pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
         match &self.engine {
             Engine::One(one, _) => one.program(model).map(|_| ()),
@@ -183,24 +189,25 @@ impl Runner {
         }
     }
 
-    /// Has one device keep the states of models whose tasks do not bring them: for a process that
-    /// is one lease's own. Steps of several sequences may be run at once. A group keeps none.
+    /// Makes a single device hold the states of models whose tasks do not bring them, for a process
+    /// that serves one lease only. Steps of several sequences can then run together. A group
+    /// ignores it.
     pub fn keep_sessions(&self) {
         if let Engine::One(one, _) = &self.engine {
             one.sessions.get_or_init(Sessions::default);
         }
     }
 
-    /// Runs a task and says what it took.
+    /// Runs a task and returns its outputs and its costs.
     ///
     /// # Errors
-    /// [`TaskError`]: what is missing, refused or failed, by name.
+    /// [`TaskError`] names the missing content, the refused node or the failed fragment.
     pub fn run(&self, task: &Task) -> Result<RunResult, TaskError> {
         self.run_as(task, Precedence::default())
     }
 
-    /// Runs a task that shares the devices with others by its precedence. What nobody owns shares
-    /// one device as the threads of its callers do.
+    /// Runs a task that shares the devices with others by its precedence. Tasks without an owner
+    /// share a single device like the threads of their callers.
     ///
     /// # Errors
     /// As [`Runner::run`], and [`GroupRunError::Deadline`].
@@ -214,8 +221,8 @@ impl Runner {
         }
     }
 
-    /// Runs a task until somebody cancels it: then the caller is answered at once. What a device is
-    /// at is let finish, and what it gives is thrown away.
+    /// Runs a task until you cancel it from another thread, and then returns at once. The device
+    /// finishes its current operation, and the runner discards the result.
     ///
     /// # Errors
     /// As [`Runner::run_as`], and [`GroupRunError::Cancelled`].
@@ -236,8 +243,8 @@ impl Runner {
                     .map_err(GroupRunError::Thread)?;
                 ran.unwrap_or(Err(GroupRunError::Cancelled.into()))
             }
-            // A plan is made and inputs are held before any device has work that could be ended:
-            // either may take long.
+            // Planning and loading of inputs come before any device has work to cancel, and both
+            // can take long.
             Engine::Group(device_group) => {
                 let (device_group, task, own) =
                     (device_group.clone(), task.clone(), cancel.clone());
@@ -249,8 +256,9 @@ impl Runner {
         }
     }
 
-    /// Requests of a stream that keep every device at work: of several devices one more than there
-    /// are, so that who ends one has the next; of one device, which runs them one by one, one.
+    /// Returns the number of concurrent requests of a stream that keeps every device busy: one more
+    /// than the devices of a group, so that a device that ends one can start the next; one for a
+    /// single device.
     #[must_use]
     pub fn stream_ahead(&self) -> usize {
         match &self.engine {
@@ -259,11 +267,11 @@ impl Runner {
         }
     }
 
-    /// Runs a task as one of a stream, until somebody cancels it. Callers run several at a time,
-    /// [`stream_ahead`](Self::stream_ahead) of them and no more: several devices are then each at
-    /// work on another one, where that answers sooner than one by one. [`RunResult::busy`] is
-    /// without what other requests of the stream were told before: together they have the time in
-    /// which any device was at work. All else is each request's own.
+    /// Runs a task as one of a stream, until another thread cancels it. You should run
+    /// [`stream_ahead`](Self::stream_ahead) requests at a time and no more: each device of a group
+    /// then works on a different request, if that answers sooner than one request at a time.
+    /// [`RunResult::busy`] omits time that other requests of the stream report, so that their sum
+    /// is the time in which any device worked. All other figures belong to this request alone.
     ///
     /// # Errors
     /// As [`Runner::run_until`].

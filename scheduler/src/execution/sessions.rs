@@ -1,5 +1,5 @@
-//! Sessions of the lease that a process is for: each is stepped by a thread of its own, which holds
-//! its program and the states of its sequences.
+//! The sessions of the single lease that this process serves. Each has a thread that holds its
+//! program and the states of its sequences.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,19 +16,19 @@ use souk_vocabulary::processor::{Outcome, Program};
 use super::error::{SessionError, TaskError};
 use super::task::Task;
 
-/// The sessions by the models that they are of.
+/// The sessions by their models.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<BTreeMap<ContentId, Arc<SteppedSession>>>);
 
 impl Sessions {
-    /// Whether a task does not bring all that its model reads: it may be a step.
+    /// Returns whether a task lacks inputs of its model, so that it can be a step of a session.
     pub(super) fn may_step(task: &Task, program: &dyn Program) -> bool {
         let mut inputs = program.inputs().iter();
         inputs.any(|input| !task.inputs.contains_key(&input.name))
     }
 
-    /// Steps a sequence of the session of a task's model; none where the task brings all that the
-    /// model reads, or reads no states. The first step opens the session.
+    /// Runs a step of a sequence in the session of a task's model. Returns none if the task brings
+    /// all inputs, or the model has no states. The first step opens the session.
     pub(super) fn step(
         &self,
         task: &Task,
@@ -62,7 +62,7 @@ fn ports(model: Bytes, id: ContentId) -> Result<Vec<StatePort>, TaskError> {
     onnx::states::states(&decoded).map_err(|cause| SessionError::States(cause).into())
 }
 
-/// A session whose states are zeros of the sizes that the model states.
+/// Opens a session whose states are zeros of the sizes that the model declares.
 fn opened(
     program: Arc<dyn Program>,
     ports: Vec<StatePort>,
@@ -80,7 +80,7 @@ fn opened(
     Ok(SteppedSession::open(program, states)?)
 }
 
-/// Zeros of the sizes that an input states, if it states all.
+/// Returns zeros of an input's declared sizes, if it declares all of them.
 fn zeros(port: &Port) -> Option<Tensor> {
     let dims: Vec<usize> = port.dims.as_ref()?.iter().copied().collect::<Option<_>>()?;
     let elements = dims

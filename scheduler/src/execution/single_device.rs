@@ -1,4 +1,4 @@
-//! One device by itself: whole subgraphs, one after the other.
+//! A single device that runs whole subgraphs, one after the other.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use super::single_history::SingleHistory;
 use super::task::{Clock, RunResult, Task, weights_of};
 use super::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
-/// One device.
+/// A single device with its programs and its history.
 pub(super) struct SingleDevice {
     pub(super) label: String,
     pub(super) processor: Arc<dyn Processor>,
@@ -26,7 +26,7 @@ pub(super) struct SingleDevice {
     pub(super) clock: Arc<Clock>,
     pub(super) programs: Programs,
     pub(super) seen: SingleHistory,
-    /// Where this process is one lease's own.
+    /// Set if this process serves a single lease.
     pub(super) sessions: OnceLock<Sessions>,
 }
 
@@ -80,8 +80,8 @@ impl SingleDevice {
         })
     }
 
-    /// Whether a task is to be run beside others at once: its session has steps of several
-    /// sequences done together.
+    /// Returns whether a task should run at once, next to others, because its session combines
+    /// steps of several sequences.
     pub(super) fn is_step(&self, task: &Task) -> bool {
         let program = self
             .sessions
@@ -90,7 +90,7 @@ impl SingleDevice {
         program.is_some_and(|program| Sessions::may_step(task, &*program))
     }
 
-    /// The program of a model, and the bytes that were loaded to make it (0 if it was there).
+    /// Returns the program of a model, and the bytes that it loaded (0 for a cached program).
     pub(super) fn program(&self, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
         if let Some(program) = self.programs.get(&model) {
             return Ok((program, 0));

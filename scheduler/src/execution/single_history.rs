@@ -1,5 +1,5 @@
-//! What one device that runs whole subgraphs by itself is seen to take: by the same history as the
-//! devices of a group, so that it too knows a depthwise convolution from a dense one.
+//! The history of one device that runs whole subgraphs. It records times like the history of a
+//! group's device, so it too can tell a depthwise convolution from a dense one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -19,24 +19,25 @@ use crate::learning::device_histories::DeviceHistories;
 use crate::learning::estimates::{OperatorEstimates, OperatorShare, measured};
 use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
 
-/// What is known of a device that nobody shares.
+/// The history of a device that no group shares.
 pub(in crate::execution) struct SingleHistory {
     members: [GroupDevice; 1],
     costs: Mutex<DeviceHistories>,
-    /// The models that ran last, and those of which nothing is foretold.
+    /// The latest models, including those without a forecast.
     recent: Mutex<VecDeque<(PlanKey, Option<Arc<Forecast>>)>>,
 }
 
-/// A model for inputs of some shapes, and what it should take.
+/// A model with the shapes of its inputs, and its expected time.
 pub(in crate::execution) struct Forecast {
     graph: Arc<Graph>,
     known: OperatorEstimates,
     works: Vec<OperatorShare>,
-    /// Whether its operators say beforehand what they do; else it is a work of its own.
+    /// Whether the work of its operators is known in advance; otherwise the model counts as a
+    /// single work.
     is_certain: bool,
-    /// None where the device does not say.
+    /// Expected time, or none if the device gives no estimate.
     pub expected: Option<Duration>,
-    /// Joules; none where neither its history nor its profile says.
+    /// Expected joules, or none if neither the device's history nor its profile states its power.
     pub joules: Option<f64>,
 }
 
@@ -60,8 +61,8 @@ impl SingleHistory {
         lock(&self.costs).costs()
     }
 
-    /// What a task should take by what is known now: by its operators, or by runs of the very model
-    /// where these do not say beforehand what they do.
+    /// Returns the expected time of a task by present knowledge: from its operators, or from runs
+    /// of the same model if the work of its operators is unknown in advance.
     pub fn forecast(&self, store: &Store, task: &Task) -> Option<Arc<Forecast>> {
         let key = key(task);
         let held = lock(&self.recent);
@@ -112,7 +113,7 @@ impl SingleHistory {
         }
     }
 
-    /// What a run says of the operators of its model, which is foretold by it from now on.
+    /// Records the operators' times of a run. Later forecasts use them.
     pub fn learn<T>(&self, forecast: &Forecast, outcome: &Outcome<T>) -> Option<Measurement> {
         let measured = measured(&forecast.works, 0, outcome.busy, outcome.energy)?;
         Some(lock(&self.costs).learn(0, measured, 0.0))
@@ -120,13 +121,13 @@ impl SingleHistory {
 }
 
 impl Forecast {
-    /// Whether what is known now would still foretell it.
+    /// Returns whether present knowledge would still lead to this forecast.
     fn is_fresh(&self, histories: &DeviceHistories) -> bool {
         self.is_certain && self.known.is_fresh(histories)
     }
 }
 
-/// What the nodes of a graph say that they do.
+/// Returns the total work of a graph's nodes.
 fn work_of(graph: &Graph) -> Work {
     let each = graph.nodes().iter().map(|node| Work {
         operations: node.cost.flops,
@@ -138,7 +139,7 @@ fn work_of(graph: &Graph) -> Work {
     each.sum()
 }
 
-/// The graph of a task's model for its inputs; none if it cannot be told before it runs.
+/// Returns the graph of a task's model for its inputs, or none if the import fails.
 fn read(store: &Store, task: &Task) -> Option<Graph> {
     let bytes = store.get(&task.model).ok()??;
     let mut bindings = Bindings::new();

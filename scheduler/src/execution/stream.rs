@@ -1,9 +1,9 @@
-//! A stream of requests in, a stream of answers out, in order.
+//! Runs a stream of requests and returns the answers in order.
 //!
-//! As many requests are under way as keep every device at work
-//! ([`stream_ahead`](Runner::stream_ahead)), each a run of its own. Answers that wait for one
-//! before them, or for whoever takes them, count as under way: who takes them slowly holds up the
-//! rest, and nothing piles up.
+//! Enough requests are in progress to keep every device busy
+//! ([`stream_ahead`](Runner::stream_ahead)), each as a run of its own. An answer that waits for an
+//! earlier one or for its consumer counts as in progress. So a slow consumer slows the stream, and
+//! answers do not pile up.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,14 +22,14 @@ use super::timeline::Timeline;
 /// Tensors by name: a request or an answer.
 type Tensors = BTreeMap<String, Tensor>;
 
-/// The first owner that streams are told apart by, far from the numbers of leases: of one owner's
-/// requests a device takes the oldest.
+/// The first owner number of streams, far above the numbers of leases. The owner matters because a
+/// device prefers the oldest request of an owner.
 const OWNER_FIRST: u64 = 1 << 63;
 
-/// Streams since this process began.
+/// Number of streams since this process began.
 static STREAMS: AtomicU64 = AtomicU64::new(0);
 
-/// What those who run requests and who takes the answers share.
+/// The state that the threads with requests share with the consumer of the answers.
 struct StreamRun<'a, Requests> {
     runner: &'a Runner,
     model: ContentId,
@@ -43,28 +43,28 @@ struct StreamRun<'a, Requests> {
 
 #[derive(Default)]
 struct StreamState {
-    /// Requests that were begun, and whether there are no more of them.
+    /// Number of started requests, and whether no more will come.
     begun: usize,
     ended: bool,
-    /// Answers that were taken.
+    /// Number of answers that the consumer has taken.
     taken: usize,
-    /// Answers that wait to be taken.
+    /// Answers that wait for the consumer.
     answers: BTreeMap<usize, Result<RunResult, TaskError>>,
-    /// Nothing is begun any more.
+    /// Whether no more requests may start.
     over: bool,
 }
 
-/// Ends a line's runs when whoever takes the answers leaves, or one who runs requests panics.
+/// Cancels a stream's runs if the consumer leaves or a thread with requests panics.
 struct EndOnDrop<'a, Requests>(&'a StreamRun<'a, Requests>);
 
 impl Runner {
-    /// Sends requests through the devices, each at work on another one where that answers sooner
-    /// than one by one, and gives the answers to `take` in order. A device that fails is done
-    /// without, as long as others can do its part. When a request fails those before it are
-    /// answered, and what is under way behind it is cancelled.
+    /// Runs requests on the devices, each device on a different one if that is faster than one by
+    /// one, and passes the answers to `take` in order. If a device fails, the others do its part if
+    /// they can. If a request fails, you still get the answers before it, and the runner cancels
+    /// the requests after it.
     ///
     /// # Errors
-    /// [`TaskError::Request`]: the first request that failed, and why.
+    /// [`TaskError::Request`] for the first failed request, with its cause.
     ///
     /// # Panics
     /// If `requests` or `take` panics.
@@ -110,7 +110,7 @@ impl Runner {
 }
 
 impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
-    /// Runs requests until there are no more.
+    /// Runs requests until no more come.
     fn work(&self) {
         let ending = EndOnDrop(self);
         while let Some((next, number, inputs)) = self.next_request() {
@@ -120,7 +120,7 @@ impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
                 sequence: 0,
                 inputs,
             };
-            // Nobody begins the one after it before the devices have it.
+            // The next request must not start before the devices have this one.
             let next = Cell::new(Some(next));
             let request = Request {
                 stream: &self.stream,
@@ -132,12 +132,12 @@ impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
             self.state().answers.insert(number, answer);
             self.changed.notify_all();
         }
-        // Others may be at work still.
+        // Other threads may still run requests.
         std::mem::forget(ending);
     }
 
-    /// The next request, as soon as one more may be under way, and what holds back the one after
-    /// it.
+    /// Waits until one more request may start. Returns it with the lock that holds back the one
+    /// after it.
     fn next_request(&self) -> Option<(MutexGuard<'_, Requests>, usize, Tensors)> {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = self.runner.stream_ahead();
@@ -164,11 +164,12 @@ impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
 
 impl<Requests> StreamRun<'_, Requests> {
     fn state(&self) -> MutexGuard<'_, StreamState> {
-        // Nothing in it is ever half changed.
+        // Each holder completes its change or makes none.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next answer in order; none if all were taken, or one who runs requests has panicked.
+    /// Waits for the next answer in order; returns none after the last one, or if a thread with
+    /// requests has panicked.
     fn next_answer(&self) -> Option<(usize, Result<RunResult, TaskError>)> {
         let waits = |state: &mut StreamState| {
             let is_last = state.ended && state.taken == state.begun;

@@ -1,4 +1,4 @@
-//! A subgraph to run, how it stands beside others, and what running it gave.
+//! A subgraph to run, its precedence, and the result of its run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,46 +16,47 @@ use crate::learning::Measurement;
 /// A subgraph to run.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// What it is called in reports and timelines.
+    /// Name in reports and timelines.
     pub name: String,
-    /// Its ONNX model, held by the store.
+    /// Content id of its ONNX model in the store.
     pub model: ContentId,
-    /// Input tensors by the names the model gives them.
+    /// Input tensors by their names in the model. You must supply all of them, unless the task is a
+    /// step of a session.
     pub inputs: BTreeMap<String, Tensor>,
-    /// The sequence that it is a step of where it is one of a session.
+    /// Number of the sequence, if the task is a step of a session.
     pub sequence: u32,
 }
 
-/// What running a task gave.
+/// The result of a task.
 #[derive(Clone, Debug)]
 pub struct RunResult {
     /// Output tensors by name.
     pub outputs: BTreeMap<String, Tensor>,
-    /// What it took.
+    /// The costs of the run.
     pub report: Report,
-    /// When what happened.
+    /// The events of the run with their times.
     pub timeline: Timeline,
-    /// Time the device worked, by its own account: what is metered.
+    /// Metered time: the time that the device reports as work.
     pub busy: Duration,
-    /// From its start to its end; in the devices' own time if all of them are emulated.
+    /// Time from start to end, in the devices' own time if all of them are emulated.
     pub makespan: Duration,
-    /// What the devices took for its operators.
+    /// Measurements of the operators for the cost history.
     pub learned: Vec<Measurement>,
 }
 
-/// The clock a runner stamps spans with.
+/// The clock that stamps a runner's spans.
 pub type Clock = dyn Fn() -> UnixMicros + Send + Sync;
 
-/// How a run is told apart from others that share the devices.
+/// The precedence of a run over others that share the devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Precedence {
-    /// Runs of a higher one go first.
+    /// Runs with a higher priority go first.
     pub priority: u8,
-    /// Its part of the devices beside other runs.
+    /// The run's share of the devices relative to other runs.
     pub weight: f64,
-    /// Whose it is: runs of one owner, such as a lease, have one part together.
+    /// The owner, such as a lease. All runs of one owner share one part of the devices.
     pub owner: Option<u64>,
-    /// When it must have ended.
+    /// The moment at which the run fails if it has not ended.
     pub deadline: Option<Moment>,
 }
 
@@ -70,7 +71,7 @@ impl Default for Precedence {
     }
 }
 
-/// Weights by name that a model names by content.
+/// Returns the weights that a model names by content id, with their names.
 pub(super) fn weights_of(
     store: &Store,
     model: ContentId,
@@ -82,20 +83,20 @@ pub(super) fn weights_of(
     let decoded = decoded.map_err(|cause| TaskError::Model { id: model, cause })?;
     let initializers = decoded.graph.iter().flat_map(|graph| &graph.initializer);
     let weight = |initializer: &onnx::TensorProto| {
-        // A place that names no content is reported when the model is compiled.
+        // The compiler reports locations that name no content.
         let id = weight_id(onnx::location(initializer)?)?;
         Some((initializer.name().to_owned(), id))
     };
     Ok(initializers.filter_map(weight).collect())
 }
 
-/// Plans kept; a provider serves few models at a time.
+/// Maximum number of cached plans; a provider serves few models at a time.
 pub(super) const PLANS_MAX: usize = 16;
 
-/// What a plan is for: a model, and the inputs' types and shapes.
+/// The key of a plan: the model, and the types and shapes of the inputs.
 pub(super) type PlanKey = (ContentId, Vec<(String, DType, Vec<usize>)>);
 
-/// What a task's plan is kept by.
+/// Returns the key of a task's plan.
 pub(super) fn key(task: &Task) -> PlanKey {
     let shape =
         |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.dtype(), tensor.dims().to_vec());

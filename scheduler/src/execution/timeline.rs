@@ -1,7 +1,7 @@
-//! What each device did when: spans that several processes record and anyone can merge.
+//! Records what each device did when, as spans from several processes that you can merge.
 //!
-//! Every span is stamped in microseconds since 1970 by a clock the recorder was given, so spans of
-//! several processes lie on one axis as far as their clocks agree.
+//! The recorder's clock stamps each span in microseconds since 1970, so spans of several processes
+//! share one axis as far as their clocks agree.
 
 mod text;
 mod trace;
@@ -17,34 +17,34 @@ pub use text::Glyphs;
 #[serde(transparent)]
 pub struct UnixMicros(pub u64);
 
-/// What a device did during a span.
+/// The activity of a device during a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SpanKind {
-    /// It computed.
+    /// The device computed.
     Compute,
-    /// It took in weights or tensors, compiling included.
+    /// The device received weights or tensors, or compiled.
     TransferIn,
-    /// It gave out tensors.
+    /// The device sent tensors.
     TransferOut,
-    /// It waited for something that is named.
+    /// The device waited; the span's name says for what.
     Wait,
 }
 
-/// One stretch of one device's time.
+/// One period of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// The device, as people should read it, `emulated` included where it is.
+    /// Name of the device for people, marked `emulated` if it is.
     pub device: String,
-    /// Which of the device's parallel lanes, such as a queue; one row each in a trace.
+    /// One of the device's parallel lanes, such as a queue; a trace has a row for each.
     pub lane: String,
-    /// What was done.
+    /// Name of the activity.
     pub name: String,
-    /// What kind of doing it was.
+    /// Kind of the activity.
     pub kind: SpanKind,
-    /// When it began.
+    /// Start of the span.
     pub start: UnixMicros,
-    /// When it ended; not before `start`.
+    /// End of the span; not before `start`.
     pub end: UnixMicros,
 }
 
@@ -55,13 +55,13 @@ pub struct Timeline {
 }
 
 impl UnixMicros {
-    /// Microseconds from `earlier` to this moment; 0 if it is not earlier.
+    /// Returns the microseconds from `earlier` to this moment; 0 if it is not earlier.
     #[must_use]
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The moment `micros` microseconds later.
+    /// Returns the moment `micros` microseconds later.
     #[must_use]
     pub fn later(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))
@@ -69,7 +69,7 @@ impl UnixMicros {
 }
 
 impl Span {
-    /// Length in microseconds.
+    /// Returns the length in microseconds.
     #[must_use]
     pub fn micros(&self) -> u64 {
         self.end.since(self.start)
@@ -77,25 +77,25 @@ impl Span {
 }
 
 impl Timeline {
-    /// Adds a span. One that ends before it starts, as clocks set back can make it, is cut to its
+    /// Adds a span. If it ends before it starts, because a clock was set back, its end becomes its
     /// start.
     pub fn push(&mut self, mut span: Span) {
         span.end = span.end.max(span.start);
         self.spans.push(span);
     }
 
-    /// Takes in the spans of another recorder.
+    /// Adds the spans of another recorder.
     pub fn merge(&mut self, other: Self) {
         other.spans.into_iter().for_each(|span| self.push(span));
     }
 
-    /// The spans, in the order they were recorded or merged.
+    /// Returns the spans in the order of their addition.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// When the first span begins and the last one ends; `None` without spans.
+    /// Returns the start of the first span and the end of the last; `None` without spans.
     #[must_use]
     pub fn extent(&self) -> Option<(UnixMicros, UnixMicros)> {
         let start = self.spans.iter().map(|span| span.start).min()?;
@@ -103,7 +103,7 @@ impl Timeline {
         Some((start, end))
     }
 
-    /// Names of devices, by when they first did something.
+    /// Returns the names of the devices, by the start of their first span.
     #[must_use]
     pub fn devices(&self) -> Vec<&str> {
         let mut ordered: Vec<&Span> = self.spans.iter().collect();
@@ -117,13 +117,13 @@ impl Timeline {
         devices
     }
 
-    /// Microseconds during which `device` did `kind` in at least one lane.
+    /// Returns the microseconds during which `device` did `kind` in at least one lane.
     #[must_use]
     pub fn covered_micros(&self, device: &str, kind: SpanKind) -> u64 {
         self.covered_by_any(device, &[kind])
     }
 
-    /// Microseconds during which at least one device computed.
+    /// Returns the microseconds during which at least one device computed.
     #[must_use]
     pub fn computing_micros(&self) -> u64 {
         let computing = self
@@ -133,7 +133,7 @@ impl Timeline {
         covered(computing.map(|span| (span.start.0, span.end.0)).collect())
     }
 
-    /// Microseconds during which `device` did any of `kinds` in at least one lane.
+    /// Returns the microseconds during which `device` did any of `kinds` in at least one lane.
     #[must_use]
     pub fn covered_by_any(&self, device: &str, kinds: &[SpanKind]) -> u64 {
         let of_device = self.spans.iter().filter(|span| span.device == device);
@@ -142,7 +142,7 @@ impl Timeline {
     }
 }
 
-/// Length of what the stretches cover, each moment counted once.
+/// Returns the total length of the periods, with overlaps counted once.
 fn covered(mut stretches: Vec<(u64, u64)>) -> u64 {
     stretches.sort_unstable();
     let (mut covered, mut reached) = (0, 0);

@@ -1,7 +1,7 @@
-//! One device that several owners want: each run is a task of a worker pool of one.
+//! Shares one device between several owners: each run is a task of a worker pool of one device.
 //!
-//! So its time goes to owners by their weights, as the time of several devices does, rather than to
-//! whoever has the most threads.
+//! So owners share its time by their weights, as with several devices, and not by their number of
+//! threads.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -15,18 +15,18 @@ use crate::learning::Speeds;
 use crate::planning::problem::{Problem, ProblemParts};
 use crate::planning::schedule::Schedule;
 
-/// Whose turn the device is.
+/// The queue of runs for the device.
 #[derive(Default)]
 pub(super) struct Turns {
-    /// Started by the first run that shares it.
+    /// The first shared run starts it.
     pool: OnceLock<WorkerPool>,
 }
 
 impl Turns {
-    /// Runs a task in its owner's turn.
+    /// Runs a task when it is its owner's turn.
     ///
     /// # Errors
-    /// As a run by itself, and [`GroupRunError::Deadline`] or [`GroupRunError::Cancelled`].
+    /// As a run without owners, and [`GroupRunError::Deadline`] or [`GroupRunError::Cancelled`].
     pub(super) fn run(
         &self,
         one: &Arc<SingleDevice>,
@@ -78,7 +78,7 @@ impl Turns {
         };
         let ran = given.lock().unwrap_or_else(PoisonError::into_inner).take();
         ran.unwrap_or_else(|| {
-            // What gave nothing, not even an error, panicked.
+            // A run without any result, not even an error, has panicked.
             let fragment = task.name.clone();
             Err(GroupRunError::Fragment { fragment, cause }.into())
         })
@@ -89,12 +89,12 @@ impl Turns {
             return Ok(pool);
         }
         let pool = WorkerPool::start(1).map_err(GroupRunError::Thread)?;
-        // Where two are first at once, one of the crews has nothing to do and ends here.
+        // If two threads start a pool at once, one of the pools is unused and ends here.
         Ok(self.pool.get_or_init(|| pool))
     }
 }
 
-/// A task that one device does.
+/// Returns a problem of one task on one device.
 fn of_one() -> ProblemParts {
     ProblemParts {
         devices: 1,

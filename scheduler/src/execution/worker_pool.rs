@@ -1,11 +1,11 @@
-//! A thread for each device, and the jobs they work on.
+//! A thread for each device, and the jobs that these threads run.
 //!
-//! A free device takes from the job of the highest priority that has something for it; among equals
-//! from the one that is running out of time, then from the one that has had the least device time
-//! for its weight, so that leases share as they paid: what the jobs of one owner had counts for all
-//! of them, those that come later too. Who was away is given nothing for it. The lock is held for
-//! bookkeeping, never while a task runs, so a caller that cancels is answered at once: a task that
-//! runs then is let finish, and what it gives is thrown away.
+//! A free device takes tasks from the job with the highest priority that has work for it. Among
+//! equals, it prefers the job that runs out of time, then the job with the least device time for
+//! its weight, so that leases share the devices by price. The device time of an owner's jobs counts
+//! for all its jobs, including later ones. A job gets no compensation for time in which it was
+//! absent. The pool holds its lock for bookkeeping only, never while a task runs. So a caller that
+//! cancels gets its answer at once; the pool lets the current task finish and discards its result.
 
 mod job;
 mod moment;
@@ -27,44 +27,43 @@ use job::{ActiveJob, BatchRun};
 pub use job::{Call, DeviceUse, Execution, Fault, Job, JobEnd, Stretch, TaskTime, Work};
 pub use moment::Moment;
 
-/// Looks for work before a device sleeps: some 20 us, about twice what sleeping and waking take.
+/// Polls for work before a device sleeps: about 20 us, twice the time to sleep and wake.
 const LOOKS: u32 = 1_000;
-/// Tasks of the chain that measures handing over: a few milliseconds.
+/// Number of tasks in the chain that measures a handover: a few milliseconds.
 const HAND_OVERS: usize = 512;
-/// Jobs at a time; a provider serves far fewer leases.
+/// Maximum number of concurrent jobs; a provider serves far fewer leases.
 const JOBS_MAX: usize = 256;
 
-/// Why a job was not taken on.
+/// The reason why the pool refused a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// There are as many jobs as there may be.
+    /// The pool has the maximum number of jobs.
     #[error("{JOBS_MAX} jobs are running: wait for one to end")]
     Full,
-    /// The job is for other devices.
+    /// The job needs a different number of devices.
     #[error("the job is planned for {wanted} devices, there are {there}")]
     Devices {
-        /// Devices of its problem.
+        /// Number of devices in the job's problem.
         wanted: usize,
-        /// Devices of the worker pool.
+        /// Number of devices in the pool.
         there: usize,
     },
 }
 
-/// The workers of a machine's devices. Dropping it ends them, once they have finished the tasks
-/// they are at.
+/// The worker threads of a machine's devices. On drop, they finish their current tasks and end.
 pub struct WorkerPool {
     shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A job that was submitted.
+/// A job that the pool runs. If you drop it without waiting, the pool discards the job.
 pub struct RunningJob {
     shared: Arc<PoolShared>,
     number: u64,
     deadline: Option<Moment>,
 }
 
-/// Ends a job from another thread than the one that waits for it.
+/// Cancels a job from another thread than the one that waits for it.
 #[derive(Clone)]
 pub struct Canceller {
     shared: Arc<PoolShared>,
@@ -73,10 +72,10 @@ pub struct Canceller {
 
 pub(super) struct PoolShared {
     state: Mutex<PoolState>,
-    /// One for each device, for when it has nothing to do.
+    /// Wakes each device from sleep.
     work: Vec<Condvar>,
-    /// Rung for a device that looks out for work before it sleeps: waking it takes a few
-    /// microseconds, ringing none.
+    /// A flag for each device that still polls for work: waking a sleeping device takes a few
+    /// microseconds, setting a flag does not.
     bells: Vec<AtomicBool>,
     ended: Condvar,
 }
@@ -84,25 +83,25 @@ pub(super) struct PoolShared {
 #[derive(Default)]
 pub(super) struct PoolState {
     jobs: Vec<ActiveJob>,
-    /// The share of the job that was last given something.
+    /// The share of the job that got work last.
     level: f64,
-    /// Shares beyond it that owners have whose jobs have ended.
+    /// Shares above that level of owners whose jobs have ended.
     owners: Vec<(u64, f64)>,
     idle: u64,
-    /// Of the idle ones those that sleep.
+    /// The idle devices that sleep.
     asleep: u64,
     lost: u64,
-    /// Why each device was lost that is.
+    /// The cause of each device's loss.
     causes: BTreeMap<usize, String>,
     submitted: u64,
     stopping: bool,
 }
 
 impl WorkerPool {
-    /// Starts a thread for each of `devices` devices.
+    /// Starts one thread for each of `devices` devices.
     ///
     /// # Errors
-    /// What the system says when it cannot start a thread.
+    /// The system's error if it cannot start a thread.
     ///
     /// # Panics
     /// If there are more than [`DEVICES_MAX`] devices.
@@ -130,17 +129,18 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// Devices it has workers for.
+    /// Returns the number of devices.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.shared.work.len()
     }
 
-    /// What handing on costs here: from the end of a task on one device to the start of the next on
-    /// another one, measured on a chain of empty tasks that go to and fro. None for one device.
+    /// Measures the time of a handover here: from the end of a task on one device to the start of
+    /// the next on another, over a chain of empty tasks that alternate. Returns none for one
+    /// device.
     ///
     /// # Errors
-    /// [`SubmitError`].
+    /// [`SubmitError`] if the pool is full.
     pub fn hand_over(&self) -> Result<Option<Duration>, SubmitError> {
         let devices = self.devices();
         if devices < 2 {
@@ -177,29 +177,29 @@ impl WorkerPool {
         Ok(Some(execution.makespan / HAND_OVERS as u32))
     }
 
-    /// Devices that were lost, one bit each.
+    /// Returns the lost devices, one bit each.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.shared.state().lost
     }
 
-    /// Devices that were lost, each with why.
+    /// Returns the lost devices, each with the cause.
     #[must_use]
     pub fn losses(&self) -> Vec<(usize, String)> {
         self.shared.state().causes.clone().into_iter().collect()
     }
 
-    /// A device that was lost is back: it is given work of jobs submitted from now on.
+    /// Restores a lost device, which then gets work of jobs that you submit from now on.
     pub fn restore(&self, device: usize) {
         let mut state = self.shared.state();
         state.lost &= !(1 << device);
         state.causes.remove(&device);
     }
 
-    /// Takes on a job. Of one whose deadline is over nothing is begun.
+    /// Accepts a job. If its deadline has passed, the pool starts no task of it.
     ///
     /// # Errors
-    /// [`SubmitError`].
+    /// [`SubmitError`] if the pool is full or the job is for other devices.
     pub fn submit(&self, job: Job) -> Result<RunningJob, SubmitError> {
         let (wanted, there) = (job.problem.devices(), self.devices());
         if wanted != there {
@@ -218,7 +218,7 @@ impl WorkerPool {
         let number = state.submitted;
         active.number = number;
         active.set_share(state.share_of_newcomer(active.owner));
-        // Who waits may come to look only after the devices have done it all.
+        // The waiting thread may check the deadline only after the devices have done all tasks.
         if deadline.is_some_and(|deadline| deadline <= Moment::now()) {
             active.end(JobEnd::Deadline);
         }
@@ -235,7 +235,7 @@ impl WorkerPool {
     /// Runs a job and waits for its end.
     ///
     /// # Errors
-    /// [`SubmitError`].
+    /// As [`WorkerPool::submit`].
     pub fn run(&self, job: Job) -> Result<Execution, SubmitError> {
         Ok(self.submit(job)?.wait())
     }
@@ -254,14 +254,16 @@ impl Drop for WorkerPool {
             self.shared.ended.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // A worker catches the panics of tasks; another would be its own and is printed.
+            // A worker catches the panics of tasks; any other panic is the worker's own and is
+            // printed.
             let _ = thread.join();
         }
     }
 }
 
 impl Canceller {
-    /// Ends the job: no task of it is begun any more, and whoever waits for it is told at once.
+    /// Cancels the job: the pool starts no more of its tasks, and the waiting thread returns at
+    /// once.
     pub fn cancel(&self) {
         let mut state = self.shared.state();
         if let Some(job) = state.job(self.number) {
@@ -272,12 +274,12 @@ impl Canceller {
 }
 
 impl RunningJob {
-    /// Ends the job, as its [`Canceller`] does.
+    /// Cancels the job, as its [`Canceller`] does.
     pub fn cancel(&self) {
         self.canceller().cancel();
     }
 
-    /// What ends the job while somebody waits for it.
+    /// Returns a handle with which another thread can cancel the job while you wait for it.
     #[must_use]
     pub fn canceller(&self) -> Canceller {
         Canceller {
@@ -318,19 +320,19 @@ impl RunningJob {
 impl Drop for RunningJob {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        // Whoever does not wait does not want it.
+        // A caller that does not wait does not need the result.
         state.jobs.retain(|job| job.number != self.number);
     }
 }
 
 impl PoolShared {
     pub(super) fn state(&self) -> MutexGuard<'_, PoolState> {
-        // Tasks run outside the lock; a panic inside is a broken assert of the bookkeeping, and
-        // then the job that broke it is the only one that can be wrong.
+        // Tasks run outside the lock. A panic inside is a broken assertion of the bookkeeping, and
+        // only the job that broke it can be wrong.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those of `devices` that are idle.
+    /// Wakes the idle ones of `devices`.
     pub(super) fn wake(&self, state: &mut PoolState, devices: u64) {
         let woken = state.idle & devices;
         state.idle &= !woken;
@@ -343,8 +345,8 @@ impl PoolShared {
         }
     }
 
-    /// Waits until a device is woken. While there are jobs it looks out for a while first: what it
-    /// waits for is mostly a task of another device that ends soon.
+    /// Waits until another thread wakes the device. While there are jobs, the device polls first,
+    /// because it usually waits for another device's task that ends soon.
     pub(super) fn rest<'a>(
         &'a self,
         mut state: MutexGuard<'a, PoolState>,
@@ -379,8 +381,8 @@ impl PoolState {
         self.jobs.iter_mut().find(|job| job.number == number)
     }
 
-    /// The share a job begins with: that of its owner, and no less than others have, or it would
-    /// have all for a while.
+    /// Returns the initial share of a job: its owner's share, but no less than other jobs have,
+    /// because otherwise it would get all devices for a while.
     fn share_of_newcomer(&mut self, owner: Option<u64>) -> f64 {
         let level = self.level;
         self.owners.retain(|(_, share)| *share > level);
@@ -388,7 +390,7 @@ impl PoolState {
         known.map_or(level, |(_, share)| *share)
     }
 
-    /// Takes in what a device ran of a job; says which devices to wake.
+    /// Records a device's batch of a job. Returns the set of devices to wake.
     fn done(&mut self, number: u64, device: usize, tasks: &[u32], ran: &BatchRun) -> u64 {
         let Some(job) = self.job(number) else {
             return 0;
@@ -409,8 +411,8 @@ impl PoolState {
         wake
     }
 
-    /// The next batch for a device, of the job whose turn it is; `wake` is told which others have
-    /// something to do since.
+    /// Takes the next batch for a device from the job whose turn it is. Adds to `wake` the other
+    /// devices that now have work.
     fn take(
         &mut self,
         device: usize,
@@ -434,7 +436,7 @@ impl PoolState {
     }
 }
 
-/// One word from a task of a chain to the next.
+/// Returns the edge from a task of a chain to the next.
 fn link(to: usize) -> Edge {
     Edge {
         from: to - 1,
@@ -443,7 +445,7 @@ fn link(to: usize) -> Edge {
     }
 }
 
-/// Picoseconds of a duration; a job that ran for half a year is beyond it.
+/// Returns the picoseconds of a duration, at most `TIME_MAX` (some 27 days).
 fn picoseconds(duration: Duration) -> Time {
     let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     nanoseconds

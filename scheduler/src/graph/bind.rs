@@ -1,4 +1,4 @@
-//! The inputs of a job set against the inputs the model declares.
+//! Binds the inputs of a job to the inputs that the model declares.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use super::shape::{Fact, data_type, data_type_name};
 pub struct InputType {
     /// Element type.
     pub dtype: DType,
-    /// Extents.
+    /// Extents of each dimension.
     pub dims: Vec<usize>,
 }
 
-/// What is known of the job's inputs when its model is imported.
+/// The known inputs of a job at the import of its model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings {
     inputs: BTreeMap<String, InputType>,
@@ -26,14 +26,14 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// No inputs yet; each one the model declares must be added.
+    /// Creates empty bindings. You must add each input that the model declares.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// For looking at a model without inputs: inputs may be missing, and an extent known only by a
-    /// symbol counts as `extent`.
+    /// Creates bindings for looking at a model without inputs: you can omit inputs, and a symbolic
+    /// extent counts as `extent`.
     #[must_use]
     pub fn assume(extent: u64) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Bindings {
         }
     }
 
-    /// Adds an input.
+    /// Adds an input with its element type and extents.
     #[must_use]
     pub fn input(mut self, name: impl Into<String>, dtype: DType, dims: &[usize]) -> Self {
         let dims = dims.to_vec();
@@ -50,19 +50,19 @@ impl Bindings {
         self
     }
 
-    /// Fixes a symbolic extent, as `batch` = 8.
+    /// Fixes a symbolic extent, for example `batch` = 8.
     #[must_use]
     pub fn symbol(mut self, name: impl Into<String>, extent: u64) -> Self {
         self.symbols.insert(name.into(), extent);
         self
     }
 
-    /// Whether an input of that name was given.
+    /// Returns whether the caller bound an input of that name.
     pub(super) fn has(&self, name: &str) -> bool {
         self.inputs.contains_key(name)
     }
 
-    /// Whether an input of that name is needed and was not given.
+    /// Returns whether an input of that name is required but missing.
     pub(super) fn lacks(&self, name: &str) -> bool {
         self.assumed_extent.is_none() && !self.has(name)
     }
@@ -72,7 +72,7 @@ impl Bindings {
     }
 }
 
-/// Symbols bound so far, each with the input that bound it.
+/// The symbols bound so far, each with the input that bound it.
 pub(super) struct Binder<'a> {
     bindings: &'a Bindings,
     bound: BTreeMap<String, (u64, String)>,
@@ -88,7 +88,7 @@ impl<'a> Binder<'a> {
         }
     }
 
-    /// First pass over an input: checks type and rank, binds its symbols.
+    /// Checks the type and rank of an input and binds its symbols: the first pass.
     pub(super) fn check(&mut self, declared: &ValueInfoProto) -> Result<(), ImportError> {
         let name = declared.name();
         let Some(given) = self.bindings.inputs.get(name) else {
@@ -163,7 +163,7 @@ impl<'a> Binder<'a> {
         })
     }
 
-    /// Second pass: what is known of an input once all symbols are bound.
+    /// Returns the fact of an input after all symbols are bound: the second pass.
     pub(super) fn fact(&self, declared: &ValueInfoProto) -> Fact {
         if let Some(given) = self.bindings.inputs.get(declared.name()) {
             let dims = given.dims.iter().map(|&dim| Some(dim as u64)).collect();
@@ -172,7 +172,7 @@ impl<'a> Binder<'a> {
         self.stated(declared)
     }
 
-    /// A declaration with its symbols replaced by what they are bound to.
+    /// Returns the fact of a declaration, with its symbols replaced by their extents.
     pub(super) fn stated(&self, declared: &ValueInfoProto) -> Fact {
         let Some(tensor) = declared.tensor_type() else {
             return Fact::default();
@@ -191,7 +191,7 @@ impl<'a> Binder<'a> {
     fn extent(&self, dim: &Dimension) -> Option<u64> {
         match &dim.value {
             Some(DimensionValue::DimValue(extent)) if *extent > 0 => u64::try_from(*extent).ok(),
-            // Exporters write -1, 0 and names that are none for a size that is left open.
+            // Exporters write -1, 0 or empty names for an open size.
             _ => {
                 let bound = dim.named().and_then(|symbol| self.bound.get(symbol));
                 let bound = bound.map(|(extent, _)| *extent);
@@ -201,7 +201,7 @@ impl<'a> Binder<'a> {
     }
 }
 
-/// A declaration for people: `i64 [batch, seq]`.
+/// Formats a declaration for people, for example `i64 [batch, seq]`.
 pub(super) fn describe(declared: &ValueInfoProto) -> String {
     match declared.tensor_type() {
         None => "a value that is no tensor".to_owned(),

@@ -1,10 +1,10 @@
-//! What the bodies of `If`, `Loop` and `Scan` read of the graph around them.
+//! Finds the values that the bodies of `If`, `Loop` and `Scan` read from the graph around them.
 
 use std::collections::BTreeSet;
 
 use souk_onnx::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 
-/// Names the node's bodies read from outside, in order of first use.
+/// Returns the names that the node's bodies read from outside, in order of first use.
 pub(super) fn captured_names(proto: &NodeProto) -> Vec<&str> {
     let mut captured = Captures::default();
     proto.subgraphs().for_each(|body| captured.add_body(body));
@@ -33,7 +33,7 @@ impl<'a> Captures<'a> {
         self.add(body.output.iter().map(ValueInfoProto::name), &own);
     }
 
-    /// Adds those of the names that are not the body's own.
+    /// Adds the names that the body does not define itself.
     fn add(&mut self, names: impl Iterator<Item = &'a str>, own: &BTreeSet<&str>) {
         for name in names.filter(|name| !name.is_empty() && !own.contains(name)) {
             if self.known.insert(name) {

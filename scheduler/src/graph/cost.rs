@@ -1,7 +1,7 @@
-//! Work and traffic of an operation, counted from shapes.
+//! Computes the work and memory traffic of an operation from shapes.
 //!
-//! Operations are counted as devices count them ([`Work`]). The numbers say how much there is to
-//! do, not how long it takes: that is the device's business.
+//! It counts operations as devices do ([`Work`]). The numbers state an amount of work, not its
+//! time, which depends on the device.
 
 use souk_memory::DType;
 pub use souk_onnx::schema::OperatorClass;
@@ -12,7 +12,7 @@ use souk_onnx::{NodeProto, routing};
 use super::shape::{Fact, InnerWork, node_work};
 use super::{Node, Value};
 
-/// Work and traffic of one node, for one run.
+/// Work and memory traffic of one node in one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Kind of work.
@@ -21,21 +21,21 @@ pub struct Cost {
     pub dtype: Option<DType>,
     /// Arithmetic operations.
     pub flops: u64,
-    /// Bytes read, weights included.
+    /// Bytes read, including weights.
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
-    /// Bytes of constants that must be held to run it.
+    /// Bytes of constants that a device must hold to run the node.
     pub weight_bytes: u64,
-    /// What of this is its bodies', as often as they run.
+    /// The part of this that its bodies do, as often as they run.
     pub bodies: Work,
-    /// Whether every extent was known, and how often each body runs; otherwise the counts say
-    /// little of what a run does.
+    /// Whether every extent and the number of runs of each body are known. If not, the counts say
+    /// little about a run.
     pub certain: bool,
 }
 
 impl Cost {
-    /// Cost of `node`, whose ids refer to `values`, and of its bodies.
+    /// Computes the cost of `node`, whose ids refer to `values`, and of its bodies.
     pub(crate) fn of(node: &Node, values: &[Value], inner: InnerWork) -> Self {
         let bodies = inner.work;
         let inputs: Vec<Option<&Fact>> = node
@@ -63,7 +63,7 @@ impl Cost {
                 written.saturating_mul(2).min(read.saturating_add(written)),
                 written,
             ),
-            // Of experts those are read that rows are routed to.
+            // A routed product reads only the matrices that rows are routed to.
             _ if routing::is_routed(&node.proto) => (work.bytes_read, written),
             _ => (read, written),
         };
@@ -81,7 +81,7 @@ impl Cost {
         }
     }
 
-    /// So many times the work.
+    /// Multiplies the work by a factor.
     pub(super) fn times(mut self, times: f64) -> Self {
         let of = |amount: u64| (amount as f64 * times).round() as u64;
         self.flops = of(self.flops);
@@ -97,21 +97,22 @@ impl Cost {
         self
     }
 
-    /// Operators that are launched: its own, and those of its bodies as often as they run.
+    /// Returns the number of launched operators: its own, and those of its bodies as often as they
+    /// run.
     #[must_use]
     pub fn launches(&self) -> u64 {
         self.bodies.launches.saturating_add(1)
     }
 
-    /// Bytes moved to and from memory.
+    /// Returns the bytes that move to and from memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes_read.saturating_add(self.bytes_written)
     }
 }
 
-/// Element type of most of its bodies' work, of the first floating-point operand, else of the first
-/// operand or result.
+/// Returns the element type of most of its bodies' work, else of the first floating-point operand,
+/// else of the first operand or result.
 fn dtype_of(inputs: &[Option<&Fact>], outputs: &[&Fact], bodies: Work) -> Option<DType> {
     if bodies.operations > 0 {
         return bodies.dtype;
@@ -124,7 +125,7 @@ fn dtype_of(inputs: &[Option<&Fact>], outputs: &[&Fact], bodies: Work) -> Option
     float.or(dtypes.first()).copied()
 }
 
-/// Operators that touch only the elements they move.
+/// Returns whether an operator touches only the elements that it moves.
 fn picks(proto: &NodeProto) -> bool {
     matches!(
         proto.op_type(),
@@ -132,7 +133,7 @@ fn picks(proto: &NodeProto) -> bool {
     )
 }
 
-/// The kind of work an operator is.
+/// Returns the kind of work of an operator.
 #[must_use]
 pub fn class_of(proto: &NodeProto) -> OperatorClass {
     OperatorSchema::of(proto.op_type()).class

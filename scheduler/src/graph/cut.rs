@@ -1,8 +1,8 @@
-//! A graph cut into subgraphs, each an ONNX model of its own.
+//! Cuts a graph into subgraphs, each an ONNX model of its own.
 //!
-//! A subgraph's inputs and outputs keep the names they have in the whole graph, so whoever joins
-//! the parts looks values up by name. Large weights are named by content: a provider that has them
-//! needs no second copy. Equal cuts give equal bytes, so a subgraph's id names its meaning.
+//! The inputs and outputs of a subgraph keep their names from the whole graph, so you can join the
+//! parts by name. Large weights are named by content id, so a provider that already has them needs
+//! no second copy. Equal cuts give equal bytes, so a subgraph's id identifies its meaning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,44 +19,45 @@ use super::{CONTENT_SCHEME, Graph, NodeId, Source, Value, ValueId, Weight};
 /// One part of a cut graph.
 #[derive(Clone, Debug)]
 pub struct Subgraph {
-    /// Number of the part, by which the assignment named it.
+    /// Number of the part in the assignment.
     pub part: usize,
     /// BLAKE3 of `model`: equal for equal cuts.
     pub id: ContentId,
-    /// The model, large weights by content id.
+    /// The encoded model, with large weights by content id.
     pub model: Bytes,
-    /// Nodes of the whole graph in it, ascending.
+    /// Its nodes of the whole graph, ascending.
     pub nodes: Vec<NodeId>,
-    /// Values it reads that are no constants: inputs of the job, or outputs of earlier parts.
+    /// Values that it reads and that are not constant: inputs of the job, or outputs of earlier
+    /// parts.
     pub inputs: Vec<Boundary>,
-    /// Values it makes that later parts or the job want.
+    /// Values that it produces for later parts or the job.
     pub outputs: Vec<Boundary>,
-    /// Weights it names by content id, each once, in the order they are first used.
+    /// Weights that it names by content id, each once, in order of first use.
     pub weights: Vec<WeightRef>,
-    /// Parts that must have run before it, ascending.
+    /// Parts that must run before it, ascending.
     pub after: Vec<usize>,
 }
 
 /// A value that crosses the edge of a subgraph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boundary {
-    /// The value in the whole graph.
+    /// Id of the value in the whole graph.
     pub value: ValueId,
     /// Its name, the same in every part.
     pub name: String,
     /// Element type.
     pub dtype: DType,
-    /// Extents; `None` where known only when the graph runs.
+    /// Extents; `None` if they are known only at run time.
     pub dims: Option<Vec<Option<u64>>>,
-    /// Part that makes it; `None` for an input of the job.
+    /// Part that produces it; `None` for an input of the job.
     pub from: Option<usize>,
     /// Parts that read it, ascending.
     pub to: Vec<usize>,
-    /// Whether the job wants it.
+    /// Whether it is an output of the job.
     pub job_output: bool,
 }
 
-/// A weight named by content.
+/// A weight that a part names by content id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightRef {
     /// BLAKE3 of its little-endian bytes.
@@ -67,42 +68,42 @@ pub struct WeightRef {
     pub byte_length: u64,
 }
 
-/// Why a graph cannot be cut so.
+/// The reason why a graph cannot be cut along an assignment.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CutError {
-    /// The assignment is not one part for each node.
+    /// The assignment does not have one part for each node.
     #[error("the assignment has {found} entries for {expected} nodes")]
     Length {
-        /// Nodes of the graph.
+        /// Number of nodes in the graph.
         expected: usize,
-        /// Entries of the assignment.
+        /// Number of entries in the assignment.
         found: usize,
     },
-    /// Parts that would wait for each other.
+    /// Two parts would wait for each other.
     #[error("parts {first} and {second} need each other's results, as by value {value:?}")]
     Cyclic {
-        /// A part.
+        /// A part on the circle.
         first: usize,
-        /// A part that it feeds, directly or not, and that feeds it.
+        /// A part that depends on the first, directly or not, and that the first depends on.
         second: usize,
         /// A value that goes from the first to the second.
         value: String,
     },
-    /// A value that cannot be sent: no tensor, or of no known element type.
+    /// A value cannot be sent, because it is not a tensor or has an unknown element type.
     #[error("value {value:?} of node {node:?} cannot be sent to another part")]
     NotPortable {
-        /// The value.
+        /// Name of the value.
         value: String,
-        /// Node that makes it.
+        /// Node that produces it.
         node: String,
     },
 }
 
-/// Cuts `graph`: node `n` goes to part `assignment[n]`. Parts come out in an order in which they
-/// can run; numbers without nodes make no part.
+/// Cuts `graph` into parts: node `n` goes to part `assignment[n]`. Returns the parts in running
+/// order, without parts that have no nodes.
 ///
 /// # Errors
-/// [`CutError`]: parts in a circle, or a value between parts that cannot be sent.
+/// [`CutError`] if parts form a circle, or a value between parts cannot be sent.
 pub fn cut(graph: &Graph, assignment: &[usize]) -> Result<Vec<Subgraph>, CutError> {
     if assignment.len() != graph.nodes().len() {
         return Err(CutError::Length {
@@ -119,10 +120,10 @@ pub fn cut(graph: &Graph, assignment: &[usize]) -> Result<Vec<Subgraph>, CutErro
     Ok(order.into_iter().map(build).collect())
 }
 
-/// The whole graph as one subgraph: what a single provider is sent.
+/// Returns the whole graph as one subgraph, for a single provider.
 ///
 /// # Errors
-/// [`CutError::NotPortable`] if an input or output is no tensor.
+/// [`CutError::NotPortable`] if an input or output is not a tensor.
 pub fn whole(graph: &Graph) -> Result<Subgraph, CutError> {
     let mut parts = cut(graph, &vec![0; graph.nodes().len()])?;
     match parts.pop() {
@@ -132,8 +133,8 @@ pub fn whole(graph: &Graph) -> Result<Subgraph, CutError> {
     }
 }
 
-/// Every value that crosses the edge of a part. What is made of constants alone crosses none: each
-/// part makes its own.
+/// Returns every value that crosses the edge of a part. Values from constants alone never cross,
+/// because each part computes its own.
 fn crossings(
     graph: &Graph,
     assignment: &[usize],
@@ -171,7 +172,7 @@ fn crossings(
     Ok(crossings)
 }
 
-/// Nodes, and what makes the constants that they read, ascending.
+/// Returns the nodes together with the nodes that compute their constants, ascending.
 fn with_constants(graph: &Graph, mut nodes: BTreeSet<NodeId>, fixed: &[bool]) -> Vec<NodeId> {
     let mut open: Vec<NodeId> = nodes.iter().copied().collect();
     while let Some(node) = open.pop() {
@@ -193,7 +194,7 @@ fn portable(graph: &Graph, value: &Value) -> Result<DType, CutError> {
     })
 }
 
-/// Parts in an order in which each follows those it reads from.
+/// Returns the parts in an order in which each follows those it reads from.
 fn order(
     graph: &Graph,
     assignment: &[usize],
@@ -217,7 +218,7 @@ fn order(
     Ok(order.into_iter().map(|index| parts[index]).collect())
 }
 
-/// Names two parts on the circle that `stuck` is on or behind.
+/// Names two parts on the circle that `stuck` is on or depends on.
 fn cycle(
     graph: &Graph,
     crossings: &BTreeMap<ValueId, Boundary>,
@@ -254,7 +255,7 @@ fn cycle(
     }
 }
 
-/// One part being put together.
+/// Builds one part.
 struct Builder<'a> {
     graph: &'a Graph,
     part: usize,
@@ -312,7 +313,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Inputs in the order the job or the graph has them.
+    /// Returns the inputs in the order of the job or the graph.
     fn inputs(&self, crossings: &BTreeMap<ValueId, Boundary>) -> Vec<Boundary> {
         let wanted = |boundary: &&Boundary| {
             self.read.contains(&boundary.value)
@@ -329,7 +330,7 @@ impl<'a> Builder<'a> {
             .filter(|boundary| boundary.job_output || !boundary.to.is_empty())
             .cloned()
             .collect();
-        // The job's outputs keep the model's order.
+        // The job's outputs stay in the model's order.
         let rank = |id: ValueId| self.graph.outputs().iter().position(|output| *output == id);
         outputs.sort_by_key(|output| (rank(output.value).unwrap_or(usize::MAX), output.value));
         outputs
@@ -364,7 +365,7 @@ impl<'a> Builder<'a> {
             }
         }
         let model = ModelProto {
-            // External data and initialisers that are no inputs need version 4 at least.
+            // External data, and initialisers that are not inputs, need IR version 4 at least.
             ir_version: Some(graph.ir_version.max(4)),
             opset_import: graph.opsets.clone(),
             graph: Some(proto),
@@ -374,7 +375,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Declaration of a value: what was inferred, or the model's own for what is no tensor.
+/// Returns the declaration of a value: the inferred one, or the model's own for a value that is not
+/// a tensor.
 fn info(graph: &Graph, id: ValueId) -> ValueInfoProto {
     let value = graph.value(id);
     let Some(elem) = value.fact.elem else {
@@ -395,7 +397,7 @@ fn info(graph: &Graph, id: ValueId) -> ValueInfoProto {
 fn initialiser(weight: &Weight, weights: &mut Vec<WeightRef>) -> TensorProto {
     let mut tensor = weight.proto.clone();
     let Some(id) = weight.id else {
-        // A type of no fixed width has its values in the declaration.
+        // A type without a fixed width has its values inside the declaration.
         tensor.raw_data = weight.bytes.clone();
         return tensor;
     };
@@ -415,33 +417,34 @@ fn initialiser(weight: &Weight, weights: &mut Vec<WeightRef>) -> TensorProto {
     tensor
 }
 
-/// Why weights cannot be put back into a subgraph.
+/// The reason why weights cannot be put back into a subgraph.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InlineError {
-    /// A weight that the lookup did not find.
+    /// The lookup did not find a weight.
     #[error("weight {name:?} ({id}, {byte_length} bytes) is not there")]
     Missing {
         /// Content id.
         id: ContentId,
         /// Name in the graph.
         name: String,
-        /// Length it should have.
+        /// Expected length in bytes.
         byte_length: u64,
     },
-    /// A location that is no content id.
+    /// A location is not a content id.
     #[error("weight {name:?} lies at {location:?}, which is no content id")]
     Location {
         /// Name in the graph.
         name: String,
-        /// Where it claims to be.
+        /// Location that the model names.
         location: String,
     },
 }
 
-/// Puts weights named by content id back into `model`. The bytes found are shared, not copied.
+/// Puts weights that `model` names by content id back into it, without a copy of their bytes. You
+/// can use it to run a subgraph with an engine that must have all weights inside.
 ///
 /// # Errors
-/// [`InlineError`]: a weight not found, or a location that is no content id.
+/// [`InlineError`] if `lookup` does not find a weight, or a location is not a content id.
 pub fn inline_weights(
     model: &mut ModelProto,
     mut lookup: impl FnMut(&ContentId) -> Option<Bytes>,
@@ -475,7 +478,8 @@ pub fn inline_weights(
     Ok(())
 }
 
-/// Bytes of every weight of `graph` that travels by content id, each once.
+/// Returns the bytes of every weight of `graph` that has a content id, each once. You must send
+/// these with the subgraphs, unless a provider already has them.
 pub fn weight_bytes(graph: &Graph) -> impl Iterator<Item = (ContentId, Bytes)> + '_ {
     let mut seen = BTreeSet::new();
     let weights = graph.values().iter().filter_map(Value::weight);
@@ -485,7 +489,7 @@ pub fn weight_bytes(graph: &Graph) -> impl Iterator<Item = (ContentId, Bytes)> +
     })
 }
 
-/// Every weight of `graph` that travels by content id, each once.
+/// Returns every weight of `graph` that has a content id.
 pub fn weights(graph: &Graph) -> impl Iterator<Item = (ContentId, &Weight)> {
     let weights = graph.values().iter().filter_map(Value::weight);
     weights.filter_map(|weight| Some((weight.id?, weight)))

@@ -1,4 +1,4 @@
-//! Why a model cannot be imported: each cause with the facts a person needs to mend it.
+//! Errors of a model import. Each variant carries the facts that a person needs to mend the model.
 
 use souk_memory::DType;
 use souk_onnx::budget::Beyond;
@@ -9,185 +9,186 @@ use thiserror::Error;
 use super::inline::FunctionError;
 use super::shape::ShapeFault;
 
-/// Why a model cannot be imported.
+/// The reason why an import refuses a model.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ImportError {
-    /// The bytes are no ONNX model.
+    /// The bytes are not an ONNX model.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// It asks for more than a reader gives.
+    /// The model exceeds a limit of the reader.
     #[error(transparent)]
     Beyond(#[from] Beyond),
-    /// Its functions cannot be put in place of their calls.
+    /// The import cannot inline the model's functions at their calls.
     #[error(transparent)]
     Function(#[from] FunctionError),
-    /// A node computes with texts.
+    /// A node computes with texts, and the import cannot expand it.
     #[error(transparent)]
     Expansion(#[from] ExpansionError),
-    /// Texts are given as they are where they must be prepared.
+    /// The caller passed texts that must be prepared before the model runs.
     #[error(
         "texts of {inputs:?} are computed with before the model runs: submit it by `souk submit`"
     )]
     Unprepared {
-        /// The inputs.
+        /// Names of the inputs that hold texts.
         inputs: Vec<String>,
     },
-    /// The standard operator set is older than what the operators' rules here cover.
+    /// The model's standard operator set is older than the oldest one that the operator rules
+    /// cover.
     #[error("operator set {found} is not supported: it must be {oldest} or newer")]
     Opset {
-        /// Version the model states.
+        /// Version that the model declares.
         found: i64,
-        /// Oldest version understood.
+        /// Oldest version that the import accepts.
         oldest: i64,
     },
-    /// Two things make a value of one name.
+    /// Two producers define values with the same name.
     #[error("value {value:?} is made twice, the second time by {by:?}")]
     DuplicateValue {
-        /// The value.
+        /// Name of the value.
         value: String,
-        /// Second maker: a node, an input or an initialiser.
+        /// Second producer: a node, an input or an initialiser.
         by: String,
     },
-    /// A node reads a value that nothing makes.
+    /// A node reads a value that nothing produces.
     #[error("node {node:?} ({operator}) reads {value:?}, which nothing makes")]
     UnknownValue {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its operator.
+        /// Operator of the node.
         operator: String,
-        /// The value.
+        /// Name of the value.
         value: String,
     },
-    /// No node is left.
+    /// No node remains: each output of the model is an input or a constant.
     #[error("the model computes nothing: each of its outputs is an input or a constant")]
     NothingToCompute,
-    /// An output of the model that nothing makes.
+    /// Nothing produces an output of the model.
     #[error("output {value:?} is made by nothing")]
     UnknownOutput {
-        /// The output.
+        /// Name of the output.
         value: String,
     },
-    /// Nodes wait for each other.
+    /// A node depends on its own output.
     #[error("node {node:?} ({operator}) depends on its own output")]
     Cycle {
-        /// A node on or behind the cycle.
+        /// A node on the cycle, or one that depends on the cycle.
         node: String,
-        /// Its operator.
+        /// Operator of the node.
         operator: String,
     },
-    /// A constant's values cannot be had.
+    /// The import cannot read the values of a constant.
     #[error(transparent)]
     Tensor(#[from] TensorDataError),
-    /// A constant's bytes and extents disagree.
+    /// The number of a constant's bytes disagrees with its extents.
     #[error("constant {name:?} needs {expected} bytes, {found} are there")]
     WeightLength {
-        /// The constant.
+        /// Name of the constant.
         name: String,
-        /// Bytes its extents ask for.
+        /// Bytes that the extents require.
         expected: u64,
-        /// Bytes found.
+        /// Bytes that the model contains.
         found: u64,
     },
-    /// External data at a place that a model may not name.
+    /// A constant's external data lies outside the model's folder.
     #[error("constant {name:?} lies outside the model's folder, at {location:?}")]
     ExternalOutside {
-        /// The constant.
+        /// Name of the constant.
         name: String,
-        /// The place.
+        /// Location that the model names.
         location: String,
     },
-    /// External data that was not there.
+    /// The import did not find a constant's external data.
     #[error("the values of constant {name:?} were not found at {location:?}")]
     ExternalMissing {
-        /// The constant.
+        /// Name of the constant.
         name: String,
-        /// The place.
+        /// Location that the model names.
         location: String,
     },
-    /// External data shorter than its declaration.
+    /// A constant's external data ends after the end of its file.
     #[error("constant {name:?}: bytes {offset}..{end} of {location:?}, which has only {length}")]
     ExternalRange {
-        /// The constant.
+        /// Name of the constant.
         name: String,
-        /// The file.
+        /// File that the model names.
         location: String,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// One past the last byte.
+        /// Offset after the last byte.
         end: u64,
-        /// Length of the file.
+        /// Length of the file in bytes.
         length: u64,
     },
-    /// An entry of external data that is no number or no content id.
+    /// An entry of external data is neither a valid number nor a valid content id.
     #[error("constant {name:?}: external {key} {value:?} is not valid")]
     ExternalEntry {
-        /// The constant.
+        /// Name of the constant.
         name: String,
-        /// The entry.
+        /// Key of the entry.
         key: &'static str,
-        /// What it says.
+        /// Value of the entry.
         value: String,
     },
-    /// A binding for an input the model does not have.
+    /// The caller binds an input that the model does not have.
     #[error("the model has no input {name:?}; its inputs are {}", known.join(", "))]
     UnknownInput {
-        /// Name given.
+        /// Name that the caller used.
         name: String,
-        /// Names the model has.
+        /// Names of the model's inputs.
         known: Vec<String>,
     },
-    /// An input that was not given.
+    /// The caller did not bind an input of the model.
     #[error("input {name:?} is missing; the model wants {expected}")]
     MissingInput {
-        /// The input.
+        /// Name of the input.
         name: String,
-        /// Its type, as `i64 [batch, seq]`.
+        /// Type of the input, for example `i64 [batch, seq]`.
         expected: String,
     },
-    /// An input of the wrong element type.
+    /// The caller bound an input to a tensor of the wrong element type.
     #[error("input {name:?} must be {expected}, {found} was given")]
     InputType {
-        /// The input.
+        /// Name of the input.
         name: String,
-        /// Element type the model states.
+        /// Element type that the model declares.
         expected: String,
-        /// Element type given.
+        /// Element type of the caller's tensor.
         found: DType,
     },
-    /// An input of the wrong shape.
+    /// The caller bound an input to a tensor of the wrong shape.
     #[error("input {name:?} must have the shape {expected}, {found:?} was given")]
     InputShape {
-        /// The input.
+        /// Name of the input.
         name: String,
-        /// Extents the model states.
+        /// Extents that the model declares.
         expected: String,
-        /// Extents given.
+        /// Extents of the caller's tensor.
         found: Vec<usize>,
     },
-    /// Two inputs that should agree on an extent.
+    /// Two inputs disagree on the extent of a symbol.
     #[error(
         "{symbol:?} is {first} by input {first_input:?} but {second} by input {second_input:?}"
     )]
     SymbolConflict {
-        /// The symbol.
+        /// Name of the symbol.
         symbol: String,
-        /// Input that bound it.
+        /// Input that bound the symbol first.
         first_input: String,
-        /// Its extent.
+        /// Extent by the first input.
         first: u64,
         /// Input that disagrees.
         second_input: String,
-        /// Its extent.
+        /// Extent by the second input.
         second: u64,
     },
-    /// A node that can never run on its inputs.
+    /// A node can never run on inputs of these shapes.
     #[error("node {node:?} ({operator}): {fault}")]
     Shape {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its operator.
+        /// Operator of the node.
         operator: String,
-        /// What is wrong.
+        /// The fault that the operator's shape rule found.
         fault: ShapeFault,
     },
 }

@@ -1,4 +1,4 @@
-//! The sizes of a model's values on given inputs, without running it.
+//! Computes the sizes of a model's values on given inputs, without running it.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use souk_memory::{DType, Tensor};
 
 use super::{Bindings, Graph};
 
-/// Type and extents of each value of a model that both follow for from those of its inputs; `None`
-/// if the model cannot be imported for them.
+/// Returns the type and extents of each value of a model, if both follow from those of its inputs.
+/// Returns `None` if the model cannot be imported for these inputs.
 #[must_use]
 pub fn extents(
     model: Bytes,

@@ -1,5 +1,5 @@
-//! Constants: their bytes found, checked against their extents, and named by content. Those in
-//! files beside the model are read once, to be named, and stay there.
+//! Reads constants, checks them against their extents, and computes their content ids. It reads
+//! constants in files next to the model once for their ids, and leaves the values there.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -11,13 +11,13 @@ use souk_onnx::{TensorProto, location, raw_bytes};
 
 use super::{ImportError, Weight};
 
-/// Scheme of an external location that names bytes by content instead of by file.
+/// Scheme of an external location that names content by its id and not by a file.
 pub(crate) const CONTENT_SCHEME: &str = "blake3:";
 
-/// Gives the path of a file by its path relative to the model's folder.
+/// Returns the path of a file from its path relative to the model's folder.
 pub(super) type Files<'a> = dyn FnMut(&str) -> Option<PathBuf> + 'a;
 
-/// Values that stay in a file: nobody needs them to plan.
+/// Values that stay in a file, because planning does not need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePart {
     path: PathBuf,
@@ -26,10 +26,10 @@ pub struct FilePart {
 }
 
 impl FilePart {
-    /// The bytes as they are now.
+    /// Reads the bytes as they are now.
     ///
     /// # Errors
-    /// When the file is gone, or too short.
+    /// If the file no longer exists or is too short.
     pub fn read(&self) -> io::Result<Bytes> {
         let length = usize::try_from(self.length).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
@@ -37,7 +37,7 @@ impl FilePart {
         Ok(bytes.into())
     }
 
-    /// What they are called.
+    /// Returns the content id of the bytes.
     fn id(&self) -> io::Result<ContentId> {
         ContentId::of_reader(self.open()?.take(self.length))
     }
@@ -49,10 +49,10 @@ impl FilePart {
     }
 }
 
-/// A constant with its values found, checked and named.
+/// Reads the values of a constant, checks them and computes their content id.
 pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight, ImportError> {
     let Ok(dtype) = DType::from_onnx_code(proto.data_type()) else {
-        // Strings: values of no fixed width stay in the message.
+        // Strings have no fixed width, so their values stay in the message.
         let byte_length = proto.string_data.iter().map(|text| text.len() as u64).sum();
         return Ok(Weight {
             proto,
@@ -100,7 +100,7 @@ pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight
     })
 }
 
-/// Name, type and extents alone, so that the values are held once.
+/// Keeps only the name, type and extents, so that the values exist once.
 fn declaration(proto: TensorProto) -> TensorProto {
     TensorProto {
         dims: proto.dims,
@@ -175,7 +175,7 @@ fn number(proto: &TensorProto, key: &'static str) -> Result<Option<u64>, ImportE
     })
 }
 
-/// Whether a path can only lead below the folder it starts from, on any system.
+/// Returns whether a path can only lead below the folder that it starts from, on any system.
 fn stays_inside(place: &str) -> bool {
     let absolute = place.starts_with(['/', '\\']) || place.contains(':');
     let climbs = place.split(['/', '\\']).any(|part| part == "..");

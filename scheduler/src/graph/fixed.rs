@@ -1,16 +1,15 @@
-//! Nodes that read constants only. What they give is as good as a constant: every part that wants
-//! it computes it, once, and it is sent nowhere.
+//! Nodes that read constants only. Their outputs are as good as constants: every part that needs
+//! them computes them once for itself, and no part sends them.
 
 use std::collections::BTreeSet;
 
 use super::{Graph, Node, NodeId, Value};
 
-/// Operators that may give something else each time, by how they begin; and those in bodies are not
-/// looked for.
+/// Prefixes of operators with random outputs. Such operators inside bodies are not detected.
 const DRAWS: [&str; 4] = ["Random", "Bernoulli", "Multinomial", "Dropout"];
 
 impl Graph {
-    /// Of each node, whether it reads constants only.
+    /// Returns for each node whether it reads constants only.
     #[must_use]
     pub fn fixed(&self) -> Vec<bool> {
         let mut fixed = vec![false; self.nodes().len()];
@@ -23,16 +22,16 @@ impl Graph {
         fixed
     }
 
-    /// Of each node, whether it is in the part that it was given to and nowhere else: those that
-    /// read constants only are wherever they are wanted, but for what the job wants of them.
+    /// Returns for each node whether it is only in its assigned part. Nodes that read constants
+    /// only are in every part that needs them, unless they produce an output of the job.
     pub(crate) fn stays(&self, fixed: &[bool]) -> Vec<bool> {
         let wanted = |node: &Node| node.makes().any(|id| self.outputs().contains(&id));
         let nodes = self.nodes().iter().zip(fixed);
         nodes.map(|(node, fixed)| !fixed || wanted(node)).collect()
     }
 
-    /// The nodes that read a value and stay where they are, by their places; beyond those that do
-    /// not, who reads what they give.
+    /// Returns the indices of the nodes that read a value and stay in their parts. Behind nodes
+    /// that do not stay, it follows the readers of their outputs.
     pub(crate) fn readers_beyond(&self, value: &Value, stays: &[bool]) -> Vec<usize> {
         let mut readers = BTreeSet::new();
         let mut open: Vec<NodeId> = value.readers.clone();
@@ -47,7 +46,7 @@ impl Graph {
 }
 
 impl Value {
-    /// Whether it is a constant, or made of constants alone.
+    /// Returns whether the value is a constant or computed from constants alone.
     pub(crate) fn is_known(&self, fixed: &[bool]) -> bool {
         self.is_constant() || self.producer().is_some_and(|node| fixed[node.0])
     }

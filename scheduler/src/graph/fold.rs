@@ -1,4 +1,5 @@
-//! Values known before the run become constants: `Constant` nodes and chains of shape arithmetic.
+//! Turns values that are known before the run into constants: `Constant` nodes and chains of shape
+//! arithmetic.
 
 use bytes::Bytes;
 use souk_onnx::{DataType, NodeProto, TensorProto};
@@ -6,7 +7,7 @@ use souk_onnx::{DataType, NodeProto, TensorProto};
 use super::shape::data_type_width;
 use super::{Value, Weight};
 
-/// The tensor a `Constant` node makes, under the name of its output.
+/// Returns the tensor of a `Constant` node under the name of its output.
 pub(super) fn constant_node(proto: &NodeProto) -> Option<TensorProto> {
     if proto.op_type() != "Constant" || !proto.operator_domain().is_empty() {
         return None;
@@ -41,7 +42,7 @@ pub(super) fn constant_node(proto: &NodeProto) -> Option<TensorProto> {
     Some(tensor)
 }
 
-/// The constant a value is, if its contents are known integers.
+/// Returns a value as a constant, if its contents are known integers.
 pub(super) fn known_constant(value: &Value) -> Option<Weight> {
     let elem = value.fact.elem?;
     let ints = value.fact.ints.as_ref()?;

@@ -1,4 +1,5 @@
-//! From the bytes of a model to a [`Graph`]: decode, name, order, bind, infer, fold, drop, cost.
+//! Imports the bytes of a model as a [`Graph`]: decodes, names, orders, binds, infers, folds, drops
+//! and costs its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,23 +16,24 @@ use super::order::topological;
 use super::shape::{Fact, InnerWork, Scope, Steps, bodies_work, constant_fact, infer};
 use super::{Bindings, Graph, ImportError, Node, NodeId, Source, Value, ValueId, fold, inline};
 
-/// Oldest standard operator set whose rules are known here.
+/// Oldest standard operator set that the operator rules cover.
 const OPSET_MIN: i64 = 7;
 
 impl Graph {
-    /// Imports a model whose weights are inside it, or are named by content id.
+    /// Imports a model that contains its weights or names them by content id. You must bind each
+    /// input, unless it has a default or `bindings` assumes extents.
     ///
     /// # Errors
-    /// [`ImportError`]: what is wrong with the model or with the bound inputs.
+    /// [`ImportError`] if the model or the bound inputs are invalid.
     pub fn import(model: Bytes, bindings: &Bindings) -> Result<Self, ImportError> {
         Self::import_with(model, bindings, &mut |_| None)
     }
 
-    /// Imports a model that may keep weights in files beside it. `files` gives the path of a file
-    /// by its path relative to the model's folder; it is never asked for one outside.
+    /// Imports a model that may keep weights in files next to it. `files` maps a path relative to
+    /// the model's folder to a path on this machine; it never gets a path outside that folder.
     ///
     /// # Errors
-    /// [`ImportError`]: what is wrong with the model, its files or the bound inputs.
+    /// [`ImportError`] if the model, its files or the bound inputs are invalid.
     pub fn import_with(
         model: Bytes,
         bindings: &Bindings,
@@ -40,10 +42,10 @@ impl Graph {
         Self::import_model(decode(model)?, bindings, files)
     }
 
-    /// What a model says of its inputs, for people: type and shape, with what is open by its name.
+    /// Returns the type and shape of each input as text for people. Open extents appear by name.
     ///
     /// # Errors
-    /// [`ImportError::Decode`].
+    /// [`ImportError::Decode`] if the bytes are not an ONNX model.
     pub fn declared_inputs(model: Bytes) -> Result<BTreeMap<String, String>, ImportError> {
         let graph = decode(model)?.graph.unwrap_or_default();
         let inputs = graph.input.iter();
@@ -51,10 +53,11 @@ impl Graph {
         Ok(declared.collect())
     }
 
-    /// What a model's inputs and outputs mean where that is not what they are: texts, maps.
+    /// Returns the meaning of those inputs and outputs that stand for something other than tensors,
+    /// for example texts or maps.
     ///
     /// # Errors
-    /// [`ImportError`]: what is wrong with the model.
+    /// [`ImportError`] if the model is invalid.
     pub fn meanings(model: Bytes) -> Result<Meanings, ImportError> {
         let mut model = decode(model)?;
         inline::functions(&mut model)?;
@@ -77,7 +80,7 @@ impl Graph {
             return Err(ImportError::Unprepared { inputs });
         }
         let graph = model.graph.take().unwrap_or_default();
-        // Nodes that stand for one are many at times.
+        // A few nodes can expand to many.
         Usage::of_graph(&graph).checked()?;
         let mut draft = Draft::new(graph, bindings, files)?;
         draft.order()?;
@@ -90,7 +93,7 @@ impl Graph {
     }
 }
 
-/// A graph being imported. Nodes and values are numbered as they were met.
+/// A graph during its import. Nodes and values are numbered in order of appearance.
 struct Draft {
     name: String,
     nodes: Vec<Node>,
@@ -100,7 +103,7 @@ struct Draft {
     inputs: Vec<ValueId>,
     outputs: Vec<ValueId>,
     found_nodes: usize,
-    /// Work of each node's bodies, as far as the nodes are inferred.
+    /// Work of each node's bodies, for the nodes that are already inferred.
     bodies: Vec<InnerWork>,
 }
 
@@ -121,8 +124,8 @@ impl Draft {
             found_nodes: graph.node.len(),
             bodies: Vec::with_capacity(graph.node.len()),
         };
-        // Before IR version 4 every initialiser is also an input; later one that is both has a
-        // default. Either way the job may give a value of its own.
+        // Before IR version 4 every initialiser is also an input; in later versions, an initialiser
+        // that is also an input is a default. In both cases the job can bind its own value.
         let given = |name: &str| bindings.has(name);
         let defaults: BTreeSet<&str> = graph.initializer.iter().map(TensorProto::name).collect();
         draft.add_inputs(&graph, |name| !defaults.contains(name) || given(name))?;
@@ -259,7 +262,7 @@ impl Draft {
         }
     }
 
-    /// Puts the nodes in topological order and numbers them by it.
+    /// Sorts the nodes in topological order and renumbers them.
     fn order(&mut self) -> Result<(), ImportError> {
         let mut successors = vec![Vec::new(); self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate() {
@@ -320,7 +323,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Types and extents of everything nodes make. What the model states fills what stays unknown.
+    /// Infers the types and extents of all node outputs. The model's own declarations fill the
+    /// gaps.
     fn infer(&mut self, opset: i64) -> Result<(), ImportError> {
         let outputs: BTreeSet<ValueId> = self.outputs.iter().copied().collect();
         let steps = Steps::default();
@@ -355,7 +359,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Turns what a node makes into constants if all of it is known and none is an output.
+    /// Turns a node's outputs into constants if all of them are known and none is an output of the
+    /// model.
     fn fold(&mut self, index: usize, outputs: &BTreeSet<ValueId>) {
         let made: Vec<ValueId> = self.nodes[index].makes().collect();
         if made.iter().any(|id| outputs.contains(id)) {
@@ -370,7 +375,7 @@ impl Draft {
         }
     }
 
-    /// Keeps what the outputs need, renumbers it and computes costs.
+    /// Keeps the nodes that the outputs need, renumbers them and computes costs.
     fn finish(self) -> Graph {
         let (live_nodes, live_values) = self.live();
         let mut numbers = vec![ValueId(usize::MAX); self.values.len()];
@@ -436,16 +441,16 @@ impl Draft {
     }
 }
 
-/// Names of nodes that are taken.
+/// Node names in use.
 #[derive(Default)]
 struct NodeNames {
     taken: BTreeSet<String>,
-    /// The next number to try behind a name.
+    /// The next number to try as a suffix of each name.
     next: BTreeMap<String, u64>,
 }
 
 impl NodeNames {
-    /// The node's own name, or its operator with a number, made unique.
+    /// Returns the node's own name, or its operator with a number, made unique.
     fn unique(&mut self, proto: &NodeProto) -> String {
         let own = proto.name();
         if !own.is_empty() && self.taken.insert(own.to_owned()) {

@@ -1,10 +1,10 @@
-//! Functions of the model put in place of the nodes that call them, so that their insides can be
-//! inferred, costed and cut like the rest.
+//! Inlines the model's functions at their calls, so that the import can infer, cost and cut their
+//! nodes like the rest.
 //!
-//! Calls are found in the graph, in its bodies and in other functions. What all of them come to is
-//! counted before any is replaced: functions that call each other twice double with each call. A
-//! function of an older operator set is written in the words of the model's, a model that is older
-//! than a function that it calls in the words of that function's.
+//! Calls occur in the graph, in its bodies and in other functions. The import counts the total of
+//! all calls before it replaces any, because functions that call each other twice double with each
+//! level. It upgrades a function of an older operator set to the model's, and a model that is older
+//! than one of its functions to that function's.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +14,33 @@ use thiserror::Error;
 
 use super::upgrade;
 
-/// Calls within calls, and bodies within bodies, are followed this deep. Exporters nest as deep as
-/// a model's modules.
+/// Maximum depth of calls within calls, and of bodies within bodies. Exporters nest as deep as a
+/// model's modules.
 const DEPTH_MAX: usize = 32;
 
-/// Why functions cannot be put in place of their calls.
+/// The reason why functions cannot be inlined.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FunctionError {
-    /// They come to more than a model may have.
+    /// The functions expand to more than a model may have.
     #[error(transparent)]
     Beyond(#[from] Beyond),
-    /// A function that would never end.
+    /// A function calls itself or nests too deep.
     #[error("function {function:?} calls itself, or is more than {DEPTH_MAX} calls deep")]
     Recursion {
-        /// The function.
+        /// Name of the function.
         function: String,
     },
-    /// Nodes of two versions of the standard operator set that cannot be written in one.
+    /// Nodes of two versions of the standard operator set cannot be upgraded to one version.
     #[error(
         "{operator} means another thing in operator set {from} than in {to}, and the model uses \
          both: export its functions for one operator set"
     )]
     Version {
-        /// The operator.
+        /// Name of the operator.
         operator: String,
         /// The older version.
         from: i64,
-        /// The newer one.
+        /// The newer version.
         to: i64,
     },
 }
@@ -48,8 +48,8 @@ pub enum FunctionError {
 /// Replaces calls of the model's functions by their bodies.
 ///
 /// # Errors
-/// [`FunctionError`]: they come to too much, call themselves, or are of versions that do not go
-/// together.
+/// [`FunctionError`] if functions expand to too much, call themselves, or have incompatible
+/// versions.
 pub(super) fn functions(model: &mut ModelProto) -> Result<(), FunctionError> {
     let mut library = Library::of(std::mem::take(&mut model.functions));
     let Some(mut graph) = model.graph.take() else {
@@ -69,13 +69,13 @@ pub(super) fn functions(model: &mut ModelProto) -> Result<(), FunctionError> {
 struct Library {
     functions: Vec<FunctionProto>,
     places: BTreeMap<(String, String, String), usize>,
-    /// What each takes with all that it calls; none for those that nothing calls.
+    /// The total of each function with all that it calls; none for functions without calls.
     counted: Vec<CountState>,
-    /// Calls replaced so far: each gets names of its own.
+    /// Number of replaced calls, which makes the names of each call unique.
     replaced: usize,
 }
 
-/// Whether and how a function was counted.
+/// The state of a function's count.
 #[derive(Clone, Copy)]
 enum CountState {
     Never,
@@ -83,13 +83,13 @@ enum CountState {
     Is(Extent),
 }
 
-/// What nodes come to with all functions that they call.
+/// The total of some nodes with all functions that they call.
 #[derive(Clone, Copy)]
 struct Extent {
     usage: Usage,
-    /// Calls within calls.
+    /// Depth of calls within calls.
     calls: usize,
-    /// Bodies within bodies.
+    /// Depth of bodies within bodies.
     bodies: usize,
 }
 
@@ -126,8 +126,8 @@ impl Library {
         self.places.get(&key).copied()
     }
 
-    /// Functions that nodes and their bodies call, as often as they do, each with the bodies that
-    /// are around the call; and the most bodies around any node.
+    /// Returns one entry for each call by nodes and their bodies, with the number of bodies around
+    /// the call, and the depth of the deepest body.
     fn calls(&self, nodes: &[NodeProto], around: usize) -> (Vec<(usize, usize)>, usize) {
         let (mut called, mut bodies) = (Vec::new(), around);
         for node in nodes {
@@ -141,7 +141,8 @@ impl Library {
         (called, bodies)
     }
 
-    /// What nodes that take `own` come to with what they call, `depth` calls within others.
+    /// Returns the total of nodes with their calls. `own` is the nodes' own usage, `depth` the
+    /// number of enclosing calls.
     fn count(
         &mut self,
         nodes: &[NodeProto],
@@ -182,7 +183,7 @@ impl Library {
         Ok(extent)
     }
 
-    /// Functions that something calls.
+    /// Returns the functions that have calls.
     fn used(&self) -> impl Iterator<Item = usize> + use<> {
         let counted = self.counted.iter().enumerate();
         let used = counted.filter(|(_, it)| matches!(it, CountState::Is(_)));
@@ -190,7 +191,7 @@ impl Library {
         used.into_iter()
     }
 
-    /// Writes the graph and all functions that are called in the newest of their operator sets.
+    /// Upgrades the graph and all called functions to the newest of their operator sets.
     fn align(
         &mut self,
         model: &mut ModelProto,
@@ -237,7 +238,7 @@ impl Library {
         graph.node = written;
     }
 
-    /// Writes a node, or what stands for it; its own bodies are done.
+    /// Writes a node, or its expansion, after its own bodies.
     fn write(&mut self, node: NodeProto, written: &mut Vec<NodeProto>) {
         let Some(place) = self.find(&node) else {
             written.push(node);
@@ -254,21 +255,21 @@ impl Library {
     }
 }
 
-/// The version of the standard operator set that a function speaks.
+/// Returns a function's version of the standard operator set.
 fn standard(function: &FunctionProto) -> Option<i64> {
     let mut sets = function.opset_import.iter();
     let set = sets.find(|set| matches!(set.domain(), "" | "ai.onnx"))?;
     Some(set.version())
 }
 
-/// The nodes of `function` under names that begin with `prefix`; its formal names are replaced by
-/// those of `call`.
+/// Returns the nodes of `function` under names that begin with `prefix`, with its formal names
+/// replaced by those of `call`.
 fn expand(function: &FunctionProto, call: &NodeProto, prefix: String) -> Vec<NodeProto> {
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for (place, formal) in function.input.iter().enumerate() {
         names.insert(formal, call.input.get(place).cloned().unwrap_or_default());
     }
-    // An output that is an input, or another output, is handed through.
+    // An `Identity` passes on an output that is also an input or another output.
     let mut through = Vec::new();
     for (formal, actual) in function.output.iter().zip(&call.output) {
         match names.get(formal.as_str()) {
@@ -286,7 +287,7 @@ fn expand(function: &FunctionProto, call: &NodeProto, prefix: String) -> Vec<Nod
     nodes.chain(through).collect()
 }
 
-/// New names for the values of a function's body.
+/// The new names for the values of a function's body.
 struct Rename<'a> {
     names: BTreeMap<&'a str, String>,
     prefix: String,
@@ -323,7 +324,7 @@ impl Rename<'_> {
         renamed
     }
 
-    /// A body within the body: it sees the names around it.
+    /// Renames a body within the body, which reads the names around it.
     fn graph(&self, body: &GraphProto) -> GraphProto {
         let mut renamed = body.clone();
         let put = |name: &mut Option<String>| {
@@ -352,8 +353,8 @@ impl Rename<'_> {
     }
 }
 
-/// Attributes of a node in the body, with references to the function's attributes resolved: the
-/// call's value, else the function's default, else none.
+/// Returns the attributes of a node in the body, with references to the function's attributes
+/// resolved: to the call's value, else to the function's default, else to none.
 fn attributes(
     attributes: &[AttributeProto],
     function: &FunctionProto,

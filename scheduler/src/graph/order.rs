@@ -1,10 +1,10 @@
-//! Topological order, and which nodes the outputs need.
+//! Topological order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Orders `0..successors.len()` so that every node follows its predecessors, lowest number first
-/// among those ready. `Err` names a node on or behind a cycle.
+/// among those ready. `Err` holds a node on a cycle, or one that depends on a cycle.
 pub fn topological(successors: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
     let mut waiting = vec![0usize; successors.len()];
     for &next in successors.iter().flatten() {

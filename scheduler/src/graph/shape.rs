@@ -1,9 +1,9 @@
-//! Types and extents of what operators make, from those of what they read.
+//! Infers the types and extents of operators' outputs from those of their inputs.
 //!
-//! Written for graphs bound to real input shapes: an extent is a number or unknown, never an
-//! expression. Small integer contents are carried along, because real models compute shapes in the
+//! The rules work on graphs with real input shapes: an extent is a number or unknown, never an
+//! expression. They also track small integer contents, because real models compute shapes in the
 //! graph (`Shape`, `Gather`, `Concat`, `Reshape`). An operator without a rule yields unknown facts,
-//! never an error; an error means the node cannot run on any device.
+//! never an error; an error means that no device can run the node.
 
 mod arithmetic;
 mod attention;
@@ -36,26 +36,26 @@ pub(crate) use bodies::{InnerWork, Scope, Steps, work as bodies_work};
 pub(crate) use operation::Operation;
 pub(crate) use work::node_work;
 
-/// Extents, each known or not.
+/// Extents of a tensor; `None` for an unknown one.
 pub type Dims = Vec<Option<u64>>;
 
-/// What is known of a value.
+/// The known facts of a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fact {
     /// Element type.
     pub elem: Option<DataType>,
-    /// Extents; `None` where even the rank is unknown.
+    /// Extents; `None` if even the rank is unknown.
     pub dims: Option<Dims>,
-    /// Contents, if it is a small tensor of integers or booleans.
+    /// Contents of a small tensor of integers or booleans.
     pub ints: Option<Vec<i64>>,
-    /// Contents, if it is a small tensor of 32-bit floats.
+    /// Contents of a small tensor of 32-bit floats.
     pub floats: Option<Vec<f32>>,
 }
 
-/// Why a node can run on no device.
+/// The reason why no device can run a node.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ShapeFault {
-    /// Shapes that do not broadcast.
+    /// Two shapes do not broadcast.
     #[error("shapes {left} and {right} do not broadcast", left = show(left), right = show(right))]
     Broadcast {
         /// Extents of one input.
@@ -63,7 +63,7 @@ pub enum ShapeFault {
         /// Extents of the other.
         right: Dims,
     },
-    /// Extents that are summed over but differ.
+    /// Two extents differ that the operator sums over.
     #[error("inner extents of {left} and {right} differ", left = show(left), right = show(right))]
     Inner {
         /// Extents of the left input.
@@ -71,63 +71,63 @@ pub enum ShapeFault {
         /// Extents of the right input.
         right: Dims,
     },
-    /// An input of the wrong rank.
+    /// An input has the wrong rank.
     #[error("input {input} must have {expected} dimensions, it has {found}")]
     Rank {
-        /// Place of the input.
+        /// Index of the input.
         input: usize,
-        /// Rank the operator wants, or the least of it.
+        /// Required rank, or the least of it.
         expected: usize,
-        /// Rank it has.
+        /// Actual rank.
         found: usize,
     },
-    /// An axis that is not there.
+    /// The axis does not exist.
     #[error("axis {axis} of a value with {rank} dimensions")]
     Axis {
-        /// The axis.
+        /// The requested axis.
         axis: i64,
         /// Rank of the value.
         rank: usize,
     },
-    /// A reshape that changes the number of elements.
+    /// A reshape would change the number of elements.
     #[error("{from} cannot become {to:?}: the number of elements differs", from = show(from))]
     Count {
-        /// Extents before.
+        /// Extents before the reshape.
         from: Dims,
-        /// Extents asked for.
+        /// Requested extents.
         to: Vec<i64>,
     },
-    /// Channels that do not fit the weights.
+    /// The number of channels does not match the weights.
     #[error("{found} channels where the weights want {expected}")]
     Channels {
-        /// Channels the weights are for.
+        /// Number of channels in the weights.
         expected: u64,
-        /// Channels the input has.
+        /// Number of channels in the input.
         found: u64,
     },
-    /// An extent below zero.
+    /// An extent of the output would be negative.
     #[error("extent {axis} of the output would be {extent}")]
     Negative {
         /// Axis of the output.
         axis: usize,
-        /// The extent.
+        /// The extent by the rule, below zero.
         extent: i64,
     },
-    /// A required input left out.
+    /// The node lacks a required input.
     #[error("input {input} is required")]
     Missing {
-        /// Place of the input.
+        /// Index of the input.
         input: usize,
     },
-    /// More elements than memory could ever hold.
+    /// The output has more elements than any memory can hold.
     #[error("an output of shape {dims} has more elements than can be addressed", dims = show(dims))]
     TooLarge {
-        /// Extents.
+        /// Extents of the output.
         dims: Dims,
     },
 }
 
-/// Extents for people: `[2, ?, 8]`.
+/// Formats extents for people, for example `[2, ?, 8]`.
 #[must_use]
 pub fn show(dims: &[Option<u64>]) -> String {
     let texts = dims
@@ -137,11 +137,11 @@ pub fn show(dims: &[Option<u64>]) -> String {
 }
 
 impl Fact {
-    /// Contents are carried for tensors of at most this many elements: shapes, axes and paddings
-    /// are far below it.
+    /// Maximum number of elements of a tensor whose contents a fact holds: shapes, axes and
+    /// paddings are far smaller.
     pub const CONTENTS_MAX: usize = 64;
 
-    /// A tensor.
+    /// Returns the fact of a tensor with unknown contents.
     #[must_use]
     pub fn tensor(elem: Option<DataType>, dims: Dims) -> Self {
         Self {
@@ -151,13 +151,13 @@ impl Fact {
         }
     }
 
-    /// Number of dimensions.
+    /// Returns the number of dimensions, if known.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         self.dims.as_ref().map(Vec::len)
     }
 
-    /// Number of elements.
+    /// Returns the number of elements, if known.
     #[must_use]
     pub fn count(&self) -> Option<u64> {
         let dims = self.dims.as_ref()?;
@@ -165,7 +165,7 @@ impl Fact {
             .try_fold(1u64, |count, dim| count.checked_mul((*dim)?))
     }
 
-    /// Length of the values in bytes.
+    /// Returns the length of the values in bytes, if known.
     #[must_use]
     pub fn byte_length(&self) -> Option<u64> {
         let dtype = DType::from_onnx_code(self.elem? as i32).ok()?;
@@ -173,7 +173,7 @@ impl Fact {
         dtype.byte_length(count).map(|length| length as u64)
     }
 
-    /// This fact, with what it leaves open taken from what the model states.
+    /// Returns this fact with its gaps filled from the model's declaration.
     pub(crate) fn filled_by(mut self, stated: Self) -> Self {
         self.elem = self.elem.or(stated.elem);
         match (&mut self.dims, stated.dims) {
@@ -189,8 +189,8 @@ impl Fact {
     }
 }
 
-/// Facts of a node's outputs, one for each output it names. `outer` has what the node's bodies read
-/// from around them.
+/// Returns the facts of a node's outputs, one for each output. `outer` holds the facts that the
+/// node's bodies read from the graph around them.
 pub(crate) fn infer(
     node: &NodeProto,
     opset: i64,
@@ -223,7 +223,7 @@ pub(crate) fn infer(
     Ok(facts)
 }
 
-/// A token for each row of logits.
+/// Returns the fact of a sampler's output: a token for each row of logits.
 fn sampled(operation: &Operation<'_>) -> Fact {
     let rows = operation.dims(0).and_then(|dims| {
         let (_, rows) = dims.split_last()?;
@@ -248,7 +248,7 @@ fn check_size(fact: &Fact) -> Result<(), ShapeFault> {
     }
 }
 
-/// What is known of a constant.
+/// Returns the fact of a constant.
 pub(crate) fn constant_fact(weight: &Weight) -> Fact {
     let dims = weight.proto.dims.iter().map(|&dim| u64::try_from(dim).ok());
     let mut fact = Fact::tensor(data_type(weight.proto.data_type()), dims.collect());
@@ -264,7 +264,7 @@ pub(crate) fn constant_fact(weight: &Weight) -> Fact {
     fact
 }
 
-/// Contents of a tensor attribute, as a fact.
+/// Returns the fact of a tensor attribute.
 pub(crate) fn tensor_fact(tensor: &souk_onnx::TensorProto) -> Option<Fact> {
     let bytes = raw_bytes(tensor).ok()?;
     let byte_length = bytes.len() as u64;
@@ -305,13 +305,13 @@ fn integers(bytes: &[u8], elem: DataType) -> Option<Vec<i64>> {
     Some(ints)
 }
 
-/// Element type of an ONNX code; `None` for 0 and for codes that are not in the schema.
+/// Returns the element type of an ONNX code; `None` for 0 and for codes outside the schema.
 pub(crate) fn data_type(code: i32) -> Option<DataType> {
     let known = DataType::try_from(code).ok();
     known.filter(|&elem| elem != DataType::Undefined)
 }
 
-/// Name of an element type for people.
+/// Returns the name of an element type for people.
 pub(crate) fn data_type_name(code: i32) -> String {
     match DType::from_onnx_code(code) {
         Ok(dtype) => dtype.name().to_owned(),
@@ -320,7 +320,7 @@ pub(crate) fn data_type_name(code: i32) -> String {
     }
 }
 
-/// Bytes of an element, if whole.
+/// Returns the bytes of an element, if that is a whole number.
 pub(crate) fn data_type_width(elem: DataType) -> Option<usize> {
     DType::from_onnx_code(elem as i32).ok()?.bytes()
 }

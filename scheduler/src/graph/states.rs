@@ -1,5 +1,5 @@
-//! Values that are states, kept from request to request by whoever runs their node, and those that
-//! are fed back.
+//! State values, which the device that runs their node holds from request to request, and values
+//! that are fed back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use super::shape::Dims;
 use super::{Graph, ValueId};
 
 impl Graph {
-    /// The inputs that are states, and the outputs that are their next values. In a session they
-    /// never travel.
+    /// Returns the inputs that are states, and the outputs that are their next values. In a session
+    /// they never travel.
     #[must_use]
     pub fn states(&self) -> BTreeSet<ValueId> {
         let ports = self.nodes.iter().flat_map(|node| {
@@ -24,7 +24,8 @@ impl Graph {
         ports.collect()
     }
 
-    /// Where the model says that it may be cut; none where it says nothing, and may be anywhere.
+    /// Returns the values at which the model permits a cut; none if it declares nothing and permits
+    /// any.
     #[must_use]
     pub fn cuts(&self) -> Option<BTreeSet<ValueId>> {
         let cuts = self.nodes.iter().flat_map(|node| {
@@ -35,7 +36,8 @@ impl Graph {
         (!cuts.is_empty()).then_some(cuts)
     }
 
-    /// Outputs that are fed back, and the inputs that each is in the next request.
+    /// Returns the outputs that are fed back, each with the input that it becomes in the next
+    /// request.
     #[must_use]
     pub fn fed(&self) -> Vec<(ValueId, ValueId)> {
         let fed = self.nodes.iter().flat_map(|node| {
@@ -50,8 +52,8 @@ impl Graph {
         fed.collect()
     }
 
-    /// The same graph, whose parts state those sizes as open in which another import of its model
-    /// differs: they take both.
+    /// Returns the same graph with the sizes left open in its parts' declarations that differ in
+    /// another import of its model, so that the parts accept both.
     #[must_use]
     pub fn open_to(mut self, other: &Graph) -> Graph {
         let others = other.values.iter();

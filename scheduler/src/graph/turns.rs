@@ -1,13 +1,13 @@
-//! How often bodies are taken to run whose count only a run tells: once, until runs have told.
+//! The number of rounds of bodies whose count is known only at run time: one, until runs report it.
 
 use super::Graph;
 
-/// What is counted at most, and one part in so many at least: an estimate beyond that is none.
+/// Largest factor, and the inverse of the smallest: an estimate beyond it is useless.
 const TURNS_MAX: f64 = 1e7;
 
 impl Graph {
-    /// The same graph, with so many times the work of nodes that do not say beforehand what they
-    /// do, as earlier runs of the model told.
+    /// Returns the same graph with `turns` times the work of the nodes whose work is unknown in
+    /// advance. You can take the factor from earlier runs of the model.
     #[must_use]
     pub fn with_turns(mut self, turns: f64) -> Self {
         let turns = if turns.is_finite() { turns } else { 1.0 };
@@ -20,13 +20,13 @@ impl Graph {
         self
     }
 
-    /// How many times that work is counted.
+    /// Returns the factor for the work that is unknown in advance.
     #[must_use]
     pub fn turns(&self) -> f64 {
         self.turns
     }
 
-    /// Whether it is known beforehand what all of its nodes do.
+    /// Returns whether the work of all nodes is known in advance.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         self.nodes.iter().all(|node| node.cost.certain)

@@ -1,12 +1,13 @@
-//! Nodes of an older operator set in the words of a newer one, so that functions of other versions
-//! than their model's can be put in place of their calls.
+//! Upgrades nodes of an older operator set to a newer one, so that the import can inline functions
+//! of other versions than their model's.
 
 use souk_onnx::{GraphProto, NodeProto};
 use souk_onnx::{TensorProto, tensor_to_proto};
 
 use souk_memory::Tensor;
 
-/// Lists of integers that became an input: operator, since when, the attribute, place of the input.
+/// Lists of integers that became an input: operator, first version with the input, attribute, index
+/// of the input.
 const MOVED: &[(&str, i64, &str, usize)] = &[
     ("ReduceL1", 18, "axes", 1),
     ("ReduceL2", 18, "axes", 1),
@@ -23,7 +24,7 @@ const MOVED: &[(&str, i64, &str, usize)] = &[
     ("Unsqueeze", 13, "axes", 1),
 ];
 
-/// Operators that mean something else, or are written in another way, since a version.
+/// Operators whose meaning or form has changed, with the version of the change.
 const CHANGED: &[(&str, i64)] = &[
     ("BatchNormalization", 14),
     ("Clip", 11),
@@ -44,10 +45,10 @@ const CHANGED: &[(&str, i64)] = &[
     ("Upsample", 10),
 ];
 
-/// Writes nodes of version `from` of the standard operator set as nodes of version `to`.
+/// Rewrites nodes of version `from` of the standard operator set as nodes of version `to`.
 ///
 /// # Errors
-/// The first operator that no rule here carries over.
+/// The first operator that no rule here can upgrade.
 pub(super) fn nodes(nodes: &mut Vec<NodeProto>, from: i64, to: i64) -> Result<(), String> {
     if from >= to {
         return Ok(());

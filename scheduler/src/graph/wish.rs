@@ -1,4 +1,4 @@
-//! Which device a node asks for: words in its own metadata, so that they go wherever it goes.
+//! The device that a node asks for, as words in the node's metadata, which travel with it.
 
 use std::fmt;
 
@@ -7,25 +7,25 @@ use souk_vocabulary::profile::{Backend, Profile};
 
 use super::{Graph, Node};
 
-/// The key of a device's names, with commas between them: any of them will do.
+/// Metadata key of the requested devices, separated by commas: any of them will do.
 pub const DEVICE_KEY: &str = "souk.device";
 
-/// The key of the [`Backend`] that the device is to run it through.
+/// Metadata key of the [`Backend`] that the device must use.
 pub const BACKEND_KEY: &str = "souk.backend";
 
 /// The device that a node asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish<'a> {
-    /// Kinds, or parts of models' names; none for any.
+    /// Kinds of devices, or parts of models' names; empty for any.
     words: Vec<&'a str>,
-    /// What it is to go through; none for anything.
+    /// Name of the required backend; none for any.
     backend: Option<&'a str>,
 }
 
 impl Graph {
-    /// The same graph, where each node that asks for no device yet asks for one that any of these
-    /// words names: a kind (`gpu`), or a part of a model's name. No words ask for nothing. Likewise
-    /// with what it is to go through.
+    /// Returns the same graph, in which each node without a request asks for any device that one of
+    /// these words names: a kind, for example `gpu`, or a part of a model's name. Empty words ask
+    /// for nothing. `backend` works in the same way.
     #[must_use]
     pub fn asking_for(mut self, words: &[String], backend: Option<Backend>) -> Self {
         let device = (!words.is_empty()).then(|| (DEVICE_KEY, words.join(",")));
@@ -44,7 +44,7 @@ impl Graph {
 }
 
 impl Node {
-    /// The device it asks for; `None` if any will do.
+    /// Returns the device that the node asks for; `None` if any device will do.
     #[must_use]
     pub fn wish(&self) -> Option<Wish<'_>> {
         let wish = Wish {
@@ -55,7 +55,7 @@ impl Node {
         asks.then_some(wish)
     }
 
-    /// The words under a key.
+    /// Returns the words under a key.
     fn metadata<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         let entries = self.proto.metadata_props.iter();
         let own = entries.filter(move |entry| entry.key.as_deref() == Some(key));
@@ -65,7 +65,7 @@ impl Node {
 }
 
 impl Wish<'_> {
-    /// Whether a device is one of those asked for.
+    /// Returns whether a device meets the request.
     #[must_use]
     pub fn means(&self, profile: &Profile) -> bool {
         let named = self.words.is_empty() || self.words.iter().any(|word| profile.is_named(word));

@@ -1,39 +1,40 @@
-//! Devices whose work the same cores of this machine do, and who so slow each other.
+//! Devices that share cores of this machine and so slow each other.
 //!
-//! A software GPU computes on the cores that the CPU beside it computes on. What a device takes
-//! beside another is therefore another thing than what it takes by itself: both are learned, each
-//! from runs of its kind, and plans tell them apart.
+//! A software GPU, for example, computes on the cores of the CPU device. So a device's time next to
+//! another differs from its time alone. The histories learn both, each from runs of its kind, and
+//! plans distinguish them.
 
 use std::num::NonZeroUsize;
 
-/// How a device takes part in a plan.
+/// The part that a device takes in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// With its cores to itself, if it needs any.
+    /// The device has its cores to itself, if it needs any.
     Alone,
-    /// While others compute on its cores.
+    /// The device computes while others use its cores.
     Beside,
-    /// Not at all.
+    /// The device takes no part.
     Out,
 }
 
-/// Which devices have too few cores together.
+/// The devices that together have too few cores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cores {
     shared: Vec<bool>,
-    /// What each takes longer beside the others by, until that was seen: half way between nothing
-    /// and as many times as there are threads for each core, so that it is tried where that pays.
+    /// Factor by which sharing slows each device, until measurements replace it: the geometric mean
+    /// of one and the number of threads for each core, so that plans try sharing where it pays.
     pub slow: f64,
 }
 
 impl Cores {
-    /// Of devices that compute on so many cores each, on this machine.
+    /// Creates the core counts of devices that use this many cores each, on this machine.
     pub fn here(used: &[usize]) -> Self {
         let available = std::thread::available_parallelism();
         Self::new(used, available.map_or(1, NonZeroUsize::get))
     }
 
-    /// Of devices that compute on so many cores each, on a machine that has so many.
+    /// Creates the core counts of devices that use this many cores each, on a machine with
+    /// `available` cores.
     pub fn new(used: &[usize], available: usize) -> Self {
         let sum: usize = used.iter().sum();
         let shared: Vec<bool> = used
@@ -50,17 +51,18 @@ impl Cores {
         }
     }
 
-    /// Devices it is of.
+    /// Returns the number of devices.
     pub fn devices(&self) -> usize {
         self.shared.len()
     }
 
-    /// Whether others compute on a device's cores.
+    /// Returns whether others compute on a device's cores.
     pub fn shares(&self, device: usize) -> bool {
         self.shared[device]
     }
 
-    /// The ways to plan: with one of those who share cores, or with all of them, each slower.
+    /// Returns the arrangements to plan: with one of the devices that share cores, or with all of
+    /// them, each slower.
     pub fn arrangements(&self) -> Vec<Vec<Standing>> {
         let sharing: Vec<usize> = (0..self.shared.len())
             .filter(|&device| self.shared[device])
@@ -88,8 +90,8 @@ impl Cores {
     }
 }
 
-/// The part of its time that something takes alone of what it takes beside others, of which it
-/// computed `part` of its time: what the whole should have taken.
+/// Returns the expected time of a work that takes `alone` with its cores to itself and `beside`
+/// next to others, if it runs next to others for `part` of its time.
 pub(crate) fn mixed(alone: f64, beside: f64, part: f64) -> f64 {
     alone / (1.0 - part + part * alone / beside)
 }

@@ -1,14 +1,14 @@
-//! The histories of a group's devices: what each took by itself, and beside others on its cores.
+//! The histories of a group's devices: their times alone, and next to others on the same cores.
 
 use souk_vocabulary::history::{History, JointMeasurement};
 
 use super::core_sharing::{Cores, Standing, mixed};
 use super::history::{CostHistory, Measurement, called};
 
-/// What a device's name has beside it where its history is of times when others computed on its
-/// cores.
+/// Suffix of a device's name for the history of its times while others computed on its cores.
 const BESIDE: &str = ", beside others on its cores";
-/// The part of its time beside others from which on a fragment tells what that takes.
+/// If a fragment runs next to others for at least this part of its time, its time goes to that
+/// history.
 const MOSTLY: f64 = 0.5;
 
 /// The devices' histories.
@@ -16,15 +16,15 @@ pub(crate) struct DeviceHistories {
     names: Vec<String>,
     histories: Vec<History>,
     cores: Cores,
-    /// What each took while others computed on its cores.
+    /// Times of each device while others computed on its cores.
     beside: Vec<History>,
-    /// How often there was news for plans, and how many fragments told what they took.
+    /// Number of changes that matter to plans, and number of fragments with a reported time.
     news: u64,
     told: u64,
 }
 
 impl DeviceHistories {
-    /// Of devices that are called so and by their models.
+    /// Creates empty histories of devices with these labels and models.
     pub fn new<'a>(named: impl Iterator<Item = (&'a str, &'a str)>, cores: Cores) -> Self {
         let names: Vec<String> = named.map(|(label, model)| called(label, model)).collect();
         Self {
@@ -37,7 +37,7 @@ impl DeviceHistories {
         }
     }
 
-    /// Goes on from what was kept.
+    /// Loads the histories of these devices from a stored cost history.
     pub fn recall(&mut self, costs: &CostHistory) {
         let beside = self.names.iter().map(|name| format!("{name}{BESIDE}"));
         let names = self.names.iter().cloned().chain(beside);
@@ -62,8 +62,9 @@ impl DeviceHistories {
         CostHistory::of_devices(alone.chain(known))
     }
 
-    /// Takes in what a device took for a fragment, `part` of that time beside others on its cores,
-    /// and says it. What a fragment is off by goes to what most of its time was.
+    /// Records a device's time for a fragment, `part` of it next to others on its cores, and
+    /// returns the recorded measurement. Its deviation goes to the history that covers most of its
+    /// time.
     pub fn learn(
         &mut self,
         device: usize,
@@ -106,8 +107,8 @@ impl DeviceHistories {
         }
     }
 
-    /// A device told what it took, and the others did not: of one that was given nothing for long
-    /// it may be news that it is tried again.
+    /// Counts a fragment for all other devices. A device without work for a long time should get a
+    /// trial, and that is a change for plans.
     fn pass_over(&mut self, told: usize) {
         for histories in [&mut self.histories, &mut self.beside] {
             let others = histories.iter_mut().enumerate();
@@ -117,14 +118,14 @@ impl DeviceHistories {
         }
     }
 
-    /// How many times as long a device takes beside others on its cores where that is not known:
-    /// the mean of what is known both ways.
+    /// Returns the factor by which others on its cores slow a device, for operators without a
+    /// measurement: the mean over operators that were measured both ways.
     pub(super) fn slow(&self, device: usize) -> f64 {
         let seen = self.beside[device].over(&self.histories[device]);
         seen.map_or(self.cores.slow, |seen| seen.max(1.0))
     }
 
-    /// What a device took that took part so.
+    /// Returns the history that matches a device's standing.
     pub(super) fn of(&self, device: usize, standing: Standing) -> &History {
         match standing {
             Standing::Alone | Standing::Out => &self.histories[device],
@@ -132,12 +133,12 @@ impl DeviceHistories {
         }
     }
 
-    /// How often there was news for plans.
+    /// Returns the number of changes that matter to plans.
     pub(super) fn news(&self) -> u64 {
         self.news
     }
 
-    /// How many fragments have told what they took.
+    /// Returns the number of fragments with a reported time.
     pub fn told(&self) -> u64 {
         self.told
     }

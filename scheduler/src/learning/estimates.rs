@@ -1,11 +1,11 @@
-//! What the operators of a graph take on each device: by its profile, and as it really was.
+//! Estimates the time of a graph's operators on each device, from its profile and from past runs.
 //!
-//! A profile states a few speeds, and operators reach different parts of them. Each run tells what
-//! its fragments took; each device's [`History`] keeps that by operator, window, type and size, so
-//! that the next plan knows a depthwise convolution from a dense one and a small product from a
-//! large. A class it knows nothing of is foretold with care from the others of its operator, so
-//! that it is tried; an operator it knows nothing of is corrected like others of its kind
-//! ([`Speeds`]).
+//! A profile states a few speeds, and operators reach different parts of them. Each run reports the
+//! time of its fragments; each device's [`History`] records that time by operator, window, type and
+//! size. So the next plan can tell a depthwise convolution from a dense one and a small product
+//! from a large one. For a class that a history does not know, the estimate comes, with care, from
+//! other classes of its operator, so that plans try it. For an unknown operator, it uses the
+//! correction of the operator's kind ([`Speeds`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,31 +23,30 @@ use super::speeds::{Speeds, kind};
 use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::planning::{Offer, node_seconds};
 
-/// A plan is made anew when what is known of its operators now has changed their time on a device
-/// by this part.
+/// A plan is stale if present knowledge changes the time of its operators on a device by this part.
 const STALE: f64 = 0.1;
-/// Operators that are told apart in what one fragment took; beyond them it says nothing of any.
+/// Maximum number of different operators in a fragment whose time teaches the history anything.
 const PARTS_MAX: usize = 256;
 
-/// Operators of a fragment that are one to history.
+/// Operators of a fragment that share one key in the history.
 pub(crate) struct OperatorShare {
     key: Key,
     count: u32,
-    /// Seconds of all of them by each device's profile, and what it was corrected by unless more
-    /// was known.
+    /// Total seconds by each device's profile, and the correction of that time to use if the
+    /// history knows nothing better.
     modelled: Vec<f64>,
     prior: Arc<[f64]>,
 }
 
 impl OperatorShare {
-    /// Seconds of it on a device by what the device's history says of its very key.
+    /// Returns the seconds on a device by its history of exactly this key.
     pub fn foretold(&self, device: usize, histories: &DeviceHistories) -> Option<f64> {
         let history = histories.of(device, Standing::Alone);
         history.foretold(&self.key, self.modelled[device])
     }
 }
 
-/// What a device's time for these operators says.
+/// Returns the measurement that a device's time for these operators yields, if they are few enough.
 pub(crate) fn measured(
     shares: &[OperatorShare],
     device: usize,
@@ -68,32 +67,32 @@ pub(crate) fn measured(
     })
 }
 
-/// The operators of a graph that are one to history, and what that says of them.
+/// The operators of a graph that share one key, and the history's estimates of them.
 struct AlikeOperators {
     key: Key,
     kind: u16,
     nodes: u32,
-    /// Seconds of all of them by each device's profile.
+    /// Total seconds by each device's profile.
     stated: Vec<f64>,
-    /// What that is multiplied by, and what it is where nobody else computes on the device's cores.
+    /// Factors for that time by device: as planned, and with the device's cores to itself.
     factor: Vec<f64>,
     alone: Arc<[f64]>,
 }
 
-/// What is known of a graph's operators.
+/// The estimates of a graph's operators.
 pub(crate) struct OperatorEstimates {
     alike: Vec<AlikeOperators>,
     of_node: Vec<Option<usize>>,
-    /// By device and node: by the profile, and expected.
+    /// Seconds by device and node: by the profile, and as expected.
     pub stated: Vec<Vec<f64>>,
     pub seconds: Vec<Vec<f64>>,
-    /// Expected where nobody else computes on the device's cores.
+    /// Expected seconds with the device's cores to itself.
     pub alone: Vec<Vec<f64>>,
-    /// How each device takes part.
+    /// The part that each device takes.
     pub standing: Vec<Standing>,
-    /// Whether it is known beforehand what each node does.
+    /// Whether the work of each node is known in advance.
     certain: Vec<bool>,
-    /// The part of each device's time that it was seen to take by itself.
+    /// The part of each device's time that past runs measured on the device alone.
     pub seen_alone: Vec<f64>,
     seen: AtomicU64,
 }
@@ -161,30 +160,31 @@ impl OperatorEstimates {
         }
     }
 
-    /// Seconds of some nodes on a device.
+    /// Returns the expected seconds of some nodes on a device.
     pub fn sum(&self, device: usize, nodes: &[NodeId]) -> f64 {
         nodes.iter().map(|node| self.seconds[device][node.0]).sum()
     }
 
-    /// What a device takes for some nodes with its cores to itself, of what it takes as planned.
+    /// Returns the time of some nodes with the device's cores to itself, as a part of the planned
+    /// time.
     pub fn alone(&self, device: usize, nodes: &[NodeId]) -> f64 {
         let alone: f64 = nodes.iter().map(|node| self.alone[device][node.0]).sum();
         let part = alone / self.sum(device, nodes);
         if part.is_finite() { part } else { 1.0 }
     }
 
-    /// A node does not run on a device.
+    /// Marks a node as unable to run on a device.
     pub fn bar(&mut self, device: usize, node: NodeId) {
         self.seconds[device][node.0] = f64::INFINITY;
         self.alone[device][node.0] = f64::INFINITY;
     }
 
-    /// Whether devices are to compute on the same cores.
+    /// Returns whether the plan has devices that share cores compute together.
     pub fn is_contended(&self) -> bool {
         self.standing.contains(&Standing::Beside)
     }
 
-    /// What a device's profile is off by for some nodes that it runs.
+    /// Returns the factor from the profile's time of some nodes to their expected time.
     pub fn factor(&self, device: usize, nodes: &[NodeId]) -> f64 {
         let stated: f64 = nodes.iter().map(|node| self.stated[device][node.0]).sum();
         let factor = self.sum(device, nodes) / stated;
@@ -195,12 +195,12 @@ impl OperatorEstimates {
         }
     }
 
-    /// Whether it is known beforehand what some nodes do.
+    /// Returns whether the work of all these nodes is known in advance.
     pub fn is_certain(&self, nodes: &[NodeId]) -> bool {
         nodes.iter().all(|node| self.certain[node.0])
     }
 
-    /// All of the nodes, as one work that has a key of its own.
+    /// Returns all nodes of the graph as a single work with its own key.
     pub fn whole(&self, key: Key) -> OperatorShare {
         let sums = |rows: &[Vec<f64>]| rows.iter().map(|row| row.iter().sum()).collect();
         let stated: Vec<f64> = sums(&self.stated);
@@ -216,8 +216,8 @@ impl OperatorEstimates {
         }
     }
 
-    /// Some nodes as history tells them apart. Where one of them does not say beforehand what it
-    /// does, the time of all says nothing of any.
+    /// Groups some nodes by their key in the history. Returns nothing if the work of one of them is
+    /// unknown in advance, because then the total time says nothing of any node.
     pub fn shares(&self, nodes: &[NodeId]) -> Vec<OperatorShare> {
         if !self.is_certain(nodes) {
             return Vec::new();
@@ -242,8 +242,8 @@ impl OperatorEstimates {
         shares.into_values().collect()
     }
 
-    /// A part of some nodes that are shared out, told apart as its first: `part` of their work,
-    /// which takes so many seconds by each device's profile.
+    /// Returns one device's part of shared nodes under the operator of the first node. `part` is
+    /// its part of their work, `modelled` the seconds of that part by each device's profile.
     pub fn part(
         &self,
         graph: &Graph,
@@ -275,8 +275,8 @@ impl OperatorEstimates {
         }]
     }
 
-    /// What a device takes for some nodes by what is known now, of what was believed; `None` if
-    /// nothing is known of any.
+    /// Returns the present estimate of some nodes on a device divided by the plan's, or `None` if
+    /// the history knows none of them.
     pub fn change(
         &self,
         device: usize,
@@ -291,7 +291,7 @@ impl OperatorEstimates {
         self.changed(nodes, &self.seconds[device], change)
     }
 
-    /// The same with the device's cores to itself.
+    /// Does the same for a device with its cores to itself.
     pub fn change_alone(
         &self,
         device: usize,
@@ -305,7 +305,7 @@ impl OperatorEstimates {
         self.changed(nodes, &self.alone[device], change)
     }
 
-    /// The time of some nodes, each changed so, of what was believed.
+    /// Returns the changed time of some nodes divided by the plan's.
     fn changed(
         &self,
         nodes: &[NodeId],
@@ -324,7 +324,7 @@ impl OperatorEstimates {
         Some(now / believed).filter(|change| is_known && change.is_finite())
     }
 
-    /// Whether what is known now would still make this plan.
+    /// Returns whether present knowledge would still lead to this plan.
     pub fn is_fresh(&self, histories: &DeviceHistories) -> bool {
         if self.seen.load(Ordering::Relaxed) == histories.news() {
             return true;
@@ -350,8 +350,8 @@ impl OperatorEstimates {
         is_fresh
     }
 
-    /// Watts that a device draws for the graph, by its history or as it states; none if neither
-    /// says.
+    /// Returns the watts that a device draws for the graph: from its history, else from its own
+    /// statement; none if neither is known.
     pub fn watts(
         &self,
         device: usize,
@@ -377,7 +377,7 @@ impl OperatorEstimates {
 }
 
 impl AlikeOperators {
-    /// What a device's history says to multiply its profile's time with.
+    /// Returns the factor for the profile's time according to a device's history.
     fn known(&self, device: usize, standing: Standing, histories: &DeviceHistories) -> Option<f64> {
         let each = self.stated[device] / f64::from(self.nodes);
         if !each.is_finite() || each <= 0.0 {
@@ -388,7 +388,7 @@ impl AlikeOperators {
     }
 }
 
-/// The part of each device's time of which it was seen what that takes alone.
+/// Returns the part of each device's time that past runs measured on the device alone.
 fn seen_alone(
     alike: &[AlikeOperators],
     standing: &[Standing],
@@ -407,7 +407,7 @@ fn seen_alone(
     (0..standing.len()).map(part).collect()
 }
 
-/// The nodes by what they are to history.
+/// Groups the nodes by their key in the history.
 fn gather(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<AlikeOperators>, Vec<Option<usize>>) {
     let mut places: BTreeMap<Key, usize> = BTreeMap::new();
     let mut alike: Vec<AlikeOperators> = Vec::new();
@@ -438,8 +438,8 @@ fn gather(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<AlikeOperators>, Vec<Optio
     (alike, of_node)
 }
 
-/// What history calls a node, and its work; `None` where its sizes are not known, or it does
-/// nothing.
+/// Returns a node's key in the history and its work; `None` if its sizes are unknown or it does no
+/// work.
 pub(crate) fn key(graph: &Graph, node: &Node) -> Option<(Key, Work)> {
     let extent = |id: &ValueId| -> Option<(DType, Vec<usize>)> {
         let value = graph.value(*id);

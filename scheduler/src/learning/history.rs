@@ -1,4 +1,4 @@
-//! What devices were seen to take, kept from run to run.
+//! The measured costs of devices, kept from run to run.
 
 use std::collections::BTreeMap;
 
@@ -10,50 +10,51 @@ use super::speeds::kind;
 use crate::graph::cost::{OperatorClass, class_of};
 use crate::planning::Slowness;
 
-/// Bytes of what a device is called.
+/// Maximum bytes of a device's name.
 const NAME_BYTES_MAX: usize = 1024;
-/// Devices whose history is kept.
+/// Maximum number of devices with a history.
 const DEVICES_MAX: usize = 256;
-/// How many times as slow or quick as the usual of its kind an operator counts at most.
+/// Maximum factor by which an operator counts as slower or quicker than the median of its kind.
 const OFF_MAX: f64 = 4.0;
 
-/// A class of each kind of work.
+/// One class of each kind of work.
 const KINDS: [OperatorClass; 3] = [
     OperatorClass::Matmul,
     OperatorClass::Convolution,
     OperatorClass::Other,
 ];
 
-/// What devices were seen to take, by what they are called with their model.
+/// The histories of devices, by the names of the devices with their models.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CostHistory {
     devices: BTreeMap<String, History>,
 }
 
-/// What a device took for some operators.
+/// A device's measured time for some operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// What it is called with its model.
+    /// Name of the device with its model.
     pub device: String,
-    /// The operators, and their time.
+    /// The operators and their time.
     pub measured: JointMeasurement,
 }
 
 impl CostHistory {
-    /// Devices by what they are called with their models.
+    /// Creates a cost history from devices' names with their models and histories.
     pub(crate) fn of_devices(devices: impl Iterator<Item = (String, History)>) -> Self {
         Self {
             devices: devices.collect(),
         }
     }
 
-    /// Whether runs can have taught it: what a file says may be damaged.
+    /// Returns whether runs can have produced this history. You should check a history from a file,
+    /// because the file may be damaged.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.devices.len() <= DEVICES_MAX && self.devices.values().all(History::is_sound)
     }
 
-    /// Takes in what a run told.
+    /// Records a measurement of a run.
     pub fn learn(&mut self, learned: &Measurement) {
         let is_new = !self.devices.contains_key(&learned.device);
         let is_named = learned.device.len() <= NAME_BYTES_MAX;
@@ -69,19 +70,19 @@ impl CostHistory {
         history.learn_joint(&learned.measured);
     }
 
-    /// The devices by what they are called, and their histories.
+    /// Returns the devices' names and histories.
     pub fn devices(&self) -> impl Iterator<Item = (&String, &History)> {
         self.devices.iter()
     }
 
-    /// The history of a device, if there is one.
+    /// Returns the history of a device, if there is one.
     #[must_use]
     pub fn of(&self, device: &str) -> Option<&History> {
         self.devices.get(device)
     }
 
-    /// How many times as long as by its profile a device takes for each kind of work, so called and
-    /// of this model; where nothing is known of it, or of a kind, as long.
+    /// Returns the factors by which a device with this label and model exceeds its profile's time
+    /// for each kind of work; one for unknown devices and kinds.
     #[must_use]
     pub fn slowness(&self, label: &str, model: &str) -> Slowness {
         let history = self.of(&called(label, model));
@@ -89,7 +90,8 @@ impl CostHistory {
     }
 }
 
-/// How many times as long as by its profile a device of this history takes for each kind of work.
+/// Returns the factors by which a device with this history exceeds its profile's time for each kind
+/// of work.
 #[must_use]
 pub fn slowness_of(history: &History) -> Slowness {
     let mut slowness = Slowness::default();
@@ -108,13 +110,13 @@ pub fn slowness_of(history: &History) -> Slowness {
     slowness
 }
 
-/// How many times as long as by its profile a device takes for some operators; none where none was
-/// seen.
+/// Returns the factor by which a device exceeds its profile's time for some operators; none without
+/// measurements.
 ///
-/// An operator's ratio is the median of its classes and sizes, and one that is far from what the
-/// others agree on counts as at [`OFF_MAX`]: a few runs that take a thousand times as long as
-/// anything like them say little of the rest. Operators weigh by what they take by the profile,
-/// which no run makes longer, and none for more than all others together.
+/// An operator's ratio is the median of its classes and sizes. A ratio far from the median over all
+/// operators counts as [`OFF_MAX`] away from it, because a few runs that take a thousand times as
+/// long as similar ones say little of the rest. Operators weigh by their profile's time, which no
+/// run makes longer, and none weighs more than all others together.
 fn times_of(history: &History, is_of: impl Fn(&str) -> bool) -> Option<f64> {
     let mut operators: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for (key, record) in history.records() {
@@ -146,7 +148,7 @@ fn times_of(history: &History, is_of: impl Fn(&str) -> bool) -> Option<f64> {
     Some(took / stated).filter(|times| times.is_finite() && *times > 0.0)
 }
 
-/// The least of some figures that has half of the weight at or below it.
+/// Returns the least figure that has half of the weight at or below it.
 fn median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
     weighed.sort_by(|one, other| one.0.total_cmp(&other.0));
     let all: f64 = weighed.iter().map(|(_, weight)| weight).sum();
@@ -158,7 +160,7 @@ fn median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
     found.map(|(figure, _)| *figure)
 }
 
-/// What a device is called with its model.
+/// Returns the name of a device with its model.
 pub(crate) fn called(label: &str, model: &str) -> String {
     format!("{label}: {model}")
 }

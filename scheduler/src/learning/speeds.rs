@@ -1,14 +1,15 @@
-//! How measured times relate to estimates, by kind of task and device, carried from run to run.
+//! The ratio of measured times to estimates, by kind of task and device, kept from run to run.
 
 use serde::{Deserialize, Serialize};
 use souk_vocabulary::history::{Evidence, KNOWN, OutlierFilter};
 
 use crate::graph::cost::OperatorClass;
 
-/// Kinds of work whose estimates err alike on a device: products, convolutions, all else.
+/// Number of kinds of work whose estimates have the same error on a device: products, convolutions
+/// and all other work.
 pub const KINDS: usize = 3;
 
-/// The kind of work of an operator.
+/// Returns the kind of work of an operator.
 #[must_use]
 pub fn kind(class: OperatorClass) -> u16 {
     match class {
@@ -18,9 +19,9 @@ pub fn kind(class: OperatorClass) -> u16 {
     }
 }
 
-/// Beyond this many measurements an old one fades.
+/// Number of measurements after which an old one fades.
 const MEMORY: f64 = 16.0;
-/// A measurement this many times off its estimate is a hiccup, not a speed.
+/// A measurement that differs from its estimate by this factor is a disturbance, not a speed.
 const RATIO_MAX: f64 = 1e4;
 
 /// Corrections of estimates, one for each kind of task on each device.
@@ -31,15 +32,15 @@ pub struct Speeds {
     factors: Vec<f64>,
 }
 
-/// What one kind of task was seen to take on one device.
+/// The measurements of one kind of task on one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct SpeedRecord {
-    /// Mean and variance of the logarithm of measured over estimated time.
+    /// Mean and variance of the logarithm of measured time divided by estimated time.
     mean: f64,
     variance: f64,
-    /// How much was measured.
+    /// Number of measurements.
     count: f64,
-    /// The last measurements, where they lay far off.
+    /// The last measurements, if they differ far from the mean.
     #[serde(skip)]
     outliers: OutlierFilter,
 }
@@ -67,7 +68,7 @@ impl SpeedRecord {
 }
 
 impl Speeds {
-    /// Estimates as they are, for so many kinds of task and devices.
+    /// Creates neutral corrections for this number of kinds and devices.
     #[must_use]
     pub fn new(kinds: usize, devices: usize) -> Self {
         let length = kinds.max(1) * devices;
@@ -78,26 +79,26 @@ impl Speeds {
         }
     }
 
-    /// Kinds of task it tells apart.
+    /// Returns the number of kinds of task.
     #[must_use]
     pub fn kinds(&self) -> usize {
         self.records.len() / self.devices.max(1)
     }
 
-    /// Devices it tells apart.
+    /// Returns the number of devices.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.devices
     }
 
-    /// What an estimate is to be multiplied with.
+    /// Returns the factor for an estimate.
     #[must_use]
     #[inline]
     pub fn factor(&self, kind: u16, device: usize) -> f64 {
         self.factors[usize::from(kind) * self.devices + device]
     }
 
-    /// Takes in that what was estimated (before correction) to take one time took another.
+    /// Records the measured time of a task with its estimate before correction.
     pub fn learn(&mut self, kind: u16, device: usize, estimated: f64, measured: f64) {
         let ratio = measured / estimated;
         if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {

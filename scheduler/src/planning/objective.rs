@@ -1,8 +1,8 @@
-//! What a plan should make small, and how good one is by it.
+//! The quantity that a plan minimises, and the score of a plan by it.
 //!
-//! One word for all who plan: a buyer over the market's offers, a provider over its own devices,
-//! and the planners over a problem's whole numbers. A deadline comes before everything else, the
-//! makespan decides among equals.
+//! All planners use the same objectives: a buyer over the market's offers, a provider over its own
+//! devices, and the planners over a problem's whole numbers. A deadline comes before everything
+//! else, and the makespan decides among equals.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,59 +12,60 @@ use thiserror::Error;
 
 use super::time::Time;
 
-/// What a plan should make small.
+/// The quantity that a plan should minimise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Objective {
     /// Time to the last output.
     #[default]
     Fastest,
-    /// The price of the time computed.
+    /// The price of the computing time.
     Cheapest,
-    /// The energy that devices draw while they compute.
+    /// The energy of devices while they compute.
     Greenest,
     /// Time multiplied by price: the knee between fastest and cheapest. A plan that takes a tenth
-    /// more time must cost a tenth less to be as good, whatever either is counted in.
+    /// more time must cost a tenth less to be as good, whatever the units.
     Balanced,
-    /// Time and price in one sum, each in whatever unit it is counted in.
+    /// A weighted sum of time and price, each in its own unit.
     Weighted {
-        /// Weight of a unit of time.
+        /// Weight of a unit of time. You can choose any unit, but must use the same one for all
+        /// plans that you compare.
         time: f64,
         /// Weight of a unit of price.
         cost: f64,
     },
 }
 
-/// A word that names no objective.
+/// The name is not an objective.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is none of fastest, cheapest, greenest and balanced")]
 pub struct ObjectiveUnknown(String);
 
-/// What a schedule takes.
+/// The costs of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// When the last task ends.
+    /// End of the last task.
     pub makespan: Time,
-    /// Time computed x price of the device, over all devices.
+    /// Computing time x price of the device, summed over all devices.
     pub cost: u128,
-    /// Time computed x power of the device, over all devices.
+    /// Computing time x power of the device, summed over all devices.
     pub energy: u128,
 }
 
-/// How good a schedule is: smaller is better, the first difference decides. Whole numbers, so that
-/// of two schedules one is better on every machine alike.
+/// The score of a schedule: smaller is better, and the first difference decides. It consists of
+/// whole numbers, so that every machine prefers the same of two schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score {
     /// Time beyond the deadline.
     pub late: Time,
-    /// What the objective makes small.
+    /// The quantity that the objective minimises.
     pub value: u128,
     /// The makespan, which decides among equals.
     pub makespan: Time,
 }
 
 impl Objective {
-    /// Those that have a name, as the command line and files have them.
+    /// The objectives with a name, as the command line and files use them.
     pub const NAMED: [(&'static str, Self); 4] = [
         ("fastest", Self::Fastest),
         ("cheapest", Self::Cheapest),
@@ -72,7 +73,7 @@ impl Objective {
         ("balanced", Self::Balanced),
     ];
 
-    /// How good a schedule with these figures is. No figure that grows makes it better.
+    /// Returns the score of a schedule with these figures. A larger figure never improves it.
     #[must_use]
     pub fn score(&self, figures: &Figures, deadline: Option<Time>) -> Score {
         let makespan = figures.makespan;
@@ -83,7 +84,7 @@ impl Objective {
                 Self::Cheapest => figures.cost,
                 Self::Greenest => figures.energy,
                 Self::Balanced => u128::from(makespan).saturating_mul(figures.cost),
-                // Beyond what floats count exactly equals are told apart by their makespan.
+                // Beyond the exact range of floats, the makespan decides.
                 Self::Weighted { time, cost } => {
                     (time * makespan as f64 + cost * figures.cost as f64) as u128
                 }
@@ -92,8 +93,8 @@ impl Objective {
         }
     }
 
-    /// The same of a plan in seconds, credits and joules: the number to be made small, and the one
-    /// that decides among equals.
+    /// Returns the same for a plan in seconds, credits and joules: the number to minimise, and the
+    /// number that decides among equals.
     #[must_use]
     pub fn weigh(&self, seconds: f64, credits: f64, joules: f64) -> (f64, f64) {
         match *self {

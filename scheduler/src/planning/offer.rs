@@ -1,4 +1,4 @@
-//! What a device on offer can do, and what reaching it costs.
+//! The capabilities of a device on offer, and the costs of reaching it.
 
 use std::collections::BTreeSet;
 
@@ -10,75 +10,75 @@ use crate::graph::cost::{Cost, OperatorClass};
 /// A device on offer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
-    /// What the caller calls it; opaque here. A caller marks emulated devices in it.
+    /// The caller's label, which the planner does not interpret. It should mark emulated devices.
     pub label: String,
-    /// Measured speeds. The first that fits a node's class and element type counts, so put those
-    /// for a class before those for all.
+    /// Measured speeds. The first speed that fits a node's class and element type counts, so you
+    /// must put specific classes before general ones.
     pub throughput: Vec<Throughput>,
     /// Memory bandwidth in bytes per second.
     pub bytes_per_second: f64,
-    /// Memory a job may use, in bytes.
+    /// Bytes of memory that a job may use.
     pub memory_bytes: u64,
-    /// Fixed time of each node, in seconds.
+    /// Seconds of fixed time for each node.
     pub launch_seconds: f64,
-    /// What kinds of work take longer than all that says.
+    /// Kinds of work that take longer than the other figures say.
     pub slowness: Slowness,
     /// Price of a second, in the caller's unit.
     pub cost_per_second: f64,
-    /// What it draws while it computes; none where nobody says.
+    /// Watts that it draws while it computes; none if unknown.
     pub busy_watts: Option<f64>,
-    /// Operators it runs.
+    /// Operators that it can run.
     pub operators: Operators,
 }
 
 /// A measured speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Throughput {
-    /// Kind of work it was measured on; `None` for all kinds.
+    /// Kind of work of the measurement; `None` for all kinds.
     pub class: Option<OperatorClass>,
-    /// Element type it was measured with; `None` for all types.
+    /// Element type of the measurement; `None` for all types.
     pub dtype: Option<DType>,
     /// Operations per second.
     pub flops_per_second: f64,
 }
 
-/// How many times as long kinds of work take as a device's speeds say.
+/// Factors by which kinds of work take longer than a device's speeds say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowness {
-    /// Matrix products.
+    /// Factor for matrix products.
     pub product: f64,
-    /// Convolutions.
+    /// Factor for convolutions.
     pub convolution: f64,
-    /// All else.
+    /// Factor for all other work.
     pub other: f64,
 }
 
-/// Operators a device runs.
+/// The operators that a device can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operators {
-    /// All of them.
+    /// All operators.
     All,
-    /// Those named, as [`Node::operator`] names them.
+    /// Only these, by the names that [`Node::operator`] returns.
     Only(BTreeSet<String>),
-    /// All but those named.
+    /// All except these.
     Without(BTreeSet<String>),
 }
 
-/// A way between two places.
+/// A connection between two places.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Time until the first byte arrives, in seconds.
+    /// Seconds until the first byte arrives.
     pub latency_seconds: f64,
     /// Bytes per second from then on.
     pub bytes_per_second: f64,
 }
 
-/// Ways between the buyer and the devices, and among the devices.
+/// Links between the buyer and the devices, and among the devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Links {
-    /// To and from the buyer, one for each offer.
+    /// Links to and from the buyer, one for each offer.
     pub buyer: Vec<Link>,
-    /// From offer to offer: `between[from][to]`.
+    /// Links from offer to offer: `between[from][to]`.
     pub between: Vec<Vec<Link>>,
 }
 
@@ -93,7 +93,7 @@ impl Default for Slowness {
 }
 
 impl Slowness {
-    /// Of work of a class.
+    /// Returns the factor for a class of work.
     #[must_use]
     pub fn of(&self, class: OperatorClass) -> f64 {
         match class {
@@ -103,8 +103,8 @@ impl Slowness {
         }
     }
 
-    /// The same of one of so many equal parts of a device, which has more than that where the
-    /// others are idle: never less than once.
+    /// Returns the factors for one of `parts` equal parts of a device. A part gets more than its
+    /// share while other parts are idle. No factor falls below one.
     #[must_use]
     pub fn each(self, parts: u32) -> Self {
         let each = |times: f64| (times / f64::from(parts.max(1))).max(1.0);
@@ -115,7 +115,7 @@ impl Slowness {
         }
     }
 
-    /// The same with so many times for the kind of a class.
+    /// Returns the same factors with another one for the kind of a class.
     #[must_use]
     pub fn with(mut self, class: OperatorClass, times: f64) -> Self {
         match class {
@@ -128,7 +128,7 @@ impl Slowness {
 }
 
 impl Operators {
-    /// Whether `node` is among them.
+    /// Returns whether `node` is among them.
     #[must_use]
     pub fn contains(&self, node: &Node) -> bool {
         match self {
@@ -147,7 +147,7 @@ fn is_among(names: &BTreeSet<String>, node: &Node) -> bool {
 }
 
 impl Link {
-    /// Time for `bytes`, in seconds.
+    /// Returns the seconds for `bytes`.
     #[must_use]
     pub fn seconds(&self, bytes: u64) -> f64 {
         self.latency_seconds + bytes as f64 / self.bytes_per_second
@@ -155,7 +155,7 @@ impl Link {
 }
 
 impl Links {
-    /// The same link everywhere among `offers` devices and the buyer.
+    /// Creates the same link everywhere among `offers` devices and the buyer.
     #[must_use]
     pub fn uniform(offers: usize, link: Link) -> Self {
         Self {
@@ -166,7 +166,7 @@ impl Links {
 }
 
 impl Offer {
-    /// Operations per second on work of that kind.
+    /// Returns the operations per second for this kind of work.
     #[must_use]
     pub fn flops_per_second(&self, cost: &Cost) -> Option<f64> {
         let fits = |speed: &&Throughput| {
@@ -174,7 +174,8 @@ impl Offer {
                 && (speed.dtype.is_none() || speed.dtype == cost.dtype)
         };
         let found = self.throughput.iter().find(fits).or_else(|| {
-            // An element type nobody measured runs like single precision, the common denominator.
+            // An element type without a measurement runs like single precision, the common
+            // denominator.
             let single = |speed: &&Throughput| speed.dtype == Some(DType::F32);
             self.throughput.iter().find(single)
         });
@@ -182,9 +183,9 @@ impl Offer {
     }
 }
 
-/// Expected time of a node on a device, in seconds: launch, then arithmetic or memory, whichever
-/// takes longer, and as many times that as its kind of work takes. Infinite if the device does not
-/// run the operator.
+/// Returns the expected seconds of a node on a device: launch, then the longer of arithmetic and
+/// memory traffic, multiplied by the factor of its kind of work. Infinite if the device cannot run
+/// the operator.
 #[must_use]
 pub fn node_seconds(node: &Node, offer: &Offer) -> f64 {
     if !offer.operators.contains(node) {
@@ -193,7 +194,7 @@ pub fn node_seconds(node: &Node, offer: &Offer) -> f64 {
     cost_seconds(&node.cost, offer)
 }
 
-/// Expected time of so much work on a device that runs its operator, in seconds.
+/// Returns the expected seconds of this work on a device that can run its operator.
 #[must_use]
 pub fn cost_seconds(cost: &Cost, offer: &Offer) -> f64 {
     let arithmetic = match offer.flops_per_second(cost) {

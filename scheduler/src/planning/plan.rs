@@ -1,12 +1,12 @@
-//! A job planned over what a market offers: which part of the graph wants which device, when, and
-//! at what price.
+//! Plans a job over the offers of a market: which part of the graph runs on which device, when, and
+//! at which price.
 //!
-//! A part is a subgraph one provider runs as a whole: it starts when its inputs are there and hands
-//! its outputs over when it is done. Parts never wait for each other in a circle. Three kinds of
-//! division compete by one evaluation: every single device, stretches of the graph's topological
-//! order, and what the planners of [`planner`](mod@crate::planning::planner) make of the graph's
-//! tasks, so that branches run side by side. The best is improved part by part; equal inputs give
-//! equal plans.
+//! A part is a subgraph that one provider runs as a whole: it starts when its inputs arrive and
+//! sends its outputs when it ends. Parts never wait for each other in a circle. Three kinds of
+//! division compete by the same evaluation: every single device, stretches of the graph's
+//! topological order, and the schedules of the graph's tasks by the planners of
+//! [`planner`](mod@crate::planning::planner), which let branches run side by side. The search then
+//! improves the best one part by part. Equal inputs give equal plans.
 
 mod candidates;
 mod division;
@@ -35,89 +35,89 @@ pub use options::{Activations, PlanOptions, Weights};
 pub use pareto::pareto;
 pub(crate) use pipeline::Pipeline;
 
-/// What runs where, when, and for how much.
+/// A plan: where and when each part runs, and its price.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Parts in the order in which they can run.
     pub parts: Vec<PlannedPart>,
-    /// Tensors on their way between buyer and providers, by departure.
+    /// Transfers of tensors between buyer and providers, by departure.
     pub transfers: Vec<Transfer>,
-    /// From handing the job in to its last output being back, in seconds.
+    /// Seconds from the submission of the job to the arrival of its last output.
     pub makespan_seconds: f64,
-    /// What all parts cost together.
+    /// Total cost of all parts.
     pub cost: f64,
-    /// What all parts draw together, where every device says what it draws.
+    /// Total joules of all parts, if every device states its power.
     pub joules: Option<f64>,
     /// The best plan on one device by the same objective, if one device can run everything.
     pub best_single: Option<Single>,
-    /// Time of the best single device over the time of this plan.
+    /// Makespan of the best single device divided by the makespan of this plan.
     pub speedup: Option<f64>,
     /// The parts that the makespan waits for, first to last.
     pub critical_path: Vec<usize>,
-    /// How busy each device used is expected to be.
+    /// Expected utilisation of each device in the plan.
     pub utilisation: Vec<Utilisation>,
-    /// For each node the number of its part: what [`cut`] wants.
+    /// Part of each node, as [`cut`] expects it.
     pub assignment: Vec<usize>,
 }
 
 /// One part of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedPart {
-    /// Which of the offers runs it.
+    /// Index of the offer that runs the part.
     pub offer: usize,
-    /// What the caller calls that offer.
+    /// The caller's label of that offer.
     pub label: String,
-    /// Its nodes.
+    /// Nodes of the part.
     pub nodes: Vec<NodeId>,
-    /// When its inputs are there, in seconds from the start.
+    /// Arrival of its inputs, in seconds from the start.
     pub start_seconds: f64,
-    /// When its outputs are made.
+    /// Its end, in seconds from the start.
     pub finish_seconds: f64,
-    /// Time it computes.
+    /// Seconds for which it computes.
     pub busy_seconds: f64,
-    /// What that time costs.
+    /// Cost of that time.
     pub cost: f64,
-    /// Memory it needs: weights, and activations at their peak.
+    /// Bytes of memory that it needs: weights and peak activations.
     pub memory_bytes: u64,
-    /// Arithmetic operations in it.
+    /// Number of its arithmetic operations.
     pub flops: u64,
-    /// Why there.
+    /// The reason for this offer.
     pub why: Why,
 }
 
-/// One tensor on its way.
+/// The transfer of one tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
-    /// The value.
+    /// Id of the value that moves.
     pub value: ValueId,
-    /// Part it leaves; `None` for the buyer.
+    /// Part that sends it; `None` for the buyer.
     pub from: Option<usize>,
-    /// Part it goes to; `None` for the buyer.
+    /// Part that receives it; `None` for the buyer.
     pub to: Option<usize>,
     /// Length in bytes.
     pub bytes: u64,
     /// Departure, in seconds from the start.
     pub start_seconds: f64,
-    /// Arrival.
+    /// Arrival, in seconds from the start.
     pub finish_seconds: f64,
 }
 
 /// A plan on one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Single {
-    /// Which of the offers.
+    /// Index of the offer.
     pub offer: usize,
-    /// Its makespan in seconds.
+    /// Makespan in seconds.
     pub makespan_seconds: f64,
-    /// Its cost.
+    /// Cost of the plan.
     pub cost: f64,
 }
 
 impl Plan {
-    /// The parts as subgraphs, in the plan's order.
+    /// Cuts the graph into the parts of the plan, in its order.
     ///
     /// # Errors
-    /// [`CutError`] if `graph` is not the one that was planned.
+    /// [`CutError`] if the plan is not for `graph`.
     pub fn cut(&self, graph: &Graph) -> Result<Vec<Subgraph>, CutError> {
         if self.parts.len() <= 1 {
             return Ok(vec![whole(graph)?]);
@@ -125,7 +125,7 @@ impl Plan {
         cut(graph, &self.assignment)
     }
 
-    /// The offers it uses, ascending, each once.
+    /// Returns the offers that the plan uses, ascending, each once.
     #[must_use]
     pub fn offers(&self) -> Vec<usize> {
         let used: BTreeSet<usize> = self.parts.iter().map(|part| part.offer).collect();
@@ -133,10 +133,10 @@ impl Plan {
     }
 }
 
-/// Plans `graph` over `offers`.
+/// Plans `graph` over `offers`. You must pass a link for each offer and each pair of offers.
 ///
 /// # Errors
-/// [`PlanError`]: nothing that keeps to the options exists, and which fact stands in the way.
+/// [`PlanError`] if no plan meets the options. The error says which fact prevents it.
 pub fn plan(
     graph: &Graph,
     offers: &[Offer],
@@ -154,23 +154,23 @@ fn plan_model(model: &Model<'_>) -> Result<Plan, PlanError> {
     Ok(explain::plan(model, &found, single))
 }
 
-/// A division of a graph, and when its parts run.
+/// A division of a graph with the times of its parts.
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDivision {
-    /// The part of each node.
+    /// Part of each node.
     pub part: Vec<usize>,
-    /// By part, its offer and when it starts, in seconds.
+    /// Offer and start in seconds of each part.
     pub parts: Vec<(usize, f64)>,
-    /// When the last output is there, in seconds.
+    /// Arrival of the last output, in seconds.
     pub makespan_seconds: f64,
-    /// What it draws, counting devices of which nobody says it as the hungriest.
+    /// Joules; devices without stated power count as the hungriest.
     pub joules: f64,
-    /// The device that would end soonest alone, if one can run everything.
+    /// The device that would finish first alone, if one device can run everything.
     pub single: Option<Single>,
 }
 
 impl TimedDivision {
-    /// All of so many nodes on one offer.
+    /// Returns the division that runs all nodes on one offer.
     pub fn whole(nodes: usize, (offer, time): (usize, Time)) -> Self {
         Self {
             part: vec![0; nodes],
@@ -182,8 +182,8 @@ impl TimedDivision {
     }
 }
 
-/// Divides a graph over the devices of one machine, as [`plan()`] does over a market's offers; how
-/// long nodes take on them is the model's.
+/// Divides a graph over the devices of one machine, as [`plan()`] does over a market's offers. The
+/// model supplies the times of the nodes.
 pub(crate) fn divide(model: &Model<'_>) -> Result<TimedDivision, PlanError> {
     let division = search::best(model)?;
     let timing = model.time(&division, &model.works(&division));

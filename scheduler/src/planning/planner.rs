@@ -1,13 +1,13 @@
-//! Planners: one file each, one signature, compared by one harness.
+//! Planners: one file each, one signature, one harness for comparison.
 //!
-//! All of them place tasks through the same `PartialSchedule`, so each respects memory and pins.
-//! Effort is given as a [`Pace`], not as time: a planner asks how much of its effort is used up
-//! after so many steps. With [`steps`] equal inputs give equal plans; a benchmark may answer by the
-//! clock instead.
+//! All of them place tasks through the same `PartialSchedule`, so each respects memory and pins. A
+//! [`Pace`] limits the effort, not time: a planner asks which part of its effort is used up after a
+//! number of steps. With [`steps`], equal inputs give equal plans; a benchmark can answer by the
+//! clock.
 //!
-//! The list rules are those of the literature and know the makespan only. `portfolio`, `anneal`,
-//! `exact` and `auto` look for the best by the problem's
-//! [`Objective`](crate::planning::objective::Objective), and say so if they find no plan within its
+//! The list rules come from the literature and minimise the makespan only. `portfolio`, `anneal`,
+//! `exact` and `auto` search for the best by the problem's
+//! [`Objective`](crate::planning::objective::Objective), and fail if they find no plan within its
 //! deadline.
 
 mod anneal;
@@ -39,13 +39,15 @@ use super::schedule::Schedule;
 pub use anneal::Random;
 pub use exact::{Exact, prove};
 
-/// Says which share of the effort is used up after so many steps: 1 or more ends the search.
+/// Returns the part of the effort that is used up after a number of steps: 1 or more ends the
+/// search.
 pub type Pace<'a> = dyn FnMut(u64) -> f64 + 'a;
 
-/// The one signature.
+/// The signature of every planner.
 pub type Planner = fn(&Problem, &mut Pace<'_>) -> Result<Schedule, ProblemError>;
 
-/// A pace of so many steps.
+/// Returns a pace of `limit` steps. With a limit of 0, the planner must stop after its least
+/// effort.
 pub fn steps(limit: u64) -> impl FnMut(u64) -> f64 {
     move |done| {
         if limit == 0 {
@@ -56,7 +58,7 @@ pub fn steps(limit: u64) -> impl FnMut(u64) -> f64 {
     }
 }
 
-/// `plan`, if it keeps the problem's deadline.
+/// Returns `plan` if it meets the problem's deadline.
 fn in_time(problem: &Problem, plan: Schedule) -> Result<Schedule, ProblemError> {
     match problem.deadline() {
         Some(deadline) if plan.makespan > deadline => Err(ProblemError::Deadline {
@@ -67,7 +69,7 @@ fn in_time(problem: &Problem, plan: Schedule) -> Result<Schedule, ProblemError> 
     }
 }
 
-/// Every planner by the name the command line uses.
+/// Every planner by its name on the command line.
 pub const PLANNERS: [(&str, Planner); 16] = [
     ("auto", auto::plan),
     ("heft", heft::plan),
@@ -87,7 +89,7 @@ pub const PLANNERS: [(&str, Planner); 16] = [
     ("exact", exact::plan),
 ];
 
-/// The planner called `name`.
+/// Returns the planner called `name`.
 #[must_use]
 pub fn planner(name: &str) -> Option<Planner> {
     let mut all = PLANNERS.iter();

@@ -1,8 +1,8 @@
-//! What a planner plans: tasks, what they take on each device, and what moving data takes.
+//! The input of a planner: tasks, their times on each device, and the times to move data.
 //!
-//! Pure data in whole numbers of one unit of time, so that equal problems give equal plans on every
-//! machine. [`Problem::new`] checks once what planners rely on: no cycles, no sums that overflow,
-//! every task runnable somewhere.
+//! It is pure data in whole numbers of one unit of time, so that equal problems lead to equal plans
+//! on every machine. [`Problem::new`] checks once what planners rely on: no cycles, no overflowing
+//! sums, and a device for every task.
 
 use thiserror::Error;
 
@@ -10,43 +10,44 @@ use super::objective::{Figures, Objective, Score};
 use super::time::{NEVER, TIME_MAX, Time};
 use crate::graph::topological;
 
-/// The parts of a problem before they are checked. Square tables are row after row.
+/// The parts of a problem before they are checked. Square tables are stored row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProblemParts {
     /// Number of devices.
     pub devices: usize,
-    /// Execution times, one row of `devices` entries for each task; [`NEVER`] where it cannot run.
+    /// Execution times, one row of `devices` entries for each task; [`NEVER`] on devices that
+    /// cannot run it.
     pub exec: Vec<Time>,
-    /// Data dependencies.
+    /// Data dependencies between tasks.
     pub edges: Vec<Edge>,
-    /// Latency from device to device, one row for each sender.
+    /// Latency between devices, one row for each sender.
     pub latency: Vec<Time>,
-    /// Time for each byte from device to device, one row for each sender.
+    /// Time per byte between devices, one row for each sender.
     pub time_per_byte: Vec<Time>,
-    /// Memory each task occupies for the whole plan; empty for none.
+    /// Bytes of memory that each task occupies for the whole plan; empty for none.
     pub memory: Vec<u64>,
-    /// Memory of each device; empty for unlimited.
+    /// Bytes of memory of each device; empty for unlimited.
     pub capacity: Vec<u64>,
-    /// Device a task must run on; empty for free choice.
+    /// Device that each task must run on; empty for free choice.
     pub pinned: Vec<Option<usize>>,
-    /// Price of a unit of time on each device; empty for none.
+    /// Price per unit of time on each device; empty for none.
     pub price: Vec<u64>,
-    /// Power each device draws while it computes; empty for none.
+    /// Power that each device draws while it computes; empty for none.
     pub power: Vec<u64>,
-    /// What a plan should make small.
+    /// The quantity that a plan should minimise.
     pub objective: Objective,
-    /// Latest end.
+    /// Latest end of the plan.
     pub deadline: Option<Time>,
 }
 
-/// `to` needs `bytes` that `from` makes.
+/// A dependency: the task `to` needs `bytes` of output from the task `from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Task that makes the data.
+    /// Task that produces the data.
     pub from: usize,
-    /// Task that needs them.
+    /// Task that needs the data.
     pub to: usize,
-    /// How much.
+    /// Bytes of data.
     pub bytes: u64,
 }
 
@@ -58,94 +59,94 @@ pub struct Problem {
     order: Vec<usize>,
     before: Adjacency,
     after: Adjacency,
-    /// Latency and time for each byte of every pair of devices.
+    /// Latency and time per byte of each pair of devices.
     links: Vec<(Time, Time)>,
 }
 
-/// Neighbours of every task, row after row.
+/// Neighbours of each task, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Adjacency {
     starts: Vec<u32>,
     neighbours: Vec<(u32, u64)>,
 }
 
-/// Why a problem cannot be planned.
+/// The reason why a problem cannot be planned.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProblemError {
-    /// There is no device.
+    /// The problem has no device.
     #[error("there is no device")]
     NoDevice,
-    /// A table of the wrong length.
+    /// A table has the wrong length.
     #[error("{table} has {found} entries, {expected} are needed")]
     Length {
-        /// Which table.
+        /// Name of the table.
         table: &'static str,
-        /// Entries it must have.
+        /// Number of entries that it must have.
         expected: usize,
-        /// Entries it has.
+        /// Number of entries that it has.
         found: usize,
     },
-    /// An edge to or from a task that is not there, or to itself.
+    /// An edge starts or ends at a task that does not exist, or connects a task with itself.
     #[error("edge {edge} goes from task {from} to task {to}, of {tasks} tasks")]
     Edge {
-        /// Place of the edge.
+        /// Index of the edge.
         edge: usize,
-        /// Its start.
+        /// Task at its start.
         from: usize,
-        /// Its end.
+        /// Task at its end.
         to: usize,
         /// Number of tasks.
         tasks: usize,
     },
-    /// Tasks that wait for each other.
+    /// A task depends on its own result.
     #[error("task {task} depends on itself")]
     Cycle {
-        /// A task on or behind the circle.
+        /// A task on the cycle, or one that depends on the cycle.
         task: usize,
     },
-    /// A task that runs nowhere.
+    /// No device can run a task.
     #[error("task {task} runs on no device it may use")]
     Nowhere {
-        /// The task.
+        /// Index of the task.
         task: usize,
     },
-    /// Times that cannot be summed.
+    /// The sum of the times is too large.
     #[error("the times of this problem add up to more than {limit}")]
     Overflow {
-        /// The limit.
+        /// Largest permitted sum.
         limit: Time,
     },
-    /// Tasks that do not fit.
+    /// The tasks need more memory than all devices have.
     #[error("the tasks need {needed} bytes of memory, the devices have {capacity}")]
     Memory {
-        /// Bytes all tasks need.
+        /// Bytes that all tasks need.
         needed: u64,
-        /// Bytes all devices have.
+        /// Bytes that all devices have.
         capacity: u64,
     },
-    /// Tasks that fit in sum, but for which no planner found a place.
+    /// The total memory suffices, but no planner found a device with room for a task.
     #[error("no device has memory left for task {task}, which needs {needed} bytes")]
     Full {
-        /// The task.
+        /// Index of the task.
         task: usize,
-        /// Bytes it needs.
+        /// Bytes that the task needs.
         needed: u64,
     },
-    /// A deadline that no plan found keeps.
+    /// No plan that the planners found meets the deadline.
     #[error("the deadline is {deadline}, the shortest plan found takes {reachable}")]
     Deadline {
-        /// The deadline.
+        /// Latest permitted end.
         deadline: Time,
-        /// The makespan of the shortest plan found.
+        /// Makespan of the shortest plan that the planners found.
         reachable: Time,
     },
 }
 
 impl Problem {
-    /// Checks the parts.
+    /// Checks the parts and creates the problem.
     ///
     /// # Errors
-    /// [`ProblemError`]: the first thing found wrong.
+    /// [`ProblemError`] for the first fault.
     pub fn new(mut parts: ProblemParts) -> Result<Self, ProblemError> {
         if parts.devices == 0 {
             return Err(ProblemError::NoDevice);
@@ -172,38 +173,38 @@ impl Problem {
         Ok(problem)
     }
 
-    /// Number of tasks.
+    /// Returns the number of tasks.
     #[must_use]
     pub fn tasks(&self) -> usize {
         self.tasks
     }
 
-    /// Number of devices.
+    /// Returns the number of devices.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.parts.devices
     }
 
-    /// The parts it was made of.
+    /// Returns the parts of the problem.
     #[must_use]
     pub fn parts(&self) -> &ProblemParts {
         &self.parts
     }
 
-    /// Execution time, [`NEVER`] where the task cannot or may not run.
+    /// Returns the execution time, or [`NEVER`] if the task cannot or must not run on the device.
     #[must_use]
     #[inline]
     pub fn exec(&self, task: usize, device: usize) -> Time {
         self.parts.exec[task * self.parts.devices + device]
     }
 
-    /// Execution times of a task on all devices.
+    /// Returns the execution times of a task on all devices.
     #[must_use]
     pub fn exec_row(&self, task: usize) -> &[Time] {
         &self.parts.exec[task * self.parts.devices..(task + 1) * self.parts.devices]
     }
 
-    /// Time of a transfer; none within a device.
+    /// Returns the time of a transfer; zero within a device.
     #[must_use]
     #[inline]
     pub fn transfer(&self, from: usize, to: usize, bytes: u64) -> Time {
@@ -214,15 +215,15 @@ impl Problem {
         latency + bytes * per_byte
     }
 
-    /// Latency and time for each byte from a device to every one; what is sent to itself takes
-    /// nothing, whatever the row says.
+    /// Returns the latency and time per byte from a device to each device. A device needs no time
+    /// to send to itself, whatever its own entry says.
     #[must_use]
     #[inline]
     pub fn link_row(&self, from: usize) -> &[(Time, Time)] {
         &self.links[from * self.parts.devices..(from + 1) * self.parts.devices]
     }
 
-    /// What a task needs: who makes it, and how many bytes.
+    /// Returns the tasks that a task needs, each with the bytes of its output.
     #[inline]
     pub fn before(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
         self.before
@@ -231,7 +232,7 @@ impl Problem {
             .map(|&(task, bytes)| (task as usize, bytes))
     }
 
-    /// Who needs what a task makes, and how many bytes.
+    /// Returns the tasks that need a task's output, each with the bytes.
     #[inline]
     pub fn after(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
         self.after
@@ -240,56 +241,56 @@ impl Problem {
             .map(|&(task, bytes)| (task as usize, bytes))
     }
 
-    /// Tasks in topological order, smallest first among those ready.
+    /// Returns the tasks in topological order, smallest first among those ready.
     #[must_use]
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 
-    /// Memory a task occupies.
+    /// Returns the bytes of memory that a task occupies.
     #[must_use]
     #[inline]
     pub fn memory(&self, task: usize) -> u64 {
         self.parts.memory.get(task).copied().unwrap_or(0)
     }
 
-    /// Memory of a device.
+    /// Returns the bytes of memory of a device.
     #[must_use]
     pub fn capacity(&self, device: usize) -> u64 {
         self.parts.capacity.get(device).copied().unwrap_or(u64::MAX)
     }
 
-    /// Whether memory can matter at all.
+    /// Returns whether memory can constrain a plan at all.
     #[must_use]
     pub fn has_memory_limit(&self) -> bool {
         !self.parts.memory.is_empty() && !self.parts.capacity.is_empty()
     }
 
-    /// Price of a unit of time on a device.
+    /// Returns the price per unit of time on a device.
     #[must_use]
     pub fn price(&self, device: usize) -> u64 {
         self.parts.price.get(device).copied().unwrap_or(0)
     }
 
-    /// Power of a device while it computes.
+    /// Returns the power of a device while it computes.
     #[must_use]
     pub fn power(&self, device: usize) -> u64 {
         self.parts.power.get(device).copied().unwrap_or(0)
     }
 
-    /// What a plan should make small.
+    /// Returns the quantity that a plan should minimise.
     #[must_use]
     pub fn objective(&self) -> Objective {
         self.parts.objective
     }
 
-    /// Latest end.
+    /// Returns the latest end of the plan.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.parts.deadline
     }
 
-    /// The same problem with another objective and deadline.
+    /// Returns the same problem with another objective and deadline.
     #[must_use]
     pub fn with_objective(&self, objective: Objective, deadline: Option<Time>) -> Self {
         let mut problem = self.clone();
@@ -298,7 +299,7 @@ impl Problem {
         problem
     }
 
-    /// Figures of a plan by the ends of its tasks and their devices.
+    /// Returns the figures of a plan, from the device and the end of each task.
     pub(crate) fn figures(
         &self,
         device: impl Fn(usize) -> usize,
@@ -319,13 +320,13 @@ impl Problem {
         figures
     }
 
-    /// How good a plan with these figures is.
+    /// Returns the score of a plan with these figures.
     pub(crate) fn score(&self, figures: &Figures) -> Score {
         self.parts.objective.score(figures, self.parts.deadline)
     }
 
-    /// The same problem with time running backwards: every edge turned round. A plan of it read
-    /// from its end is a plan of this one.
+    /// Returns the same problem with time reversed, in which each edge is turned round. A plan of
+    /// it, read from its end, is a plan of this problem.
     #[must_use]
     pub fn reversed(&self) -> Self {
         let mut parts = self.parts.clone();
@@ -395,7 +396,7 @@ impl Problem {
     }
 }
 
-/// Pins become execution times: elsewhere never.
+/// Turns pins into execution times: a pinned task can run on no other device.
 fn fill(parts: &mut ProblemParts, tasks: usize) {
     let devices = parts.devices;
     for (task, pinned) in parts.pinned.iter().enumerate().take(tasks) {

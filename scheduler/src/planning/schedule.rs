@@ -1,4 +1,4 @@
-//! A plan of a [`Problem`]: where each task runs and when, and the check that it is allowed.
+//! A plan of a [`Problem`], which places each task on a device and in time, and its validation.
 
 use thiserror::Error;
 
@@ -6,90 +6,90 @@ use super::objective::{Figures, Objective, Score};
 use super::problem::Problem;
 use super::time::{NEVER, Time};
 
-/// Where and when each task runs.
+/// The device and the start of each task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Device of each task.
     pub device: Vec<usize>,
     /// Start of each task.
     pub start: Vec<Time>,
-    /// When the last task ends.
+    /// End of the last task.
     pub makespan: Time,
 }
 
-/// What a schedule breaks.
+/// The rule that a schedule breaks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ScheduleFault {
-    /// Not one entry for each task.
+    /// The schedule does not have one entry for each task.
     #[error("{found} tasks are scheduled, the problem has {expected}")]
     Length {
-        /// Tasks of the problem.
+        /// Number of tasks in the problem.
         expected: usize,
-        /// Entries of the schedule.
+        /// Number of entries in the schedule.
         found: usize,
     },
-    /// A device that is not there or does not run the task.
+    /// The device does not exist or cannot run the task.
     #[error("task {task} cannot run on device {device}")]
     Device {
-        /// The task.
+        /// Index of the task.
         task: usize,
-        /// The device.
+        /// Index of the device.
         device: usize,
     },
-    /// A start before what the task waits for.
+    /// A task starts before its inputs arrive.
     #[error("task {task} starts at {start}, what it needs is there at {ready}")]
     Early {
-        /// The task.
+        /// Index of the task.
         task: usize,
-        /// Its start.
+        /// Start of the task.
         start: Time,
-        /// When it could start.
+        /// Earliest possible start.
         ready: Time,
     },
-    /// Two tasks at once on one device.
+    /// Two tasks overlap on one device.
     #[error("tasks {first} and {second} overlap on device {device}")]
     Overlap {
-        /// The earlier task.
+        /// Index of the earlier task.
         first: usize,
-        /// The later task.
+        /// Index of the later task.
         second: usize,
-        /// The device.
+        /// Index of the device.
         device: usize,
     },
-    /// More memory than the device has.
+    /// The tasks of a device need more memory than it has.
     #[error("device {device} needs {needed} bytes and has {capacity}")]
     Memory {
-        /// The device.
+        /// Index of the device.
         device: usize,
-        /// Bytes its tasks need.
+        /// Bytes that its tasks need.
         needed: u64,
-        /// Bytes it has.
+        /// Bytes that the device has.
         capacity: u64,
     },
-    /// A makespan that is not the last end.
+    /// The makespan differs from the end of the last task.
     #[error("the makespan is said to be {said}, it is {real}")]
     Makespan {
-        /// What the schedule says.
+        /// Makespan in the schedule.
         said: Time,
-        /// What it is.
+        /// End of the last task.
         real: Time,
     },
 }
 
 impl Schedule {
-    /// When a task ends.
+    /// Returns the end of a task.
     #[must_use]
     pub fn finish(&self, problem: &Problem, task: usize) -> Time {
         self.start[task] + problem.exec(task, self.device[task])
     }
 
-    /// What the plan takes.
+    /// Returns the makespan, cost and energy of the plan.
     #[must_use]
     pub fn figures(&self, problem: &Problem) -> Figures {
         problem.figures(|task| self.device[task], |task| self.finish(problem, task))
     }
 
-    /// How good the plan is by the problem's objective.
+    /// Returns the plan's score by the problem's objective.
     #[must_use]
     pub fn score(&self, problem: &Problem) -> Score {
         if problem.objective() == Objective::Fastest {
@@ -102,7 +102,7 @@ impl Schedule {
         problem.score(&self.figures(problem))
     }
 
-    /// Time each device computes.
+    /// Returns the time for which each device computes.
     #[must_use]
     pub fn busy(&self, problem: &Problem) -> Vec<Time> {
         let mut busy = vec![0; problem.devices()];
@@ -112,10 +112,11 @@ impl Schedule {
         busy
     }
 
-    /// Checks every rule: devices, dependencies, capacity, memory, makespan.
+    /// Checks every rule: devices, dependencies, overlaps, memory and makespan. You can use it to
+    /// test a planner.
     ///
     /// # Errors
-    /// [`ScheduleFault`]: the first rule found broken.
+    /// [`ScheduleFault`] for the first broken rule.
     pub fn validate(&self, problem: &Problem) -> Result<(), ScheduleFault> {
         let expected = problem.tasks();
         let found = self.device.len().min(self.start.len());

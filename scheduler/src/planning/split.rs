@@ -1,11 +1,11 @@
-//! One operator shared by several devices: what of it each does, so that they end together.
+//! Shares one operator between several devices so that their parts end together.
 //!
-//! A product of rows, or a convolution of a batch, is cut along the rows: each device reads its
-//! own, and what they give lies one after the other. Where there is one row, the output channels
-//! are cut instead, and the weights with them. What follows row by row (an activation, a bias,
-//! another product) stays with its rows, so that parts are joined once. Devices are given as much
-//! as makes them end at the same time, counted with what sending and joining take and with what
-//! fits their memory; it is done only where it saves a fifth of the best single device's time.
+//! Each device gets some rows of a product, or some images of a batch's convolution, and the
+//! results lie one after the other. If there is a single row, the split cuts the output channels
+//! and with them the weights. Operators that follow row by row (an activation, a bias, another
+//! product) stay with their rows, so that the run joins the parts once. The shares end at the same
+//! time, including transfers and the join, and fit each device's memory. A split must save a fifth
+//! of the best single device's time.
 
 mod model;
 mod segment;
@@ -19,50 +19,50 @@ pub use model::{SplitError, channels_model, rows_model};
 pub use segment::{Cut, Segment, segments};
 pub use shares::{Part, Shares, shares};
 
-/// What a split must save of the best single device's time to be made.
+/// Minimum gain of a split, as a part of the best single device's time.
 pub const GAIN_MIN: f64 = 0.2;
 
-/// Where a segment may run, and what reaching each device costs.
+/// The devices for a segment, and the links to and from each.
 #[derive(Clone, Debug)]
 pub struct Devices<'a> {
-    /// What they offer.
+    /// The offers of the devices.
     pub offers: &'a [Offer],
-    /// The way to each of them from where the input lies; none where it is there.
+    /// The link to each device from the input's location; none if the input is there.
     pub sent: Vec<Option<Link>>,
-    /// The way from each of them to where the output is wanted; none where it is there.
+    /// The link from each device to the output's destination; none if the device is there.
     pub back: Vec<Option<Link>>,
 }
 
-/// What sharing takes besides, that a device which does all of it alone does not.
+/// The costs of sharing that a single device does not have.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// Seconds before the parts begin: what cuts what they read, or brings it to where that is.
+    /// Seconds before the parts begin: to cut their input, or to bring it to the place of the cut.
     pub before: f64,
-    /// Seconds from the last part to the whole, where it is not put together in host memory.
+    /// Seconds from the last part to the whole output, unless host memory is the place of the join.
     pub after: Option<f64>,
-    /// Seconds in which it then comes to where it is read, where it is.
+    /// Seconds of the output's transfer from the host to its reader, if any.
     pub from_host: f64,
-    /// The ways of parts there, where they are others than those of the whole.
+    /// Links of the parts from the input, if they differ from those of the whole.
     pub sent: Option<Vec<Option<Link>>>,
-    /// And back.
+    /// Links of the parts to the output, if they differ from those of the whole.
     pub back: Option<Vec<Option<Link>>>,
 }
 
-/// A segment with what its parts cost everywhere.
+/// A segment with the costs of its parts on each device.
 pub struct PricedSegment<'a> {
     devices: Devices<'a>,
     around: Around,
     segment: &'a Segment,
-    /// What each node costs, and how many of the bytes it reads every part reads whole.
+    /// Cost of each node, and the bytes that every part must read whole.
     costs: Vec<(Cost, u64)>,
-    /// Whether each device runs all of it.
+    /// Whether each device can run the whole segment.
     runs: Vec<bool>,
     weight_bytes: u64,
     moved_bytes: (u64, u64),
 }
 
 impl<'a> PricedSegment<'a> {
-    /// Prices a segment.
+    /// Computes the costs of a segment.
     #[must_use]
     pub fn new(devices: Devices<'a>, graph: &Graph, segment: &'a Segment) -> Self {
         let nodes = || segment.nodes.iter().map(|&id| graph.node(id));
@@ -89,21 +89,21 @@ impl<'a> PricedSegment<'a> {
         }
     }
 
-    /// The same with what sharing takes besides.
+    /// Adds the costs of sharing.
     #[must_use]
     pub fn with(self, around: Around) -> Self {
         Self { around, ..self }
     }
 
-    /// Seconds of all of it on one device, its input sent there and its output back; infinite if it
-    /// does not run it or has no room.
+    /// Returns the seconds of the whole segment on one device, including transfers of its input and
+    /// output; infinite if the device cannot run it or has no room.
     #[must_use]
     pub fn alone(&self, device: usize) -> f64 {
         let ways = [&self.devices.sent, &self.devices.back];
         self.seconds(device, self.segment.units, ways)
     }
 
-    /// Seconds of a part of so many units on a device, likewise.
+    /// Returns the seconds of a part with `units` units on a device, including its transfers.
     #[must_use]
     pub fn part(&self, device: usize, units: usize) -> f64 {
         let (around, devices) = (&self.around, &self.devices);
@@ -122,7 +122,7 @@ impl<'a> PricedSegment<'a> {
         compute + way(&there[device], sent) + way(&back[device], made)
     }
 
-    /// Seconds of so many units on a device, nothing sent.
+    /// Returns the seconds of `units` units on a device, without transfers.
     #[must_use]
     pub fn compute_seconds(&self, device: usize, units: usize) -> f64 {
         let offer = &self.devices.offers[device];
@@ -148,7 +148,7 @@ impl<'a> PricedSegment<'a> {
         self.costs.iter().map(node).sum()
     }
 
-    /// Bytes of input and of output of so many units.
+    /// Returns the bytes of input and of output of `units` units.
     #[must_use]
     pub fn moved(&self, units: usize) -> (u64, u64) {
         let part = units as f64 / self.segment.units as f64;
@@ -160,21 +160,21 @@ impl<'a> PricedSegment<'a> {
         (input, scaled(self.moved_bytes.1))
     }
 
-    /// Seconds before the parts begin.
+    /// Returns the seconds before the parts begin.
     #[must_use]
     pub fn before(&self) -> f64 {
         self.around.before
     }
 
-    /// Seconds from the last part to the whole.
+    /// Returns the seconds from the last part to the whole output.
     #[must_use]
     pub fn after(&self) -> f64 {
         let on_host = || self.join_seconds() + self.around.from_host;
         self.around.after.unwrap_or_else(on_host)
     }
 
-    /// Seconds of joining the parts in host memory: each byte of the output is read and written
-    /// once.
+    /// Returns the seconds to join the parts in host memory, which reads and writes each byte of
+    /// the output once.
     #[must_use]
     pub fn join_seconds(&self) -> f64 {
         let rates = self
@@ -185,7 +185,7 @@ impl<'a> PricedSegment<'a> {
         2.0 * self.moved_bytes.1 as f64 / rates.fold(f64::INFINITY, f64::min)
     }
 
-    /// The best shares, whether or not they are worth it.
+    /// Returns the best shares, whether or not they pay.
     #[must_use]
     pub fn best(&self) -> Option<Shares> {
         let time = |device: usize, units: usize| self.part(device, units);
@@ -193,14 +193,14 @@ impl<'a> PricedSegment<'a> {
         Some(self.judged(found))
     }
 
-    /// The given shares.
+    /// Returns the shares with this number of units for each device.
     #[must_use]
     pub fn given(&self, counts: &[usize]) -> Shares {
         let time = |device: usize, units: usize| self.part(device, units);
         self.judged(Shares::of(counts, &time))
     }
 
-    /// What present figures say of shares that were made by others.
+    /// Returns the seconds of existing shares by the present figures.
     #[must_use]
     pub fn seconds_of(&self, shares: &Shares) -> f64 {
         let parts = shares.parts.iter();
@@ -224,7 +224,7 @@ impl<'a> PricedSegment<'a> {
 }
 
 impl Shares {
-    /// Whether several devices save enough of the best single one's time.
+    /// Returns whether several devices save enough of the best single device's time.
     #[must_use]
     pub fn pays(&self) -> bool {
         self.parts.len() > 1 && self.seconds <= self.single_seconds * (1.0 - GAIN_MIN)

@@ -1,7 +1,7 @@
-//! From a graph and the devices on offer to a [`Problem`], and back.
+//! Converts a graph and the devices on offer to a [`Problem`], and back.
 //!
-//! Time is counted in picoseconds, so that bandwidths of terabytes a second are still whole
-//! numbers. A chain of nodes that no split can help becomes one task.
+//! Time is in picoseconds, so that bandwidths of terabytes a second are still whole numbers. A
+//! chain of nodes that no split can speed up becomes one task.
 
 use super::offer::{Link, Links, Offer, node_seconds};
 use super::problem::{Edge, Problem, ProblemError, ProblemParts};
@@ -11,31 +11,31 @@ use crate::graph::{Graph, NodeId};
 /// A graph as a problem: one task for each node or fused chain.
 #[derive(Clone, Debug)]
 pub struct GraphTasks {
-    /// The problem.
+    /// The problem, which you can pass to any planner.
     pub problem: Problem,
     /// Nodes of each task, in the graph's order.
     pub members: Vec<Vec<NodeId>>,
 }
 
-/// What a problem is made of.
+/// The input of a problem.
 pub(crate) struct Layout<'a> {
     pub(crate) graph: &'a Graph,
-    /// Seconds of each node of the graph on each device: rows of nodes.
+    /// Seconds of each node of the graph on each device, one row of nodes for each device.
     pub(crate) seconds: Vec<&'a [f64]>,
-    /// Memory of each device.
+    /// Bytes of memory of each device.
     pub(crate) memory: Vec<u64>,
     pub(crate) links: &'a Links,
-    /// Whether the buyer takes part: as a device behind the others, which sends the inputs and
-    /// wants the outputs.
+    /// Whether the buyer takes part: as a device after the others that sends the inputs and needs
+    /// the outputs.
     pub(crate) buyer: bool,
 }
 
 impl GraphTasks {
-    /// The problem of running `graph` on `offers`. Transfers from and to the buyer are left out:
-    /// they are the same wherever the work is done, but for the links' differences.
+    /// Creates the problem of running `graph` on `offers`. It omits transfers from and to the
+    /// buyer, because they are the same for every device except for differences between links.
     ///
     /// # Errors
-    /// [`ProblemError`]: a node that runs nowhere, times beyond counting, too little memory.
+    /// [`ProblemError`] if no device can run a node, times overflow, or memory is too small.
     pub fn new(graph: &Graph, offers: &[Offer], links: &Links) -> Result<Self, ProblemError> {
         let times = |offer: &Offer| -> Vec<f64> {
             let nodes = graph.nodes().iter();
@@ -64,7 +64,7 @@ struct TaskTables {
 }
 
 impl Layout<'_> {
-    /// The problem.
+    /// Creates the problem.
     pub(crate) fn tasks(&self) -> Result<GraphTasks, ProblemError> {
         let fixed = self.graph.fixed();
         let time = |node: usize| -> Vec<Time> {
@@ -124,7 +124,7 @@ impl Layout<'_> {
         tables
     }
 
-    /// A task for each input and output of the graph, which take no time, at the buyer's.
+    /// Adds a task of no time on the buyer's device for each input and output of the graph.
     fn add_buyer(&self, tables: &mut TaskTables, task: &[usize]) {
         let buyer = self.seconds.len();
         let task_of = |node: &NodeId| task[node.0];
@@ -189,17 +189,17 @@ impl Layout<'_> {
     }
 }
 
-/// A value on its way from one of the nodes to another, by their places.
+/// A value that one node produces and another reads, by their indices.
 #[derive(Clone, Copy)]
 struct ValueEdge {
     from: usize,
     to: usize,
     bytes: u64,
-    /// Whether it can be sent at all.
+    /// Whether another device can receive it.
     portable: bool,
 }
 
-/// One edge for each value and reader.
+/// Returns one edge for each value and reader.
 fn value_edges(graph: &Graph, fixed: &[bool]) -> Vec<ValueEdge> {
     let mut value_edges = Vec::new();
     for value in graph.values() {
@@ -217,9 +217,9 @@ fn value_edges(graph: &Graph, fixed: &[bool]) -> Vec<ValueEdge> {
     value_edges
 }
 
-/// Task of each node: a node joins the one it reads from if neither has another partner there and,
-/// wherever that one runs, going elsewhere would not end sooner; and always if what it reads cannot
-/// be sent.
+/// Returns the task of each node. A node joins the task of the node that it reads from if it is the
+/// only reader, reads from no other, and would not end sooner on another device, wherever that task
+/// runs. It always joins if the value cannot be sent.
 fn fuse(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> Vec<usize> {
     let mut readers = vec![0; exec.len()];
     let mut sources = vec![Vec::new(); exec.len()];
@@ -245,7 +245,7 @@ fn fuse(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> Vec<usi
     task
 }
 
-/// Whether the reader ends no later by staying, on every device its source runs on.
+/// Returns whether the reader ends no later by staying, on every device that can run its source.
 fn stays(exec: &[Vec<Time>], edge: ValueEdge, links: &Links) -> bool {
     let runs = |device: &usize| exec[edge.from][*device] != NEVER;
     (0..exec[edge.from].len()).filter(runs).all(|device| {

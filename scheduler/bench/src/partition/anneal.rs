@@ -1,31 +1,31 @@
-//! Groups moved between devices by annealing.
+//! Moves groups between devices by annealing.
 
 use super::{Loads, PartitionProblem};
 use souk_scheduler::planning::planner::{Pace, Random};
 
-/// Temperatures as shares of the largest load.
+/// Temperatures as parts of the largest load.
 const HOTTEST: f64 = 0.02;
 const COLDEST: f64 = 0.0001;
 
-/// Proposals between two questions how far the effort is used up.
+/// Proposals between two checks of the effort.
 const PROPOSALS_BETWEEN: u64 = 64;
-/// Times the cooling begins again.
+/// Number of cooling cycles.
 const CYCLES: f64 = 6.0;
-/// Each cycle begins at this share of the temperature of the one before.
+/// Each cycle begins at this part of the previous cycle's temperature.
 const CYCLE_SHARE: f64 = 0.6;
 
-/// Where the random numbers begin; any number would do.
+/// Seed of the random numbers; any number would do.
 const SEED: u64 = 1;
 
-/// Shares of the moves: along an edge between devices, and of two groups exchanged.
+/// Parts of the moves: along an edge between devices, and exchanges of two groups.
 const EDGE_SHARE: f64 = 0.6;
 const SWAP_SHARE: f64 = 0.25;
 
-/// Share of the moves that take neighbours along, and most groups of one such move.
+/// Part of the moves that include neighbours, and maximum number of groups in such a move.
 const CLUSTER_SHARE: f64 = 0.4;
 const CLUSTER_MAX: usize = 24;
 
-/// The best placement found from `first`.
+/// Returns the best placement that the search finds from `first`.
 pub(super) fn improve(
     problem: &PartitionProblem,
     first: Vec<usize>,
@@ -72,7 +72,8 @@ pub(super) fn improve(
             loads.move_group(group, device);
         }
         let now = loads.energy();
-        // Together: two that would each fit may not, and two that change places may.
+        // Checks all moves together: two that fit alone may not fit together, and an exchange may
+        // fit although neither does alone.
         if loads.fit() && now <= energy + temperature * random.exponential() {
             energy = now;
             if loads.largest() < least - f64::EPSILON * least {
@@ -123,7 +124,7 @@ fn propose(
     }
 }
 
-/// Takes neighbours on the same device along: where transfers are dear, no group gains by moving
+/// Adds neighbours on the same device, because with expensive transfers no group gains by moving
 /// alone.
 fn cluster(loads: &Loads<'_>, random: &mut Random, moves: &mut Vec<(usize, usize)>) {
     let device_of = |group: usize| loads.device[loads.groups[group][0]];

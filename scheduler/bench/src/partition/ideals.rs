@@ -1,10 +1,11 @@
-//! The best contiguous division: dynamic programming over the sets that are closed under "reads".
+//! Finds the best contiguous division by dynamic programming over the sets that are closed under
+//! "reads".
 //!
 //! A division is contiguous if its devices can be put in a row so that data flow only forward. Then
-//! the devices up to any one hold a set of groups together with all that these read: an ideal. What
-//! one device holds is the difference of two ideals, so the best division is the best chain of
-//! ideals from nothing to everything. Real graphs are narrow and have few ideals; where there are
-//! too many, the lines of `line` stand in.
+//! the devices up to any one hold a set of groups together with all that these read: an ideal. The
+//! groups of one device are the difference of two ideals, so the best division is the best chain of
+//! ideals from nothing to everything. Real graphs are narrow and have few ideals; if there are too
+//! many, the orders of `line` replace them.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +13,19 @@ use super::PartitionProblem;
 use super::loads::groups;
 use souk_scheduler::graph::topological;
 
-/// Most ideals looked at. Loads are computed for pairs of them, those alone whose difference is
-/// below the best load known.
+/// Maximum number of ideals. The search computes loads only for pairs of them with a difference
+/// below the best known load.
 const IDEALS_MAX: usize = 4_096;
 
 /// The ideals of a graph of groups, with the group that leads from one to the next.
 struct Ideals {
-    /// For each ideal, its successors: (ideal, group added). Ideals are numbered by growing size.
+    /// For each ideal, its successors: (ideal, added group). Larger ideals have larger numbers.
     next: Vec<Vec<(usize, usize)>>,
 }
 
-/// The device of each node in the best contiguous division, if it has a largest load below
-/// `limit`; `None` as well if the graph has too many ideals, or groups that wait for each other.
+/// Returns the device of each node in the best contiguous division, if its largest load is below
+/// `limit`. Returns `None` also if the graph has too many ideals, or groups that wait for each
+/// other.
 pub(super) fn cut(problem: &PartitionProblem, limit: f64) -> Option<Vec<usize>> {
     let (members, group) = groups(problem);
     let ideals = Ideals::of(problem, &members, &group)?;
@@ -55,7 +57,7 @@ impl Ideals {
         let mut number = BTreeMap::from([(vec![0u64; members.len().div_ceil(64)], 0)]);
         let mut sets: Vec<Vec<u64>> = number.keys().cloned().collect();
         let mut next: Vec<Vec<(usize, usize)>> = Vec::new();
-        // Sets are met in the order of their size: each has one group more than where it came from.
+        // Visits sets by size, because each has one group more than its predecessor.
         while next.len() < sets.len() {
             let set = sets[next.len()].clone();
             let holds = |own: usize| set[own / 64] >> (own % 64) & 1 == 1;
@@ -92,13 +94,13 @@ impl Ideals {
     }
 }
 
-/// The best chains of ideals: from nothing to an ideal over so many devices.
+/// The best chains of ideals: from nothing to an ideal with a number of devices.
 struct Chains<'a> {
     problem: &'a PartitionProblem,
-    /// Least largest load for each ideal and state; a state is the number of accelerators used,
-    /// and whether the host is.
+    /// Least largest load for each ideal and state. A state is the number of used accelerators, and
+    /// whether the host is used.
     best: Vec<f64>,
-    /// The ideal and state before.
+    /// The previous ideal and state.
     came: Vec<(usize, usize)>,
     states: usize,
     limit: f64,
@@ -120,7 +122,7 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// Sets where chains go on from; false if none worth going on arrives there.
+    /// Sets the ideal from which chains continue; returns false if no useful chain reaches it.
     fn begin(&mut self, ideal: usize, limit: f64) -> bool {
         let whole = self.best.len() - self.states;
         let known = self.best[whole..].iter().copied().fold(limit, f64::min);
@@ -129,7 +131,7 @@ impl<'a> Chains<'a> {
         row.iter().any(|&largest| largest < known)
     }
 
-    /// Chains that go on to `ideal` with one more device of these loads.
+    /// Continues chains to `ideal` with one more device of these loads.
     fn go_on(&mut self, ideal: usize, accelerator: f64, host: f64) {
         for state in 0..self.states {
             let largest = self.best[self.begin * self.states + state];
@@ -153,7 +155,7 @@ impl<'a> Chains<'a> {
         }
     }
 
-    /// Devices of all nodes by the best chain to everything.
+    /// Returns the devices of all nodes by the best chain to everything.
     fn best(&self, ideals: &Ideals, members: &[Vec<usize>]) -> Option<Vec<usize>> {
         let last = ideals.next.len() - 1;
         let value = |state: &usize| self.best[last * self.states + state];
@@ -180,7 +182,7 @@ impl<'a> Chains<'a> {
 }
 
 impl Ideals {
-    /// Groups of `large` that are not in `small`, found by a way from one to the other.
+    /// Returns the groups of `large` that are not in `small`, from a path between the two.
     fn between(&self, small: usize, large: usize) -> Vec<usize> {
         let mut came = BTreeMap::from([(small, None)]);
         let mut open = vec![small];
@@ -202,17 +204,17 @@ impl Ideals {
     }
 }
 
-/// The difference of two ideals with its loads, grown and shrunk group by group.
+/// The difference of two ideals with its loads, which grows and shrinks group by group.
 struct Difference<'a> {
     problem: &'a PartitionProblem,
     members: &'a [Vec<usize>],
     sources: Vec<Vec<usize>>,
     readers: Vec<u32>,
     inside: Vec<bool>,
-    /// Readers of each node inside.
+    /// Number of each node's readers inside.
     readers_inside: Vec<u32>,
     seen: Vec<usize>,
-    /// Nodes inside that accelerators do not run.
+    /// Number of nodes inside that accelerators cannot run.
     unable: usize,
     work: f64,
     transfers: f64,
@@ -245,10 +247,10 @@ impl<'a> Difference<'a> {
         }
     }
 
-    /// Tells `chains` of every ideal above `begin` that one device may reach.
+    /// Passes `chains` every ideal above `begin` that one device can reach.
     fn extend(&mut self, ideals: &Ideals, begin: usize, chains: &mut Chains<'_>) {
         self.seen.resize(ideals.next.len(), usize::MAX);
-        // (ideal, place in its successors); the groups on the way are inside.
+        // (ideal, index of its successor); the groups on the path are inside.
         let mut open: Vec<(usize, usize)> = vec![(begin, 0)];
         let mut way: Vec<usize> = Vec::new();
         while let Some((ideal, place)) = open.last_mut() {
@@ -264,7 +266,7 @@ impl<'a> Difference<'a> {
                 continue;
             }
             self.change(added, true);
-            // Work and host time only grow from here on.
+            // Work and host time can only grow from here on.
             if self.work().min(self.host_time()) < chains.limit {
                 chains.go_on(next, self.load(), self.host_time());
                 open.push((next, 0));
@@ -295,7 +297,7 @@ impl<'a> Difference<'a> {
         self.work() + self.transfers
     }
 
-    /// Puts a group in or takes it out.
+    /// Adds a group or removes it.
     fn change(&mut self, group: usize, inside: bool) {
         let sign = if inside { 1.0 } else { -1.0 };
         for index in 0..self.members[group].len() {
@@ -327,8 +329,8 @@ impl<'a> Difference<'a> {
         }
     }
 
-    /// What a node's result costs the device: sent if it is read outside, fetched if it is made
-    /// there and read here.
+    /// Returns the cost of a node's result for the device: it sends the result if a reader is
+    /// outside, and fetches it if the node is outside and a reader is inside.
     fn transfer(&self, node: usize) -> f64 {
         let crosses = if self.inside[node] {
             self.readers_inside[node] < self.readers[node]

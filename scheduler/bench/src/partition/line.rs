@@ -1,10 +1,10 @@
-//! The graph in a line, cut into stretches of least largest load.
+//! Puts the graph in a line and cuts it into stretches with the least largest load.
 
 use super::loads::groups;
 use super::{PartitionError, PartitionProblem};
 
-/// The best division into stretches over three topological orders; groups that no accelerator
-/// runs, and all if nothing fits, go to the host.
+/// Returns the best division into stretches over six topological orders. Groups that no accelerator
+/// can run go to the host, and all groups do if nothing fits.
 pub(super) fn cut(
     problem: &PartitionProblem,
     order: &[usize],
@@ -54,7 +54,8 @@ pub(super) fn cut(
     Ok(device)
 }
 
-/// `order` with each node as late as those that read it allow: sources stand by their readers.
+/// Returns `order` with each node as late as its readers permit: sources stand next to their
+/// readers.
 fn late(problem: &PartitionProblem, order: &[usize]) -> Vec<usize> {
     let mut place = vec![0usize; order.len()];
     for (index, &node) in order.iter().enumerate() {
@@ -75,25 +76,25 @@ fn late(problem: &PartitionProblem, order: &[usize]) -> Vec<usize> {
     late
 }
 
-/// Which ends of the graph a depth-first order begins at.
+/// The ends of the graph where a depth-first order begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ends {
-    /// Nodes that nobody reads: each node right behind all it reads.
+    /// Nodes without readers: each node comes directly after its sources.
     Last,
-    /// Nodes that read nothing: each node right before all that read it.
+    /// Nodes without sources: each node comes directly before its readers.
     First,
 }
 
-/// Whether neighbours are visited as they come.
+/// The order in which the search visits neighbours.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// As they come.
+    /// In their given order.
     As,
-    /// The other way round.
+    /// In reverse order.
     Back,
 }
 
-/// Nodes depth first from one side of the graph.
+/// Returns the nodes in depth-first order from one side of the graph.
 fn deep(problem: &PartitionProblem, ends: Ends, turn: Turn) -> Vec<usize> {
     let nodes = problem.nodes.len();
     let mut sources = vec![Vec::new(); nodes];
@@ -129,7 +130,8 @@ fn deep(problem: &PartitionProblem, ends: Ends, turn: Turn) -> Vec<usize> {
     order
 }
 
-/// Groups that accelerators run, by the mean place of their nodes in the topological order.
+/// Returns the groups that accelerators can run, by the mean position of their nodes in the
+/// topological order.
 fn line_up(
     order: &[usize],
     members: &[Vec<usize>],
@@ -148,8 +150,8 @@ fn line_up(
     line
 }
 
-/// The largest load and the ends of the stretches, one for each accelerator; `None` if memory
-/// forbids every division.
+/// Returns the largest load and the ends of the stretches, one for each accelerator; `None` if
+/// memory forbids every division.
 fn best_stretches(
     problem: &PartitionProblem,
     members: &[Vec<usize>],
@@ -188,8 +190,8 @@ fn best_stretches(
     Some((best[length], ends))
 }
 
-/// Load of an accelerator that holds places `begin..end` of the line, infinite beyond its memory:
-/// row `begin`, column `end`.
+/// Returns the load of an accelerator with positions `begin..end` of the line, infinite beyond its
+/// memory: row `begin`, column `end`.
 fn stretch_loads(
     problem: &PartitionProblem,
     members: &[Vec<usize>],

@@ -1,4 +1,4 @@
-//! Loads kept up to date while groups move.
+//! Updates the loads while groups move.
 
 use super::PartitionProblem;
 
@@ -7,7 +7,7 @@ pub(super) struct Loads<'a> {
     problem: &'a PartitionProblem,
     /// Nodes of each group.
     pub(super) groups: Vec<Vec<usize>>,
-    /// Groups that each group trades results with.
+    /// Groups that exchange results with each group.
     pub(super) neighbours: Vec<Vec<usize>>,
     /// Group of each node.
     pub(super) group: Vec<usize>,
@@ -16,7 +16,7 @@ pub(super) struct Loads<'a> {
     pub(super) load: Vec<f64>,
     size: Vec<f64>,
     sources: Vec<Vec<usize>>,
-    /// How many readers of each node are on each device: rows of devices.
+    /// Number of each node's readers on each device, one row of devices for each node.
     readers: Vec<u32>,
     total_readers: Vec<u32>,
 }
@@ -65,8 +65,8 @@ impl<'a> Loads<'a> {
         self.load.iter().copied().fold(0.0, f64::max)
     }
 
-    /// What the search makes small: a norm of the loads close to the largest, which also falls
-    /// when the second largest does, and a little of their mean.
+    /// Returns the value that the search minimises: a norm of the loads close to the largest, which
+    /// also falls when the second largest does, and a small part of their mean.
     pub(super) fn energy(&self) -> f64 {
         let largest = self.largest();
         if largest <= 0.0 {
@@ -82,14 +82,14 @@ impl<'a> Loads<'a> {
         largest * norm + OTHERS_SHARE * sum / self.load.len() as f64
     }
 
-    /// Whether `device` runs the group.
+    /// Returns whether `device` can run the group.
     pub(super) fn runs(&self, group: usize, device: usize) -> bool {
         let mut members = self.groups[group].iter();
         let runs = |&node: &usize| self.problem.nodes[node].accelerator_time.is_some();
         device >= self.problem.accelerators || members.all(runs)
     }
 
-    /// Whether each accelerator has room for what is on it.
+    /// Returns whether each accelerator has room for its nodes.
     pub(super) fn fit(&self) -> bool {
         let mut sizes = self.size[..self.problem.accelerators].iter();
         sizes.all(|&size| size <= self.problem.capacity)
@@ -134,7 +134,7 @@ impl<'a> Loads<'a> {
         self.load[device] += sign * time;
     }
 
-    /// Adds or takes away what moving a node's result costs each device.
+    /// Adds or subtracts the transfer cost of a node's result on each device.
     fn count_transfers(&mut self, node: usize, sign: f64) {
         let devices = self.problem.devices();
         let time = sign * self.problem.nodes[node].transfer_time;
@@ -151,12 +151,12 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// The norm's power is two to this.
+/// The power of the norm is two to the power of this number.
 const NORM_DOUBLINGS: i32 = 5;
 /// Weight of the mean load against the largest.
 const OTHERS_SHARE: f64 = 0.02;
 
-/// Devices of each group, and the group of each node, numbered as they come.
+/// Returns the nodes of each group, and the group of each node, numbered in order of appearance.
 pub(super) fn groups(problem: &PartitionProblem) -> (Vec<Vec<usize>>, Vec<usize>) {
     let mut number = std::collections::BTreeMap::new();
     let mut members: Vec<Vec<usize>> = Vec::new();

@@ -1,35 +1,35 @@
-//! Frames between two processes: a kind, and fields of bytes one after the other.
+//! Frames between two processes: a kind, then fields of bytes one after the other.
 //!
-//! Both ends are of one build and one owner, so there is no version; but a frame is read only up
-//! to a length, and what does not parse is an error.
+//! Both ends come from one build and one owner, so there is no version. A reader still accepts
+//! frames up to a maximum length only, and malformed frames are errors.
 
 use std::io::{self, Read, Write};
 
 use bytes::Bytes;
 
-/// The longest frame: a large model with its weights.
+/// Maximum length of a frame: a large model with its weights.
 const FRAME_BYTES_MAX: u64 = 64 << 30;
-/// Read at a time, so that memory is taken as bytes arrive.
+/// Bytes to read at a time, so that memory grows only as bytes arrive.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Which device it is.
+    /// Asks which device the process has.
     Profile,
-    /// Whether it has an operator.
+    /// Asks whether the device supports an operator.
     Supports,
-    /// A subgraph to be made ready.
+    /// Sends a subgraph to compile.
     Compile,
-    /// A program to be run.
+    /// Runs a program.
     Run,
-    /// A program that is not needed any more.
+    /// Drops a program.
     Forget,
-    /// It went well; with what was asked for.
+    /// Reports success, with the result.
     Done,
-    /// The task is at fault.
+    /// Reports that the task is at fault.
     Refused,
-    /// The device is at fault.
+    /// Reports that the device is at fault.
     Failed,
 }
 
@@ -44,10 +44,10 @@ const KINDS: [Kind; 8] = [
     Kind::Failed,
 ];
 
-/// A field in two parts that lie apart, such as a tensor's head and its elements.
+/// A field in two separate parts, such as a tensor's header and its elements.
 pub(super) type Field<'a> = [&'a [u8]; 2];
 
-/// A field in one part.
+/// Returns a field in one part.
 pub(super) fn field(bytes: &[u8]) -> Field<'_> {
     [bytes, &[]]
 }
@@ -70,7 +70,7 @@ pub(super) fn send(to: &mut impl Write, kind: Kind, fields: &[Field<'_>]) -> io:
     to.flush()
 }
 
-/// Reads a frame; none if the other end is done.
+/// Reads a frame; returns none if the other end has closed.
 pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<Bytes>)>> {
     let mut head = [0; 9];
     match from.read_exact(&mut head) {
@@ -93,7 +93,7 @@ pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<Byte
     fields(Bytes::from(body)).map(|fields| Some((kind, fields)))
 }
 
-/// The fields of a frame, by reference.
+/// Returns the fields of a frame without a copy.
 fn fields(mut body: Bytes) -> io::Result<Vec<Bytes>> {
     let mut fields = Vec::new();
     while !body.is_empty() {

@@ -1,5 +1,5 @@
-//! Tasks placed when they become ready: each in the queue of the device where it ends soonest,
-//! counted with what is queued there, what its inputs take to get there and what was measured.
+//! Places tasks when they become ready: each in the queue of the device where it ends soonest,
+//! given the queued tasks, the transfer of its inputs and the measured corrections.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,13 +10,13 @@ use super::{
 use crate::planning::problem::Problem;
 use crate::planning::time::{NEVER, Time};
 
-/// Tasks in a device's queue. More are ready at times; they are placed when there is room, by what
-/// is known then.
+/// Maximum number of tasks in a device's queue. Further ready tasks wait until a queue has room,
+/// and use the corrections of that time.
 const QUEUE_MAX: usize = 512;
-/// Tasks at the end of another's queue that are looked at by one that has nothing to do.
+/// Number of tasks at the end of another device's queue that an idle device examines.
 const STEAL_MAX: usize = 16;
 
-/// By priority, the highest first: the longest way to the end of the graph.
+/// A task by its priority, the highest first: the longest path to the end of the graph.
 type QueuedTask = (Reverse<Time>, u32);
 
 /// Queues of ready tasks.
@@ -24,9 +24,9 @@ type QueuedTask = (Reverse<Time>, u32);
 pub(super) struct DynamicQueues {
     waiting: Vec<u32>,
     rank: Vec<Time>,
-    /// In order: mostly what comes is to be behind all that is there.
+    /// Sorted, because most new tasks belong at the end.
     queues: Vec<VecDeque<QueuedTask>>,
-    /// Ready tasks that no queue had room for: those of the start in order, the last one first, and
+    /// Ready tasks without room in a queue: the initial ones in order, the last one first, and
     /// those that became ready later.
     first: Vec<(Time, Reverse<u32>)>,
     backlog: BinaryHeap<(Time, Reverse<u32>)>,
@@ -50,7 +50,7 @@ impl DynamicQueues {
         }
     }
 
-    /// The ready task that is to be placed next.
+    /// Returns the ready task with the highest priority.
     fn next(&self) -> Option<u32> {
         let next = self.first.last().max(self.backlog.peek());
         next.map(|&(_, Reverse(task))| task)
@@ -80,7 +80,7 @@ impl Dispatch {
         }
     }
 
-    /// Counts what each task waits for anew, and places what is ready.
+    /// Counts the unfinished inputs of each task again, and places the ready tasks.
     pub(super) fn begin_dynamic(&mut self, now: Time) {
         self.load.fill(0);
         let (problem, queues) = (self.problem.clone(), self.queues());
@@ -100,7 +100,7 @@ impl Dispatch {
         self.place_backlog(now);
     }
 
-    /// Fills queues from the backlog as long as the device a task ends soonest on has room.
+    /// Fills queues from the backlog while the device that ends the next task soonest has room.
     fn place_backlog(&mut self, now: Time) {
         while let Some(task) = self.queues_now().next() {
             let Some(device) = self.soonest(task as usize, now) else {
@@ -136,7 +136,7 @@ impl Dispatch {
         queue.remove(place);
     }
 
-    /// The device on which a ready task ends soonest.
+    /// Returns the device on which a ready task ends soonest.
     fn soonest(&self, task: usize, now: Time) -> Option<usize> {
         let ends = (0..self.load.len()).filter_map(|device| {
             let time = self.estimate(task, device);
@@ -156,7 +156,7 @@ impl Dispatch {
         if self.queues_now().queues[device].len() < QUEUE_MAX / 2 {
             self.place_backlog(now);
         }
-        // A device leaves to the others their part of what is ready.
+        // A device must leave the other devices their part of the ready tasks.
         let most = self.fair_share(device);
         while batch.len() < most && time < BATCH_TIME {
             let Some(&(_, task)) = self.queues_now().queues[device].front() else {
@@ -210,7 +210,7 @@ impl Dispatch {
         self.arrival(task, device, now) - now + self.estimate(task, device)
     }
 
-    /// Places what became ready; says which devices may go on.
+    /// Places tasks that have become ready. Returns the set of devices that may continue.
     pub(super) fn free_dynamic(&mut self, tasks: &[u32], now: Time) -> u64 {
         let (problem, mut wake) = (self.problem.clone(), 0);
         for &task in tasks {
@@ -242,7 +242,7 @@ impl Dispatch {
         }
     }
 
-    /// Sums the queues of devices that turned out faster or slower anew.
+    /// Sums the queues of devices again whose speed has changed.
     fn sum_anew(&mut self) {
         let devices = self.load.len();
         for device in (0..devices).filter(|device| self.stale >> device & 1 == 1) {
@@ -259,8 +259,8 @@ impl Dispatch {
         self.stale = 0;
     }
 
-    /// Moves one task from a device whose load is more than a fifth over the mean to one that would
-    /// end it sooner; says whether it did.
+    /// Moves one task from a device whose load exceeds the mean by a fifth to a device that would
+    /// end it sooner. Returns whether it did.
     pub(super) fn balance(&mut self, now: Time) -> bool {
         if matches!(self.mode, DispatchMode::Planned(_)) {
             return false;
@@ -277,7 +277,7 @@ impl Dispatch {
         let Some(owner) = most.filter(|_| count > 1) else {
             return false;
         };
-        // Loads of less than a batch are not worth moving.
+        // Loads smaller than a batch are not worth moving.
         let over = self.load[owner] as f64 > BALANCE_MAX * (sum / count) as f64;
         if !over || self.load[owner] < BATCH_TIME {
             return false;

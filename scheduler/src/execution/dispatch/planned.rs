@@ -1,39 +1,40 @@
-//! A planned graph: each device goes through its own list, and counts only what it waits for from
+//! Dispatches a planned graph: each device goes through its own list, and counts only inputs from
 //! other devices.
 
 use super::{BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState, fits};
 use crate::planning::problem::Problem;
 use crate::planning::time::{NEVER, Time};
 
-/// Tasks behind a blocked one that are looked at.
+/// Number of tasks after a blocked one that a device examines.
 const AHEAD_MAX: usize = 32;
-/// Tasks at the end of another's list that are looked at by one that has nothing to do.
+/// Number of tasks at the end of another device's list that an idle device examines.
 const STEAL_MAX: usize = 128;
 
-/// What may be stolen from one list.
+/// The tasks that a device can steal from one list.
 #[derive(Debug, Default)]
 struct Stealable {
     tasks: Vec<u32>,
-    /// Until they are done, from now.
+    /// Time until they are done, from now.
     time: Time,
-    /// How much sooner the one that gains most ends.
+    /// Largest gain of a single task.
     gain: Time,
 }
 
-/// Every device's list.
+/// The lists of all devices.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedQueues {
     order: Vec<Vec<u32>>,
     cursor: Vec<usize>,
     home: Vec<u8>,
-    /// Undone tasks that a task waits for and that do not come before it on its own device.
+    /// For each task, the number of unfinished inputs that its own device's list does not order
+    /// before it.
     pending: Vec<u32>,
-    /// Tasks whose end must be told to all their readers, wherever those are at home.
+    /// Tasks whose end must be reported to all readers, on any device.
     told: Vec<bool>,
 }
 
 impl PlannedQueues {
-    /// The lists of what is not given out yet, by start.
+    /// Creates the lists of the waiting tasks, by start.
     pub fn new(problem: &Problem, device: &[usize], start: &[Time], state: &[TaskState]) -> Self {
         let tasks = problem.tasks();
         let mut order = vec![Vec::new(); problem.devices()];
@@ -85,7 +86,7 @@ impl Dispatch {
         }
     }
 
-    /// Sums the estimates of every list anew.
+    /// Sums the estimates of every list again.
     pub(super) fn begin_planned(&mut self) {
         self.believed.clone_from(&self.speeds);
         for device in 0..self.load.len() {
@@ -136,7 +137,7 @@ impl Dispatch {
         self.busy_until[device] = now + time;
     }
 
-    /// A task that can run while the one planned first waits, and will have ended by then.
+    /// Takes a task that can run while the first planned one waits, and that will end by then.
     fn take_ahead(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) -> Time {
         let lists = self.lists_now();
         let rest = &lists.order[device][lists.cursor[device]..];
@@ -158,7 +159,8 @@ impl Dispatch {
         time
     }
 
-    /// How long what a task waits for will take at least, as far as it is running.
+    /// Returns the shortest possible wait of a task for its inputs: the remaining time of running
+    /// ones, infinite if one has not started.
     fn wait_for(&self, task: usize, now: Time) -> Time {
         let undone = self
             .problem
@@ -181,8 +183,8 @@ impl Dispatch {
                 .all(|(before, _)| self.state[before] == TaskState::Done)
     }
 
-    /// A task that leaves its place in its list no longer comes before its readers there by order
-    /// alone: they count it.
+    /// Makes a task's readers on its own device count it, because it leaves its place in their
+    /// list.
     fn tell_own_readers(&mut self, task: u32) {
         let problem = self.problem.clone();
         let lists = self.lists();
@@ -194,8 +196,8 @@ impl Dispatch {
         }
     }
 
-    /// Takes from the end of another's list what ends sooner here, its transfers counted: small
-    /// tasks several at once, as any batch.
+    /// Steals tasks from the end of another device's list that end sooner here, including their
+    /// transfers. It takes several small tasks at once, like any batch.
     fn steal_planned(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) -> Time {
         let others = (0..self.load.len()).filter(|&owner| owner != device);
         let best = others
@@ -215,7 +217,7 @@ impl Dispatch {
         stealable.time
     }
 
-    /// What a device could take from the end of another's list.
+    /// Returns the tasks that a device can steal from the end of another device's list.
     fn stealable(&self, owner: usize, device: usize, now: Time) -> Stealable {
         let lists = self.lists_now();
         let mut found = Stealable::default();
@@ -244,7 +246,8 @@ impl Dispatch {
         found
     }
 
-    /// Counts down what waited for tasks that are done; says which devices may go on.
+    /// Counts down the inputs of tasks that waited for completed ones. Returns the set of devices
+    /// that may continue.
     pub(super) fn free_planned(&mut self, tasks: &[u32]) -> u64 {
         let DispatchMode::Planned(lists) = &mut self.mode else {
             unreachable!("only a planned job has lists");

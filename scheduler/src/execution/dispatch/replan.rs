@@ -1,4 +1,4 @@
-//! What is left, planned anew: when devices are faster or slower than the plan believed, and when
+//! Plans the remaining tasks again: if devices are faster or slower than the plan believed, or if
 //! one is lost.
 
 use super::planned::PlannedQueues;
@@ -10,11 +10,11 @@ use crate::planning::planner::planner;
 use crate::planning::problem::{Problem, ProblemParts};
 use crate::planning::time::{NEVER, Time};
 
-/// Plans what is left: quick, and good enough to be repaired again.
+/// The planner of the remaining tasks: quick, and good enough, because further repairs can follow.
 const REPLANNER: &str = "heft";
 
 impl Dispatch {
-    /// Sets up the lists or queues of what is not given out.
+    /// Builds the lists or queues of the waiting tasks.
     pub(super) fn begin(&mut self) {
         match self.mode {
             DispatchMode::Planned(_) => self.begin_planned(),
@@ -22,11 +22,12 @@ impl Dispatch {
         }
     }
 
-    /// A device is gone. What it had taken and not done goes to others; so do, if they were lost
-    /// with it, results that somebody still needs.
+    /// Removes a lost device. Other devices get the tasks that it took but did not finish. If its
+    /// results are lost with it and another task still needs them, the dispatch runs their tasks
+    /// again.
     ///
     /// # Errors
-    /// [`StrandedCause`] if something now runs nowhere.
+    /// [`StrandedCause`] if no remaining device can run one of these tasks.
     pub fn lose(
         &mut self,
         device: usize,
@@ -46,21 +47,23 @@ impl Dispatch {
             Results::Lost => self.make_again(|place, _| place == device),
             Results::Kept(keeper) => {
                 keeper(ResultQuestion::Lost { device });
-                // Each reader is asked for: what is there stays for it.
+                // Asks for each reader separately, because the keeper then holds surviving results
+                // for it.
                 self.make_again(|_, asks| asks.filter(|ask| !keeper(*ask)).count() > 0);
             }
         }
         self.again(now)
     }
 
-    /// Has tasks made again whose results are gone and still needed: `gone` judges by the device
-    /// that made them and by who needs them.
+    /// Puts tasks back into the queues if their results are gone and still needed. `gone` decides
+    /// by the device of the results and the readers that need them.
     fn make_again(
         &mut self,
         gone: impl Fn(usize, &mut dyn Iterator<Item = ResultQuestion>) -> bool,
     ) {
         let problem = self.problem.clone();
-        // Readers first, so that a result needed by one made again is made again as well.
+        // Visits readers first, so that a task which runs again gets its inputs computed again as
+        // well.
         for &task in problem.order().iter().rev() {
             if self.state[task] != TaskState::Done {
                 continue;
@@ -80,7 +83,8 @@ impl Dispatch {
         }
     }
 
-    /// Whether a device is so far off the plan that the rest was planned anew.
+    /// Plans the remaining tasks again if a device deviates far enough from the plan. Returns
+    /// whether it did.
     pub(super) fn repair(&mut self, now: Time) -> bool {
         if matches!(self.mode, DispatchMode::Dynamic(_)) || self.left == 0 {
             return false;
@@ -97,11 +101,11 @@ impl Dispatch {
         if self.time_left() < cost.saturating_mul(REPLAN_WORTH) {
             return false;
         }
-        // What is learned now is what the new plan is made of: drift counts from there.
+        // The new plan uses the corrections as of now, so drift counts from here.
         self.again(now).is_ok()
     }
 
-    /// Lists or queues of what is left, on the devices that are left.
+    /// Builds lists or queues of the remaining tasks on the remaining devices.
     pub(super) fn again(&mut self, now: Time) -> Result<(), StrandedCause> {
         self.check_places()?;
         if matches!(self.mode, DispatchMode::Dynamic(_)) {
@@ -134,8 +138,9 @@ impl Dispatch {
         stranded.map_or(Ok(()), |task| Err(StrandedCause::Task { task }))
     }
 
-    /// The problem of what is left: done tasks take no time where their results are, taken ones
-    /// what is left of them, others what they are now believed to take.
+    /// Returns the problem of the remaining tasks. Completed tasks take no time on the device of
+    /// their results, running tasks take their remaining time, and waiting ones their present
+    /// estimate.
     fn rest(&self, now: Time) -> ProblemParts {
         let mut parts = self.problem.parts().clone();
         for task in 0..self.state.len() {

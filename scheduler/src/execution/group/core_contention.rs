@@ -1,8 +1,9 @@
-//! Devices whose work the same cores of this machine do, and who so slow each other.
+//! Contention between devices that compute on the same cores of this machine and so slow each
+//! other.
 //!
-//! A software GPU computes on the cores that the CPU beside it computes on. What a device takes
-//! beside another is therefore another thing than what it takes by itself: both are learned, each
-//! from runs of its kind, and plans tell them apart.
+//! A software GPU, for example, computes on the cores of the CPU device. So a device's time next to
+//! another differs from its time alone. The histories learn both, each from runs of its kind, and
+//! plans distinguish them.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -16,7 +17,7 @@ use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 
-/// Sees for how long devices compute beside others on their cores.
+/// Measures the time in which devices compute next to others on their cores.
 #[derive(Debug)]
 pub(super) struct Watch {
     cores: Cores,
@@ -35,14 +36,14 @@ impl Watch {
         }
     }
 
-    /// A device begins to compute.
+    /// Records that a device starts to compute.
     pub fn begin(&mut self, device: usize, now: UnixMicros) {
         self.pass(now);
         self.busy[device] = self.cores.shares(device);
         self.beside_micros[device] = 0;
     }
 
-    /// A device has computed: for so many microseconds beside others.
+    /// Records that a device ends its computation. Returns its microseconds next to others.
     pub fn end(&mut self, device: usize, now: UnixMicros) -> u64 {
         self.pass(now);
         self.busy[device] = false;
@@ -61,13 +62,13 @@ impl Watch {
     }
 }
 
-/// When a device began to compute, and the part of its time in which others did on its cores.
+/// The start of a computation, and the part of its time in which others computed on its cores.
 pub(super) struct CoreWatch {
     pub start: UnixMicros,
     pub beside: f64,
 }
 
-/// Sees how a device computes.
+/// Runs a computation of a device and measures its contention.
 pub(super) fn watched<T>(
     watch: &Mutex<Watch>,
     device: usize,
@@ -83,23 +84,23 @@ pub(super) fn watched<T>(
     (computed, CoreWatch { start, beside })
 }
 
-/// Fragments that run beside others on their cores.
+/// Fragments that run next to others on their cores.
 pub(in crate::execution) struct CoreContention {
     pub cores: Cores,
-    /// By fragment, what it takes with its cores to itself of what it takes beside others.
+    /// By fragment, its time with its cores to itself divided by its time next to others.
     pub alone: Vec<f64>,
 }
 
 impl CoreContention {
-    /// What a fragment that took so long, `part` of it beside others, takes where that is all of
-    /// it: as its plan states it.
+    /// Converts a measured time, `part` of it next to others, to a time entirely next to others, as
+    /// plans state it.
     pub fn beside(&self, fragment: usize, took: Duration, part: f64) -> Duration {
         took.div_f64(mixed(self.alone[fragment], 1.0, part))
     }
 
-    /// When fragments end that run in the order of their planned starts and each takes so long
-    /// beside others, and such a part of that alone; what comes from the host to a fragment and
-    /// goes there takes `ways`.
+    /// Returns the end of the fragments if they run in the order of their planned starts. `takes`
+    /// holds each fragment's time next to others and the part of that which it takes alone;
+    /// `host_transfers` its transfer times from and to the host.
     pub fn end(
         &self,
         (problem, schedule): (&Problem, &Schedule),
@@ -113,7 +114,7 @@ impl CoreContention {
             queues[schedule.device[task]].push_back(task);
         }
         let mut ends: Vec<Option<f64>> = vec![None; problem.tasks()];
-        // What each device is at, and the part of it that is left.
+        // The fragment that each device runs, and the remaining part of it.
         let mut running: Vec<Option<(usize, f64)>> = vec![None; problem.devices()];
         let (mut now, mut last) = (0.0, 0.0f64);
         loop {
@@ -150,7 +151,7 @@ impl CoreContention {
                     continue;
                 };
                 *part -= (next - now) / whole[device];
-                // A picosecond is what times are counted in.
+                // The unit of times is a picosecond.
                 if *part * whole[device] < 1.0 {
                     ends[*task] = Some(next);
                     last = last.max(next + host_transfers[*task][1] as f64);
@@ -161,7 +162,8 @@ impl CoreContention {
         }
     }
 
-    /// What the fragment that each device is at would take if all went on so.
+    /// Returns the total time of each device's current fragment if the present contention
+    /// continues.
     fn paces(
         &self,
         running: &[Option<(usize, f64)>],

@@ -1,4 +1,4 @@
-//! Nodes that ask for a device have one of those that they ask for, where it takes them.
+//! Honours the requests of nodes for a device, if such a device can run them.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,9 @@ use super::group_problem::GroupProblem;
 use super::refusals::Lack;
 use crate::graph::NodeId;
 
-/// Bars each node that asks for a device from all others, unless no device that it asks for takes
-/// it: those in `barred` refused it, those in `lost` are gone. What was not to be had is told.
+/// Bars each node that asks for a device from all other devices, unless no such device can run it:
+/// those in `barred` refused it, those in `lost` have failed. Returns the requests for devices that
+/// the group does not have.
 pub(super) fn heed(
     group: &mut GroupProblem,
     members: &[GroupDevice],

@@ -1,8 +1,8 @@
-//! Time as emulated devices have it.
+//! The time of emulated devices.
 //!
-//! Their results come from this machine's CPU, sooner or later than they would themselves. A run
-//! that none but emulated devices take part in is told in their time: a fragment begins when its
-//! device is free and what it reads has come, and takes what its device says.
+//! Their results come from this machine's CPU, earlier or later than the real devices would deliver
+//! them. If all devices of a run are emulated, its report uses their time: a fragment begins when
+//! its device is free and its inputs have arrived, and takes the time that its device states.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,17 +21,17 @@ use crate::execution::worker_pool::Call;
 /// The time of one run.
 pub(super) struct EmulatedTime {
     began: UnixMicros,
-    /// When each device is free, from the run's start.
+    /// The time at which each device becomes free, from the start of the run.
     free: Vec<Duration>,
-    /// When a value was made, the device it is at or none for the host, and its bytes. The job's
-    /// inputs are with the host: fragments say what they take of them.
+    /// For each value the time of its production, its device (none for the host) and its bytes. The
+    /// job's inputs are on the host: fragments state the bytes that they read of them.
     made: BTreeMap<String, (Duration, Option<usize>, u64)>,
-    /// When the last parts were joined, and the last outputs with the host.
+    /// The end of the last join, and the arrival of the last output on the host.
     joined: Duration,
 }
 
 impl EmulatedTime {
-    /// Of a run that begins now, if each of its devices is emulated.
+    /// Creates the time of a run that begins now, if each of its devices is emulated.
     pub fn new(members: &[GroupDevice], now: UnixMicros) -> Option<Self> {
         all_emulated(members).then(|| Self {
             began: now,
@@ -41,8 +41,9 @@ impl EmulatedTime {
         })
     }
 
-    /// A fragment ran on a device that was at work until then: when that was free, when what it
-    /// reads was made, when that had come and it began, and when it ended.
+    /// Records a fragment on a device that was busy until `until`. Returns when the device was
+    /// free, when the fragment's inputs were ready, when they had arrived and it began, and when it
+    /// ended.
     pub fn ran(
         &mut self,
         plan: &ExecutionPlan,
@@ -76,7 +77,7 @@ impl EmulatedTime {
         [free, ready, arrived, end].map(|time| self.began.later(micros(time)))
     }
 
-    /// Parts were joined where they are read.
+    /// Records a join of parts at the place of its readers.
     pub fn joined(&mut self, plan: &ExecutionPlan, join: &Join) {
         let (mut ready, mut sum) = (Duration::ZERO, 0);
         for part in &join.parts {
@@ -92,7 +93,7 @@ impl EmulatedTime {
         self.joined = self.joined.max(ready);
     }
 
-    /// From the run's start to its end.
+    /// Returns the time from the start of the run to its end.
     pub fn makespan(&self) -> Duration {
         self.free.iter().copied().fold(self.joined, Duration::max)
     }

@@ -1,4 +1,4 @@
-//! A subgraph planned out over devices: its fragments, where each should run, and their programs.
+//! A subgraph planned over devices: its fragments, their planned devices and their programs.
 
 mod promise;
 mod readers;
@@ -21,54 +21,57 @@ use crate::planning::time::Time;
 pub(super) use readers::{Reader, Readers, readers};
 pub(super) use transfers::Join;
 
-/// Fragments ahead whose inputs are brought back from disk: what one fragment's time is enough for.
+/// Number of following fragments whose inputs come back from disk early, during one fragment's
+/// time.
 const PREFETCH_AHEAD: usize = 2;
 
 /// A plan with its fragments.
 pub(in crate::execution) struct ExecutionPlan {
-    /// What the run was called that it was made for; its fragments' names begin with it.
+    /// Name of the run that led to this plan; fragments' names begin with it.
     pub name: String,
     pub fragments: Vec<Fragment>,
-    /// Values that are put together from parts that several fragments make.
+    /// Values that the run joins from the parts of several fragments.
     pub joins: Vec<Join>,
-    /// Who reads each value: fragments, joins and the job.
+    /// The readers of each value: fragments, joins and the job.
     pub readers: Arc<Readers>,
     pub problem: Arc<Problem>,
     pub schedule: Schedule,
-    /// What kind of work each fragment is.
+    /// The kind of work of each fragment.
     pub kinds: Arc<[u16]>,
-    /// The operators of each fragment, as history tells them apart.
+    /// The operators of each fragment, by their keys in the history.
     pub works: Vec<Vec<OperatorShare>>,
-    /// What was known of the graph's operators when it was made; a shared graph keeps it itself.
+    /// Estimates of the graph's operators at planning time; a shared graph has its own.
     pub known: Option<OperatorEstimates>,
-    /// The same of the ways to take part that it was preferred to.
+    /// Estimates of the alternatives that the plan won against.
     pub alternatives: Vec<OperatorEstimates>,
-    /// How many fragments had told what they took, if it is to tell what its device takes alone.
+    /// Number of reported fragment times at planning time, if the plan is a trial of a device
+    /// alone.
     pub trial: Option<u64>,
-    /// Where its fragments slow each other.
+    /// The places where its fragments slow each other.
     pub contention: Option<CoreContention>,
     pub links: Arc<Links>,
-    /// What was known of the devices when it was made.
+    /// Corrections of the devices' estimates at planning time.
     pub believed: Speeds,
-    /// Values the job wants, by name.
+    /// Names of the values that the job wants.
     pub outputs: Vec<String>,
-    /// When the plan expects the end.
+    /// Expected end.
     pub expected: Duration,
-    /// What it expects to draw.
+    /// Expected energy.
     pub energy: Energy,
-    /// The device that would end it soonest alone, and when; none can if its memory is too small.
+    /// The device that would finish first alone, and its time; none if the model fits no device's
+    /// memory.
     pub single: Option<(usize, Duration)>,
     pub shared_graph: Option<SharedGraph>,
-    /// What devices do not take of its graph.
+    /// Features of the graph that devices lack.
     pub lacks: Vec<Lack>,
     /// Whether nodes are barred from devices that they do not ask for.
     pub wished: bool,
-    /// Devices that were lost when it was made, one bit each.
+    /// Devices that were lost at planning time, one bit each.
     pub without: u64,
 }
 
 impl ExecutionPlan {
-    /// Bytes of the fragments that are planned on each device.
+    /// Returns the bytes of the fragments that are planned on each device.
     pub fn loaded(&self) -> Vec<u64> {
         let mut loaded = vec![0; self.problem.devices()];
         for (fragment, &device) in self.fragments.iter().zip(&self.schedule.device) {
@@ -77,7 +80,7 @@ impl ExecutionPlan {
         loaded
     }
 
-    /// The fragments planned behind one on its device, as far as it pays to look.
+    /// Returns the next fragments on a device after a given one, at most [`PREFETCH_AHEAD`].
     pub fn next(&self, fragment: usize, device: usize) -> Vec<usize> {
         let own = |&next: &usize| {
             let later = self.schedule.start[next] >= self.schedule.start[fragment];
@@ -90,29 +93,30 @@ impl ExecutionPlan {
     }
 }
 
-/// What a plan expects to draw; nothing is known of what single operators draw that are shared.
+/// The expected energy of a plan. The energy of single shared operators is unknown.
 #[derive(Clone, Debug, Default)]
 pub(in crate::execution) struct Energy {
-    /// Joules; none where those of a device are not known.
+    /// Joules, or none if those of a device are unknown.
     pub joules: Option<f64>,
-    /// What that goes by: watts of each device.
+    /// Watts of each device that the joules are based on.
     pub watts: Vec<Option<f64>>,
-    /// How it was made, if joules were to be few.
+    /// How the plan saves joules, if the objective asks for it.
     pub mode: Option<EnergyMode>,
 }
 
-/// How a plan was made where joules are to be few.
+/// How a plan saves joules.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::execution) enum EnergyMode {
-    /// It draws the least.
+    /// The plan draws the fewest joules of all.
     Least,
-    /// It draws the least of those that end in time: the least of all would end then.
+    /// The plan draws the fewest joules of those that end in time. The plan with the fewest of all
+    /// would end after this time.
     Hurried(Duration),
-    /// Nothing ends in time: it ends soonest.
+    /// No plan ends in time, so this one ends soonest.
     Soonest,
 }
 
-/// A problem's time as a duration.
+/// Converts a problem's time to a duration.
 pub(super) fn duration(time: Time) -> Duration {
     Duration::from_nanos(time / 1000)
 }

@@ -1,4 +1,4 @@
-//! What a device did not take of a run, and which one did.
+//! Reports the work that a device did not do in a run, and the device that did it.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,11 @@ use super::fragment::Fragment;
 use crate::execution::report::Fallback;
 use crate::execution::worker_pool::Execution;
 
-/// Entries in a report: one for each device, operator and reason.
+/// Maximum number of entries in a report: one for each device, operator and reason.
 const FALLBACKS_MAX: usize = 64;
 
-/// What a run's report says of them, and of what failed or was refused in the run.
+/// Returns the report entries for features that devices lack, and for failures and refusals during
+/// the run.
 pub(super) fn told(
     plan: &ExecutionPlan,
     execution: &Execution,

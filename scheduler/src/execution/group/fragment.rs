@@ -8,17 +8,17 @@ use souk_vocabulary::processor::{Processor, Program};
 use super::program_cache::ProgramSlots;
 use crate::graph::NodeId;
 
-/// A value that a fragment reads, or the rows of it.
+/// A value, or some rows of it, that a fragment reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::execution) struct FragmentInput {
-    /// As its model calls it.
+    /// Its name in the fragment's model.
     pub name: String,
-    /// As the run calls it.
+    /// Its name in the run.
     pub value: String,
     pub rows: Option<Rows>,
 }
 
-/// Some rows of a value, and the extents they are given to a program with.
+/// Some rows of a value, and the extents that the program receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::execution) struct Rows {
     pub first: usize,
@@ -27,11 +27,11 @@ pub(in crate::execution) struct Rows {
     pub dims: Vec<usize>,
 }
 
-/// A value that a fragment makes.
+/// A value that a fragment produces.
 pub(in crate::execution) struct FragmentOutput {
-    /// As its model calls it.
+    /// Its name in the fragment's model.
     pub name: String,
-    /// As the run calls it.
+    /// Its name in the run.
     pub held: String,
 }
 
@@ -40,28 +40,28 @@ pub(in crate::execution) struct Fragment {
     pub name: String,
     pub reads: Vec<FragmentInput>,
     pub makes: Vec<FragmentOutput>,
-    /// Bytes of the job's inputs that it reads, and of the job's outputs that it makes.
+    /// Bytes of the job's inputs that it reads, and of the job's outputs that it produces.
     pub at_host: [u64; 2],
     pub subgraph: Subgraph,
-    /// Its nodes in the graph; none of it is what is shared.
+    /// Its nodes in the graph; empty for parts of shared operators.
     pub nodes: Vec<NodeId>,
-    /// Their operators.
+    /// Operators of these nodes.
     pub operators: Vec<String>,
     pub role: Role,
     pub programs: ProgramSlots,
 }
 
-/// What a fragment does for the run.
+/// The role of a fragment in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::execution) enum Role {
-    /// What the graph says.
+    /// It computes nodes of the graph.
     Computes,
-    /// It puts parts together that several devices made.
+    /// It joins parts of several devices.
     Joins,
 }
 
 impl Fragment {
-    /// The program of the fragment on a device, compiled when it is first wanted there.
+    /// Returns the program of the fragment on a device, and compiles it at the first request.
     pub fn program(
         &self,
         device: usize,
@@ -70,7 +70,7 @@ impl Fragment {
         self.programs.program(device, &self.subgraph, processor)
     }
 
-    /// Bytes of its weights and its model.
+    /// Returns the bytes of its weights and its model.
     pub fn bytes(&self) -> u64 {
         let weights = self
             .subgraph

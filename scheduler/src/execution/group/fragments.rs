@@ -1,4 +1,4 @@
-//! A graph cut into the fragments of its plan, and the problem that their runs are.
+//! Cuts a graph into the fragments of its plan, and creates the problem of their runs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::planning::problem::{Edge, Problem, ProblemParts};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time, time_of};
 
-/// The plan of placed nodes.
+/// Returns the plan of placed nodes.
 pub(super) fn fragmented(
     name: &str,
     group: &GroupProblem,
@@ -82,13 +82,13 @@ pub(super) fn fragmented(
     Ok(plan)
 }
 
-/// Names of what the job wants.
+/// Returns the names of the values that the job wants.
 pub(super) fn outputs(graph: &Graph) -> Vec<String> {
     let values = graph.outputs().iter();
     values.map(|&id| graph.value(id).name.clone()).collect()
 }
 
-/// The kind of work that most of some nodes' time is.
+/// Returns the kind of work with the most time of some nodes.
 pub(super) fn kind_of_most(graph: &Graph, nodes: &[NodeId], stated: &[Offer]) -> u16 {
     let mut seconds = [0.0; KINDS];
     for &id in nodes {
@@ -101,7 +101,7 @@ pub(super) fn kind_of_most(graph: &Graph, nodes: &[NodeId], stated: &[Offer]) ->
     most.expect("there are kinds") as u16
 }
 
-/// The graph as so many parts.
+/// Cuts the graph into `count` parts.
 pub(super) fn parts(
     graph: &Graph,
     count: usize,
@@ -113,7 +113,7 @@ pub(super) fn parts(
     }
 }
 
-/// The parts with their weights, to be compiled on any device.
+/// Returns the parts with their weights, for compilation on any device.
 pub(super) fn fragments(
     name: &str,
     graph: &Graph,
@@ -130,7 +130,7 @@ pub(super) fn fragments(
     Ok(fragments)
 }
 
-/// The values of a part's weights.
+/// Returns the values of a part's weights.
 pub(super) fn weights(
     part: &cut::Subgraph,
     known: &BTreeMap<ContentId, Bytes>,
@@ -192,7 +192,7 @@ pub(super) fn fragment(
     }
 }
 
-/// The fragments as tasks, with what they take on every device that could run them.
+/// Returns the fragments as tasks, with their time on every device that can run them.
 fn schedule(
     group: &GroupProblem,
     placed: &TimedDivision,
@@ -207,7 +207,7 @@ fn schedule(
         .collect();
     let mut exec = Vec::with_capacity(parts.len() * devices);
     for (part, &kind) in parts.iter().zip(kinds) {
-        // The executor corrects by what was measured of the kind: these are without that.
+        // These times omit the measured correction of the kind, because the executor applies it.
         for device in 0..devices {
             let seconds = group.known.sum(device, &part.nodes);
             exec.push(time_of(seconds / speeds.factor(kind, device)));
@@ -233,7 +233,7 @@ fn schedule(
     Ok((Arc::new(problem), schedule))
 }
 
-/// Tasks of so many devices with the links between them.
+/// Returns the problem of these tasks and devices with the links between them.
 pub(super) fn problem(
     devices: usize,
     exec: Vec<Time>,
@@ -259,8 +259,8 @@ pub(super) fn problem(
     })?)
 }
 
-/// The problem whose tasks run where they are planned and nowhere else: a device that waits is not
-/// to load what another one has, or would draw more.
+/// Returns the problem in which each task runs only on its planned device. Otherwise an idle device
+/// could load another's weights, or draw more power.
 pub(super) fn pinned(plan: &ExecutionPlan) -> Result<Problem, GroupPlanError> {
     let mut parts = plan.problem.parts().clone();
     let devices = parts.devices;

@@ -1,5 +1,5 @@
-//! The question a group's plan answers: a model read for the inputs of a task, and what the devices
-//! offer for it.
+//! The input of a group's plan: a model with the shapes of a task's inputs, and the devices' offers
+//! for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,64 +21,64 @@ use crate::planning::objective::Objective;
 use crate::planning::offer::{Links, Offer, node_seconds};
 use crate::planning::plan::{Activations, Model, PlanError, PlanOptions, TimedDivision, divide};
 
-/// Effort of planning a subgraph, once for each model and shapes: some milliseconds.
+/// Steps of a plan's search, once for each model and shapes: some milliseconds.
 const STEPS: usize = 500;
-/// Several devices must win at least this part of what the best single one takes: less is lost to
-/// what no plan counts.
+/// Minimum gain of several devices, as a part of the best single device's time. Smaller gains
+/// vanish in costs that no plan counts.
 pub(super) const GAIN_MIN: f64 = 0.05;
 
-/// What a group lays out over, and how.
+/// The devices and policies of a plan.
 #[derive(Clone)]
 pub(super) struct GroupSetting<'a> {
     pub members: &'a [GroupDevice],
     pub store: &'a Store,
     pub loaded: &'a Arc<ProgramCache>,
-    /// What lies between the devices.
+    /// The links between the devices.
     pub links: Arc<Links>,
     pub sharing: &'a Sharing,
-    /// Which devices compute on the same cores.
+    /// The devices that compute on the same cores.
     pub cores: &'a Cores,
-    /// Devices that were given up, one bit each.
+    /// Lost devices, one bit each.
     pub lost: u64,
     pub costs: &'a Mutex<DeviceHistories>,
     pub objective: Objective,
-    /// How long the run has, if it has a deadline.
+    /// Remaining time of the run, if it has a deadline.
     pub left: Option<Duration>,
-    /// The plan that this one takes the place of.
+    /// The plan that this one replaces.
     pub before: Option<ReplacedPlan<'a>>,
 }
 
-/// A plan that goes when another one is made.
+/// A plan that disappears when a new one replaces it.
 #[derive(Clone)]
 pub(super) struct ReplacedPlan<'a> {
     /// Bytes that each device has loaded for it.
     pub loaded: Vec<u64>,
-    /// Lets go of it at once.
+    /// Drops the plan at once.
     pub drop: &'a dyn Fn(),
 }
 
-/// A model read for the inputs of a task, and what the devices offer for it.
+/// A model with the shapes of a task's inputs, and the devices' offers for it.
 pub(super) struct GroupProblem {
     pub graph: Arc<Graph>,
-    /// By their profiles alone, with what each draws for it.
+    /// Offers by the devices' profiles alone, with each device's power for the model.
     pub stated: Vec<Offer>,
-    /// As measured.
+    /// Estimates by measurements.
     pub known: OperatorEstimates,
     pub links: Arc<Links>,
     pub cores: Cores,
-    /// What devices do not take of it.
+    /// Features of the model that devices lack.
     pub lacks: Arc<[Lack]>,
-    /// Whether nodes have the device that they ask for.
+    /// Whether nodes run on the devices that they ask for.
     pub wished: bool,
 }
 
 impl GroupProblem {
-    /// What each device draws for it, where it says so or was seen to.
+    /// Returns the watts of each device for the model, where stated or measured.
     pub fn watts(&self) -> Vec<Option<f64>> {
         self.stated.iter().map(|offer| offer.busy_watts).collect()
     }
 
-    /// What the group's plans are made with, where they make that small.
+    /// Returns the options of the group's plans for an objective.
     pub fn options(&self, objective: Objective) -> PlanOptions {
         PlanOptions {
             max_devices: self.stated.len(),
@@ -90,13 +90,13 @@ impl GroupProblem {
         }
     }
 
-    /// The graph on the devices, in the seconds its nodes are known to take.
+    /// Returns the graph on the devices with the expected seconds of its nodes.
     pub fn model<'a>(&'a self, options: &'a PlanOptions) -> Model<'a> {
         self.model_of(self.known.seconds.clone(), options)
     }
 
-    /// The graph divided over the devices. A node whose operands a device has no room for does not
-    /// run there.
+    /// Divides the graph over the devices. A device without room for a node's operands does not run
+    /// it.
     pub fn divide(&self, options: &PlanOptions) -> Result<TimedDivision, PlanError> {
         let mut rows = self.known.seconds.clone();
         for (offer, row) in self.stated.iter().zip(&mut rows) {
@@ -114,8 +114,8 @@ impl GroupProblem {
     }
 }
 
-/// Reads a task's model, and tells what the devices offer for it, corrected by what was measured:
-/// once for each way in which those who share cores can take part.
+/// Reads a task's model and returns the devices' offers for it, corrected by measurements: one for
+/// each arrangement of the devices that share cores.
 pub(super) fn offers(
     setting: &GroupSetting<'_>,
     model: ContentId,
@@ -138,7 +138,7 @@ pub(super) fn offers(
     }
     let mut arrangements = setting.cores.arrangements();
     if matches!(setting.sharing, Sharing::Given(_)) {
-        // Parts are given to all.
+        // Explicit parts need all devices.
         arrangements.drain(..arrangements.len() - 1);
     }
     let gone = gone(&graph, &stated, setting.lost);
@@ -171,7 +171,7 @@ pub(super) fn offers(
     Ok(arrangements.into_iter().map(group).collect())
 }
 
-/// What lost devices do not run: each node that another one runs.
+/// Returns the nodes that lost devices must not run: each node that another device can run.
 fn gone(graph: &Graph, stated: &[Offer], lost: u64) -> Vec<(usize, NodeId)> {
     let (gone, left): (Vec<usize>, Vec<usize>) =
         (0..stated.len()).partition(|device| lost >> device & 1 == 1);
@@ -187,7 +187,7 @@ fn gone(graph: &Graph, stated: &[Offer], lost: u64) -> Vec<(usize, NodeId)> {
         .collect()
 }
 
-/// What each device draws for a graph.
+/// Returns the watts of each device for a graph.
 pub(crate) fn watts(
     members: &[GroupDevice],
     known: &OperatorEstimates,
@@ -201,7 +201,7 @@ pub(crate) fn watts(
     each.collect()
 }
 
-/// The joules of so many seconds of devices; none where the power of one is not known.
+/// Returns the joules of these seconds of device time, or none if the power of a device is unknown.
 pub(crate) fn joules(
     work: impl Iterator<Item = (usize, f64)>,
     watts: &[Option<f64>],

@@ -1,4 +1,4 @@
-//! A tensor that a run holds, wherever it lies.
+//! A tensor that a run holds, in any place.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use souk_memory::holdings::Handle;
 use souk_memory::{DType, Shape};
 use souk_vocabulary::residency::TensorHandle;
 
-/// A tensor that is held, wherever it lies.
+/// A tensor that a run holds, in any place.
 #[derive(Clone, Debug)]
 pub(super) struct HeldTensor {
     pub name: Arc<str>,
@@ -16,13 +16,13 @@ pub(super) struct HeldTensor {
 }
 
 impl HeldTensor {
-    /// Bytes of its elements.
+    /// Returns the bytes of its elements.
     pub fn bytes(&self) -> u64 {
         self.shape.byte_length(self.dtype) as u64
     }
 }
 
-/// Bytes of a tensor's elements, wherever it lies.
+/// Returns the bytes of a tensor's elements, in any place.
 pub(super) fn bytes_of(held: &TensorHandle) -> u64 {
     match held {
         TensorHandle::Host(tensor) => tensor.bytes().len() as u64,

@@ -1,5 +1,5 @@
-//! What lies between the devices of a group: the links that plans count with, as the memories'
-//! paths have them now.
+//! The links between the devices of a group, as plans use them, from the present paths between the
+//! memories.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use super::offers::all_emulated;
 use crate::execution::worker_pool::WorkerPool;
 use crate::planning::offer::{Link, Links};
 
-/// Handing a tensor to another emulated device: what waking a thread mostly takes. Their time is
-/// theirs, so it does not hang on what this machine is at.
+/// Assumed handover time between emulated devices: mostly the wake-up of a thread. It is constant,
+/// because the time of emulated devices must not depend on this machine's load.
 pub(super) const HAND_OVER: Duration = Duration::from_micros(20);
-/// The most a measured hand-over counts: a machine that was busy when it was measured will not
-/// always be.
+/// Upper limit of a measured handover time, because a machine that is busy during the measurement
+/// will not always be.
 const HAND_OVER_MAX: Duration = Duration::from_micros(200);
-/// The length for which the way between two devices is chosen in plans: an activation of a batch of
-/// a small transformer. The run chooses by what each tensor has.
+/// Length of the tensor for which plans choose the path between two devices: an activation of a
+/// batch of a small transformer. The run chooses by the length of each tensor.
 const WAY_BYTES: u64 = 1 << 20;
 
 pub(super) fn device_place(device: usize) -> Place {
     Place::device(u16::try_from(device).expect("devices are few"))
 }
 
-/// What handing a tensor to another device's thread takes: measured, unless all are emulated.
+/// Returns the handover time to another device's thread: measured, unless all devices are emulated.
 pub(super) fn hand_over(members: &[GroupDevice], pool: &WorkerPool) -> Duration {
     if all_emulated(members) {
         return HAND_OVER;
@@ -35,8 +35,8 @@ pub(super) fn hand_over(members: &[GroupDevice], pool: &WorkerPool) -> Duration 
     measured.map_or(HAND_OVER, |measured| measured.min(HAND_OVER_MAX))
 }
 
-/// What lies between devices as the paths have it now: see [`link`]. The buyer's place is taken by
-/// the host, where a job's inputs come from and its outputs go.
+/// Returns the links between devices by the present paths: see [`link`]. The host replaces the
+/// buyer, because a job's inputs and outputs are there.
 pub(super) fn links(members: &[GroupDevice], hand_over: Duration, paths: &Paths) -> Links {
     let devices = 0..members.len();
     let row = |from: usize| -> Vec<Link> {
@@ -58,9 +58,9 @@ pub(super) fn links(members: &[GroupDevice], hand_over: Duration, paths: &Paths)
     }
 }
 
-/// Between devices that take tensors in host memory nothing moves but the word that they are there,
-/// and the slower of the two reads or writes them once. Where one has a memory of its own, so does
-/// what the way there takes.
+/// Returns the link between two devices. Devices that use tensors in host memory exchange only a
+/// signal, and the slower of the two reads or writes the tensor once. If one has a memory of its
+/// own, the link adds the path to it.
 fn link(
     members: &[GroupDevice],
     hand_over: Duration,
@@ -83,7 +83,7 @@ fn link(
     })
 }
 
-/// A route as one link; none where nothing moves.
+/// Combines a route into one link; none if its hops move no bytes.
 fn sum(paths: &Paths, route: &Route) -> Option<Link> {
     let (mut latency, mut seconds_per_byte) = (0.0, 0.0);
     for hop in &route.hops {
@@ -99,7 +99,7 @@ fn sum(paths: &Paths, route: &Route) -> Option<Link> {
     })
 }
 
-/// Whether plans made with some links still hold with others.
+/// Returns whether plans for some links remain valid for others.
 pub(super) fn alike(one: &Links, other: &Links, factor: f64) -> bool {
     let all = |links: &Links| {
         let between = links.between.iter().flatten();
@@ -111,7 +111,8 @@ pub(super) fn alike(one: &Links, other: &Links, factor: f64) -> bool {
     pairs.all(|(one, other)| one == other || (1.0 / factor..=factor).contains(&(one / other)))
 }
 
-/// What a device may hold: of its own memory what is free, of the host's what it could address.
+/// Returns the maximum bytes of a device: the free bytes of its own memory, or the bytes of host
+/// memory that it can address.
 pub(super) fn limit_of(member: &GroupDevice, host_bytes_max: u64) -> u64 {
     match member.processor.memory() {
         Some(_) => member.processor.memory_free_bytes(),
@@ -119,8 +120,8 @@ pub(super) fn limit_of(member: &GroupDevice, host_bytes_max: u64) -> u64 {
     }
 }
 
-/// A processor that takes and gives tensors in this process's memory: a CPU by its addresses,
-/// another one as part of the same chip.
+/// Returns the path of a processor that uses tensors in this process's memory: a CPU by its
+/// addresses, other devices as part of the same chip.
 pub(super) fn shared(member: &GroupDevice) -> Path {
     let kind = match member.processor.profile().kind {
         Kind::Cpu { .. } | Kind::Wasm => PathKind::Shared,

@@ -1,10 +1,11 @@
-//! Devices that were lost in a run, tried again until they work or were tried often enough.
+//! Devices that a run has lost: the group tries them again until they work or their trials are used
+//! up.
 //!
-//! A driver that was reset computes again, and a card that was away may be back. So a lost device
-//! is tried by what it was tried by when it was opened ([`Trial`]): soon at first, and after each
-//! trial that fails twice as late. One that passes is given work with the next run. One that then
-//! fails before it has done any is tried as late as if it had not passed, so that none comes and
-//! goes for ever.
+//! After a reset, a driver can work again, and a card can return. So the group tries a lost device
+//! by the same test as at its opening ([`Trial`]): soon at first, and after each failure twice as
+//! late. If a device passes, it gets work with the next run. If it fails again before it has done
+//! any, its next trial is as late as if it had not passed, so that no device comes and goes for
+//! ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,58 +17,59 @@ use super::{DeviceGroup, GroupDevice};
 use crate::execution::lock::lock;
 use crate::execution::worker_pool::{Execution, Moment};
 
-/// Tries a device: whether it computes what it should, else what it does instead.
+/// Tests a device. Returns an error that describes the fault if the device does not compute
+/// correctly.
 pub type Trial = fn(&dyn Processor) -> Result<(), String>;
 
-/// How and when a device that was lost is tried again.
+/// How and when the group tries lost devices again.
 #[derive(Clone, Copy, Debug)]
 pub struct Retrials {
-    /// What it is tried by.
+    /// The test of a device.
     pub trial: Trial,
-    /// How long after it was lost; after each trial that fails it is twice as long.
+    /// Time from the loss to the first trial; each failed trial doubles it.
     pub first: Duration,
-    /// The longest time between two trials.
+    /// Longest time between two trials.
     pub longest: Duration,
-    /// Trials after the last of which it stays out.
+    /// Number of trials after which the device stays out.
     pub most: u32,
 }
 
-/// A device that was lost in a run and is given no work.
+/// A device that a run has lost and that gets no work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostDevice {
-    /// What reports call it.
+    /// Name of the device in reports.
     pub device: String,
-    /// Why it was lost, or what its last trial said.
+    /// Cause of the loss, or of the last trial's failure.
     pub cause: String,
-    /// Trials since.
+    /// Number of trials since.
     pub trials: u32,
-    /// Whether it is not tried any more.
+    /// Whether the group no longer tries the device.
     pub is_out: bool,
 }
 
-/// The lost devices of a group. A thread tries them as long as there are any to try.
+/// The lost devices of a group. A thread tries them while any are lost.
 pub(super) struct LostDevices(Arc<TrialShared>);
 
 struct TrialShared {
     members: Vec<GroupDevice>,
     state: Mutex<TrialState>,
-    /// Rung when the group is over.
+    /// Signals the end of the group.
     over: Condvar,
 }
 
 struct TrialState {
     retrials: Retrials,
     devices: Vec<TrialRecord>,
-    /// Whether a thread tries devices.
+    /// Whether a thread tries devices now.
     is_trying: bool,
     is_over: bool,
 }
 
-/// How one device stands.
+/// The state of one device.
 #[derive(Clone, Default)]
 struct TrialRecord {
     standing: DeviceStanding,
-    /// Trials since it last did something well.
+    /// Number of trials since the device last completed a task.
     trials: u32,
     cause: String,
 }
@@ -76,15 +78,16 @@ struct TrialRecord {
 enum DeviceStanding {
     #[default]
     Works,
-    /// It is tried then.
+    /// The group tries the device at this moment.
     Lost(Moment),
-    /// It has passed and may be given work.
+    /// The device has passed a trial and may get work.
     Passed,
     Out,
 }
 
 impl Retrials {
-    /// After a second, then up to every five minutes, for about an hour.
+    /// Tries a device after a second, then at growing intervals of up to five minutes, for about an
+    /// hour.
     #[must_use]
     pub fn new(trial: Trial) -> Self {
         Self {
@@ -95,7 +98,7 @@ impl Retrials {
         }
     }
 
-    /// How long a device waits for its next trial after so many.
+    /// Returns the time until the next trial after this number of trials.
     fn wait(&self, trials: u32) -> Duration {
         let doubled = 1_u32.checked_shl(trials).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.longest)
@@ -103,13 +106,13 @@ impl Retrials {
 }
 
 impl DeviceGroup {
-    /// Devices that were lost and are given no work.
+    /// Returns the devices that are lost and get no work.
     pub fn lost(&self) -> Vec<LostDevice> {
         self.returning.lost()
     }
 
-    /// Gives devices work again that have passed a trial since they were lost. What they had loaded
-    /// is gone.
+    /// Lets devices work again that have passed a trial. Forgets their loaded programs, which are
+    /// gone.
     pub(super) fn take_back(&self) {
         let any = self.returning.take_passed(|device| {
             self.loaded.forget(device);
@@ -120,7 +123,7 @@ impl DeviceGroup {
         }
     }
 
-    /// A run has ended: which devices did something well, and which were lost.
+    /// Records the devices that completed tasks in a run, and those that the run lost.
     pub(super) fn on_ran(&self, execution: &Execution) {
         let worked = execution.devices.iter().enumerate();
         let worked = worked.filter(|(_, used)| used.tasks > 0 && used.failed.is_none());
@@ -143,7 +146,8 @@ impl LostDevices {
         }))
     }
 
-    /// A run has ended: devices did work, and `losses` says which are lost now and why.
+    /// Records that devices worked in a run. `losses` returns the devices that are lost now, each
+    /// with the cause.
     pub fn on_ran(
         &self,
         worked: impl Iterator<Item = usize>,
@@ -151,19 +155,20 @@ impl LostDevices {
     ) {
         let mut state = lock(&self.0.state);
         worked.for_each(|device| state.devices[device].trials = 0);
-        // FragmentInput while nobody is given work again, or one that is would seem lost once more.
+        // Reads the losses under the lock, because a device that returns meanwhile would seem lost
+        // again.
         for (device, cause) in losses() {
             state.on_lost(device, cause, Moment::now());
         }
         if state.next().is_some() && !state.is_trying {
             let inner = self.0.clone();
             let named = std::thread::Builder::new().name("lost devices".to_owned());
-            // Without a thread they are lost until the next run asks for one.
+            // Without a thread, the devices stay lost until the next run tries to start one.
             state.is_trying = named.spawn(move || inner.try_all()).is_ok();
         }
     }
 
-    /// Gives those work again that have passed; says whether there were any.
+    /// Lets devices work again that have passed a trial. Returns whether there were any.
     pub fn take_passed(&self, mut restore: impl FnMut(usize)) -> bool {
         let mut state = lock(&self.0.state);
         let mut any = false;
@@ -177,7 +182,7 @@ impl LostDevices {
         any
     }
 
-    /// Those that are lost.
+    /// Returns the lost devices.
     pub fn lost(&self) -> Vec<LostDevice> {
         let state = lock(&self.0.state);
         let named = self.0.members.iter().zip(&state.devices);
@@ -200,7 +205,7 @@ impl Drop for LostDevices {
 }
 
 impl TrialShared {
-    /// Tries each device when it is due, until there is none to try.
+    /// Tries each device at its time, until no device remains to try.
     fn try_all(&self) {
         let mut state = lock(&self.state);
         while let Some((device, due)) = state.next().filter(|_| !state.is_over) {
@@ -220,14 +225,14 @@ impl TrialShared {
     }
 }
 
-/// Whether a device computes what it should.
+/// Runs a device's trial and turns a panic into an error.
 fn tried(trial: Trial, processor: &dyn Processor) -> Result<(), String> {
     let tried = catch_unwind(AssertUnwindSafe(|| trial(processor)));
     tried.unwrap_or_else(|_| Err("it panicked when it was tried".to_owned()))
 }
 
 impl TrialState {
-    /// The device that is tried next, and when.
+    /// Returns the device with the next trial, and its time.
     fn next(&self) -> Option<(usize, Moment)> {
         let devices = self.devices.iter().enumerate();
         let due = devices.filter_map(|(device, record)| match record.standing {
@@ -257,7 +262,7 @@ impl TrialState {
         }
     }
 
-    /// A device is tried again later, if it is.
+    /// Schedules the next trial of a device, or stops trying it.
     fn put_off(&mut self, device: usize, now: Moment) {
         let retrials = self.retrials;
         let record = &mut self.devices[device];

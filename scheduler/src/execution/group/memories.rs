@@ -1,9 +1,9 @@
-//! The memories of a group: the space behind its lock, and the moves that go on outside it.
+//! The memories of a group: the space behind its lock, and the moves outside that lock.
 //!
-//! A device with a memory of its own is given tensors and asked for them by whoever needs them at
-//! the time: its own thread, another device's or the prefetcher. So is the disk, where tensors lie
-//! for which there is no room. What each move took is told to the paths, unless a device of it is
-//! emulated, whose ways are as declared.
+//! The thread that needs a tensor moves it to or from a device with a memory of its own: the
+//! device's own thread, another device's thread or the prefetcher. The disk works the same way, and
+//! holds tensors that have no room elsewhere. The paths learn from the duration of each move,
+//! unless one of its devices is emulated: links of emulated devices stay as declared.
 
 mod moves;
 
@@ -30,39 +30,41 @@ use crate::planning::offer::Links;
 /// The space of a group.
 pub(super) type Space = souk_memory::space::Space<Arc<dyn Resident>>;
 
-/// Why a tensor is not where it was wanted.
+/// The reason why a tensor is not at the requested place.
 #[derive(Debug)]
 pub(super) enum MemoryError {
-    /// The bookkeeping or the disk refused.
+    /// The bookkeeping or the disk refused the operation.
     Space(SpaceError),
-    /// A device failed as it gave or took it.
+    /// A device failed while it sent or received the tensor.
     Device { device: usize, cause: RunError },
-    /// It went with a device that failed.
+    /// A failed device held the only copy.
     Gone,
 }
 
 /// All memories of a group.
 pub(super) struct Memories {
     space: Mutex<Space>,
-    /// What waits for a way.
+    /// The moves that wait for a path.
     transfer_queue: Arc<TransferQueue>,
-    /// Rung when a move has ended.
+    /// Signals the end of a move.
     ended: Condvar,
     members: Vec<GroupDevice>,
     any_own: bool,
-    /// Counted up as each device begins to compute and as it ends: odd while it does.
+    /// A counter for each device, incremented at the start and at the end of a computation: odd
+    /// while the device computes.
     computing: Vec<AtomicU64>,
-    /// Runs that have each device's room to themselves: nothing is brought there meanwhile.
+    /// Number of runs that claim each device's whole memory: the prefetcher brings nothing there
+    /// meanwhile.
     clearing: Vec<AtomicU64>,
-    /// What handing a tensor from one device to another takes beside its way.
+    /// Time of a handover from one device to another, in addition to its transfer.
     hand_over: Duration,
-    /// What plans count with, until the paths learn something.
+    /// Links that plans use until the paths learn something.
     links: Mutex<Option<(u64, Arc<Links>)>>,
-    /// Moves that the paths learned from.
+    /// Number of moves that the paths learned from.
     learned: AtomicU64,
 }
 
-/// A run that waits for room on a device.
+/// Counts a run that waits for room on a device.
 struct ClearingGuard<'a>(&'a AtomicU64);
 
 impl<'a> ClearingGuard<'a> {
@@ -78,7 +80,7 @@ impl Drop for ClearingGuard<'_> {
     }
 }
 
-/// A device at work.
+/// Marks a device as computing.
 pub(super) struct ComputingGuard<'a>(&'a AtomicU64);
 
 impl Drop for ComputingGuard<'_> {
@@ -88,7 +90,7 @@ impl Drop for ComputingGuard<'_> {
 }
 
 impl Memories {
-    /// The memories of these devices; tensors in host memory take `host_bytes_max` at most.
+    /// Opens the memories of these devices. Host memory holds at most `host_bytes_max` of tensors.
     pub fn open(
         members: Vec<GroupDevice>,
         config: SpaceConfig,
@@ -135,16 +137,16 @@ impl Memories {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Space> {
-        // Each holder changes it whole or not at all; tasks that panic do so outside.
+        // Each holder completes its change or makes none; tasks panic outside the lock.
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What waits for a way between them.
+    /// Returns the moves that wait for a path between the memories.
     pub fn transfer_queue(&self) -> &Arc<TransferQueue> {
         &self.transfer_queue
     }
 
-    /// Where a tensor would come from: the host if it lies there, else the disk, else a device.
+    /// Returns the source of a tensor: the host if it has a copy, else the disk, else a device.
     pub fn origin(&self, kept: &HeldTensor) -> Place {
         let space = self.lock();
         let places = space.holdings().places(kept.handle).unwrap_or_default();
@@ -159,7 +161,7 @@ impl Memories {
         Place::Host
     }
 
-    /// What lies between the devices, by what the paths know now.
+    /// Returns the links between the devices, as the paths know them now.
     pub fn links(&self) -> Arc<Links> {
         let mut known = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let learned = self.learned.load(Ordering::Relaxed);
@@ -175,7 +177,7 @@ impl Memories {
         links
     }
 
-    /// Whether some device has a memory of its own.
+    /// Returns whether any device has a memory of its own.
     pub fn any_own(&self) -> bool {
         self.any_own
     }
@@ -184,8 +186,8 @@ impl Memories {
         self.members[device].processor.memory()
     }
 
-    /// Whether what a device keeps reaches another one without the host: it is the same, or there
-    /// is a path between their memories.
+    /// Returns whether tensors of one device reach another without the host: the devices are the
+    /// same, or a path connects their memories.
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         let linked = || {
             let space = self.lock();
@@ -197,7 +199,8 @@ impl Memories {
         from == to || linked()
     }
 
-    /// Brings a tensor to a place, keeps it there until it is unpinned, and gives it.
+    /// Brings a tensor to a place and returns it. The tensor stays there until the caller unpins
+    /// it.
     pub fn pinned(
         &self,
         kept: &HeldTensor,
@@ -212,7 +215,7 @@ impl Memories {
         Ok(held(kept, content?))
     }
 
-    /// Brings a tensor to a place and gives it.
+    /// Brings a tensor to a place and returns it.
     pub fn brought(
         &self,
         kept: &HeldTensor,
@@ -225,7 +228,7 @@ impl Memories {
         Ok(held(kept, content?))
     }
 
-    /// Brings a tensor to the host and gives it.
+    /// Brings a tensor to the host and returns it.
     pub fn on_host(&self, kept: &HeldTensor, log: &RunLog) -> Result<Tensor, MemoryError> {
         match self.brought(kept, Place::Host, Some(log))? {
             TensorHandle::Host(tensor) => Ok(tensor),
@@ -233,8 +236,9 @@ impl Memories {
         }
     }
 
-    /// Runs a program on inputs that were brought to its device. In a memory of its own those
-    /// outputs stay that are named; if it has no room, what is not in use leaves it first.
+    /// Runs a program on inputs that are on its device. Outputs named in `stays` stay in the
+    /// device's own memory. If that memory is full, this clears unused tensors from it and runs the
+    /// program again.
     pub fn run(
         &self,
         device: usize,
@@ -256,7 +260,7 @@ impl Memories {
             return ran;
         }
         let _clearing = ClearingGuard::begin(&self.clearing[device]);
-        // What a move reads there is in use as long as that takes.
+        // A move keeps the tensor that it reads in use until it ends.
         let waits = (0..FULL_MAX).take_while(|_| self.await_a_move(log));
         let _waited = waits.count();
         self.clear(device, Some(log));
@@ -274,7 +278,7 @@ impl Memories {
             let _computing = self.computing(device);
             program.run_held(inputs, stays)?
         };
-        // What comes with a run and goes with it crosses, whoever wants it.
+        // Inputs and outputs in host memory cross the link, whichever fragment needs them.
         let all = inputs.values().chain(outcome.outputs.values());
         let on_host = all.filter(|held| matches!(held, TensorHandle::Host(_)));
         let crossed = on_host.map(bytes_of).sum();
@@ -282,7 +286,7 @@ impl Memories {
         Ok(outcome)
     }
 
-    /// Waits for the end of a move, if one is under way or waits to be; says whether one is.
+    /// Carries out a waiting move, or waits for the end of one. Returns whether there was a move.
     fn await_a_move(&self, log: &RunLog) -> bool {
         let mut space = self.lock();
         if !space.holdings().is_moving() {
@@ -299,7 +303,7 @@ impl Memories {
         true
     }
 
-    /// Brings a tensor to a place that has room for it, and reaches it only by moves.
+    /// Brings a tensor to a place by moves alone, if that place has room.
     pub fn bring_ahead(&self, kept: &HeldTensor, to: Place, log: Option<&RunLog>) {
         let ahead = self.until_done(Urgency::Planned, Some(kept), log, |space| {
             let holdings = space.holdings();
@@ -310,11 +314,11 @@ impl Memories {
             }
             Ok(())
         });
-        // Whoever needs it brings it, and is told what fails.
+        // The fragment that needs the tensor brings it again and gets the error.
         drop(ahead);
     }
 
-    /// Takes up what a device made.
+    /// Takes an output of a device into the bookkeeping.
     pub fn adopt(
         &self,
         name: &str,
@@ -342,7 +346,7 @@ impl Memories {
                 dtype,
                 shape,
             }),
-            // What the bookkeeping has no room for goes to the host.
+            // If the bookkeeping has no room for it on the device, the output goes to the host.
             Err(MemoryError::Space(SpaceError::Hold(HoldError::NoRoom { .. }))) => {
                 let tensor = resident.to_host();
                 let tensor = tensor.map_err(|cause| MemoryError::Device { device, cause })?;
@@ -353,7 +357,7 @@ impl Memories {
         }
     }
 
-    /// Takes up a tensor in host memory.
+    /// Takes a tensor in host memory into the bookkeeping.
     pub fn adopt_host(
         &self,
         name: &str,
@@ -372,9 +376,9 @@ impl Memories {
         })
     }
 
-    /// Sets how much host memory may hold, and with it the devices that work there.
+    /// Sets the limit of host memory, and with it the limits of the devices that compute there.
     pub fn resize(&self, host_bytes_max: u64) -> Result<(), MemoryError> {
-        // The host's last: what its devices let go of may be its last use.
+        // The host comes last, because its devices may release the last use of a tensor.
         let devices = 0..self.members.len();
         for device in devices.filter(|&device| self.own(device).is_none()) {
             let limit = links::limit_of(&self.members[device], host_bytes_max);
@@ -387,7 +391,7 @@ impl Memories {
         self.until_done(AWAITED, None, None, |space| space.resize(place, bytes_max))
     }
 
-    /// Sets each device's own memory to what is free there beside what is held.
+    /// Sets the limit of each device's own memory to its held bytes plus its free bytes.
     pub fn refresh(&self, lost: u64) {
         for (device, member) in self.members.iter().enumerate() {
             let is_clearing = || self.clearing[device].load(Ordering::SeqCst) > 0;
@@ -399,7 +403,7 @@ impl Memories {
             let pool = space.pool(device_place(device));
             let limit = pool.used.saturating_add(free);
             let limit = limit.min(member.processor.profile().memory.bytes);
-            // What is over a lower limit goes as soon as room is wanted.
+            // Tensors above a lower limit leave the device as soon as a run needs room.
             if limit > pool.used {
                 let limited = space.resize(device_place(device), limit);
                 assert!(
@@ -410,20 +414,20 @@ impl Memories {
         }
     }
 
-    /// Has everything that is not in use leave a device's own memory, for want of room there. From
-    /// then on it holds no more than it did.
+    /// Moves all unused tensors out of a device's own memory when a run lacks room. The device's
+    /// limit becomes the bytes that it held, or that it still holds if that is more.
     pub fn clear(&self, device: usize, log: Option<&RunLog>) {
         let at = device_place(device);
         let held = self.lock().pool(at).used;
         let cleared = self.until_done(AWAITED, None, log, |space| space.resize(at, 0));
-        // What is in use stays.
+        // Tensors in use stay, and the resize fails.
         drop(cleared);
         let mut space = self.lock();
         let held = held.max(space.pool(at).used);
         drop(space.resize(at, held));
     }
 
-    /// A device failed: what lay in its own memory is gone.
+    /// Marks the contents of a failed device's own memory as lost.
     pub fn lose(&self, device: usize) {
         if self.own(device).is_some() {
             self.lock().lose(device_place(device));
@@ -431,7 +435,7 @@ impl Memories {
         }
     }
 
-    /// Whether some place has a copy.
+    /// Returns whether any place has a copy.
     pub fn has(&self, handle: Handle) -> bool {
         let space = self.lock();
         let places = space.holdings().places(handle);
@@ -446,7 +450,7 @@ fn index(place: Place) -> Option<usize> {
     }
 }
 
-/// Whether a tensor finds room at a place without sending anything away.
+/// Returns whether a place has room for a tensor without an eviction.
 fn has_room(space: &Space, kept: &HeldTensor, to: Place) -> bool {
     let pool = space.pool(to);
     pool.used.saturating_add(kept.bytes()) <= pool.limit
@@ -463,7 +467,7 @@ fn held(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> TensorHandle 
     }
 }
 
-/// What is asked for here, but for what is brought ahead, is asked for by somebody who waits.
+/// Every move here, except those of the prefetcher, has a waiting caller.
 const AWAITED: Urgency = Urgency::Awaited;
-/// Moves that a run which finds no room waits for at most: each may give it some.
+/// Maximum number of moves that a run without room waits for: each may free some.
 const FULL_MAX: usize = 16;

@@ -1,4 +1,4 @@
-//! What the memories of a group hold, and what was moved between them since it was last told.
+//! Reports the contents of a group's memories, and the moves between them since the last report.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use super::DeviceGroup;
 use super::links::device_place;
 use crate::execution::report::MemoryReport;
 
-/// What was moved so far, and what came to each device and left it.
+/// The total moves so far, and the bytes in and out of each device.
 pub(super) type MovedBytes = (MoveTotals, Vec<PathBytes>);
 
 impl DeviceGroup {
-    /// What was moved so far, and what came to each device and left it.
+    /// Returns the total moves so far, and the bytes in and out of each device.
     pub(super) fn moved(&self) -> MovedBytes {
         let space = self.memories.lock();
         let devices = (0..self.members.len()).map(device_place);
@@ -25,7 +25,7 @@ impl DeviceGroup {
         )
     }
 
-    /// How the memories stand, and what was moved since, which is counted on from here.
+    /// Returns the state of the memories and the moves since `since`, which it sets to now.
     pub(super) fn memory_report(&self, since: &mut MovedBytes) -> BTreeMap<String, MemoryReport> {
         let now = self.moved();
         let (since, over) = std::mem::replace(since, now.clone());

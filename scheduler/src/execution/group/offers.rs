@@ -1,4 +1,4 @@
-//! What the devices of a group offer for a graph, as their profiles say and as was measured.
+//! The offers of a group's devices for a graph, by their profiles and by measurements.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::graph::Graph;
 use crate::learning::core_sharing::Standing;
 use crate::planning::offer::{Offer, Operators, Slowness, Throughput};
 
-/// Element types whose speed an offer states.
+/// Element types with a speed in an offer.
 const DTYPES: [DType; 6] = [
     DType::F32,
     DType::F64,
@@ -20,11 +20,11 @@ const DTYPES: [DType; 6] = [
     DType::I4,
 ];
 
-/// Operations a second in a type of float that an emulated device refuses to compute in: they take
-/// for ever.
+/// Operations per second of an emulated device in a float type that it refuses: such work would
+/// take for ever.
 const REFUSED: f64 = 0.0;
 
-/// What each device offers by its profile alone.
+/// Returns each device's offer by its profile alone.
 pub(crate) fn offers(members: &[GroupDevice], graph: &Graph) -> Vec<Offer> {
     members.iter().map(|member| offer(member, graph)).collect()
 }
@@ -58,7 +58,7 @@ fn offer(member: &GroupDevice, graph: &Graph) -> Offer {
     }
 }
 
-/// An offer of a device that takes part so.
+/// Returns the offer of a device with a standing.
 pub(super) fn taking(offer: &Offer, standing: Standing) -> Offer {
     let mut offer = offer.clone();
     if standing == Standing::Out {
@@ -67,7 +67,7 @@ pub(super) fn taking(offer: &Offer, standing: Standing) -> Offer {
     offer
 }
 
-/// An offer of which everything takes so many times as long.
+/// Returns an offer on which everything takes `factor` times as long.
 fn slower(offer: &Offer, factor: f64) -> Offer {
     let mut slower = offer.clone();
     for speed in &mut slower.throughput {
@@ -78,7 +78,7 @@ fn slower(offer: &Offer, factor: f64) -> Offer {
     slower
 }
 
-/// The offers, each so many times slower.
+/// Returns the offers, each slowed by its factor.
 pub(super) fn slowed(offers: &[Offer], factor: impl Fn(usize) -> f64) -> Vec<Offer> {
     let numbered = offers.iter().enumerate();
     numbered
@@ -86,7 +86,7 @@ pub(super) fn slowed(offers: &[Offer], factor: impl Fn(usize) -> f64) -> Vec<Off
         .collect()
 }
 
-/// Whether runs are told in the devices' own time, whatever this machine takes meanwhile.
+/// Returns whether runs use the devices' own time, independent of this machine's time.
 pub(super) fn all_emulated(members: &[GroupDevice]) -> bool {
     let mut profiles = members.iter().map(|member| member.processor.profile());
     profiles.all(|profile| profile.emulated)

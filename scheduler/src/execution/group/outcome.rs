@@ -1,11 +1,11 @@
-//! How a run of a group ended.
+//! The outcome of a group's run.
 
 use crate::execution::dispatch::StrandedCause;
 use crate::execution::error::GroupRunError;
 use crate::execution::worker_pool::{Execution, JobEnd};
 
-/// Why an execution did not end with all that it was to do, if so; fragments by name. What a device
-/// that was lost before said is among the `losses`.
+/// Returns the reason why an execution did not complete, if it did not, with fragments by name.
+/// `losses` supplies the causes of devices that were lost before this run.
 pub(super) fn ended_well(
     execution: &Execution,
     name: impl Fn(usize) -> String,

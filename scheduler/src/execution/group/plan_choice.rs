@@ -1,8 +1,8 @@
-//! Which of the ways to take part a plan is made with.
+//! Chooses among the plans of different sets of devices.
 //!
-//! Where devices share cores there are several: one of them alone, or all of them, each slower. The
-//! best single device is what all others are held to. Devices that share cores run together only
-//! when the best of them was seen by itself: what it takes beside others says too little of that.
+//! If devices share cores, there are several: one of them alone, or all of them, each slower. Every
+//! plan must beat the best single device. Devices that share cores run together only if past runs
+//! measured the best of them alone, because its time next to others says too little of that.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use crate::planning::objective::Objective;
 use crate::planning::plan::{PlanError, PlanOptions, TimedDivision};
 use crate::planning::time::{NEVER, Time, time_of};
 
-/// Plans of one task, each without what a device refused of the ones before.
+/// Maximum number of plans for one task, each without the nodes that devices refused before.
 const REFUSALS_MAX: usize = 8;
 
-/// The part of a device's time that it has to have been seen to take alone.
+/// The part of a device's time that past runs must have measured on the device alone.
 const SEEN: f64 = 0.9;
 
-/// One way to take part, planned.
+/// A planned set of devices.
 struct PlanCandidate {
     group: GroupProblem,
     placed: Result<TimedDivision, GroupPlanError>,
 }
 
-/// The device that ends soonest alone.
+/// The device that finishes first alone.
 #[derive(Clone, Copy)]
 struct BestSingle {
     device: usize,
@@ -58,8 +58,8 @@ impl PlanCandidate {
         })
     }
 
-    /// What it promises without shared operators, unless devices that slow each other then win too
-    /// little.
+    /// Returns the makespan without shared operators, or [`NEVER`] if its devices slow each other
+    /// and gain too little.
     fn promise(&self, best_single: Option<BestSingle>) -> Time {
         let loses = |best_single: BestSingle| !wins(self.makespan(), best_single.time);
         match self.group.known.is_contended() && best_single.is_some_and(loses) {
@@ -69,8 +69,8 @@ impl PlanCandidate {
     }
 }
 
-/// Plans a task's model over the devices and compiles each fragment where it is planned. What a
-/// device refuses is planned on others: it knows only then what it is to do.
+/// Plans a task's model over the devices and compiles each fragment on its planned device. A device
+/// sees its work only then: if it refuses, this plans those nodes on other devices.
 pub(super) fn plan_task(
     setting: &GroupSetting<'_>,
     task: &Task,
@@ -82,7 +82,7 @@ pub(super) fn plan_task(
     for _ in 0..REFUSALS_MAX {
         let mut plan = match (plan_without(setting, task, speeds.clone(), &barred), why) {
             (Ok(plan), _) => plan,
-            // That no device is left says less than what the last one lacks.
+            // The last refusal says more than the fact that no device remains.
             (Err(_), Some(why)) => return Err(TaskError::Compile(why)),
             (Err(error), None) => return Err(error),
         };
@@ -91,7 +91,7 @@ pub(super) fn plan_task(
             return Ok(plan);
         };
         if let Some(before) = before.take_if(|_| is_full(&refusal.why)) {
-            // Both plans have no room at once.
+            // The device has no room for both plans at once.
             drop(plan);
             (before.drop)();
             why = Some(refusal.why);
@@ -105,21 +105,21 @@ pub(super) fn plan_task(
             break;
         }
     }
-    // The run moves what is refused still.
+    // The run moves any nodes that a device still refuses.
     plan_without(setting, task, speeds, &barred)
 }
 
-/// Fragments that were refused where they were planned.
+/// Fragments that their planned devices refused.
 pub(super) struct Refusal {
-    /// Their devices and nodes.
+    /// Device and node of each refused node.
     nodes: Vec<(usize, NodeId)>,
-    /// What their devices lack of them.
+    /// Features that the devices lack for them.
     lacks: Vec<Lack>,
-    /// Why the first was.
+    /// Cause of the first refusal.
     pub why: CompileError,
 }
 
-/// Compiles each fragment where it is planned.
+/// Compiles each fragment on its planned device. Returns the refusals, if there are any.
 pub(super) fn compile(
     members: &[GroupDevice],
     plan: &ExecutionPlan,
@@ -128,7 +128,7 @@ pub(super) fn compile(
     let mut why = None;
     for (fragment, &device) in plan.fragments.iter().zip(&plan.schedule.device) {
         match fragment.program(device, &*members[device].processor) {
-            // The run finds that out as well, and moves its work to the others.
+            // The run detects the lost device as well and moves its work to the others.
             Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
             Err(error) if members.len() > 1 && is_the_devices(&error) => {
                 refused.extend(fragment.nodes.iter().map(|&node| (device, node)));
@@ -145,7 +145,7 @@ pub(super) fn compile(
     }))
 }
 
-/// The plan that has no barred node on the device it is barred from.
+/// Plans a task without the barred nodes on the devices that they are barred from.
 pub(super) fn plan_without(
     setting: &GroupSetting<'_>,
     task: &Task,
@@ -166,7 +166,8 @@ pub(super) fn plan_without(
         }
     };
     let mut drafts: Vec<PlanCandidate> = offers.into_iter().map(draft).collect();
-    // Of those who share cores each is asked by itself.
+    // Among devices that share cores, only plans of a single one compete for the best single
+    // device.
     let own = drafts.iter().enumerate();
     let own = own.filter(|(_, draft)| drafts.len() == 1 || !draft.group.known.is_contended());
     let singles = own.filter_map(|(index, draft)| Some((index, draft.single()?)));
@@ -199,7 +200,7 @@ pub(super) fn plan_without(
     Ok(whole(plan, drafts, best_single, is_trial.then(told)))
 }
 
-/// A plan with what is known of those it was preferred to.
+/// Completes a plan with the estimates of the alternatives that it won against.
 fn whole(
     plan: ExecutionPlan,
     drafts: Vec<PlanCandidate>,
@@ -216,9 +217,8 @@ fn whole(
     }
 }
 
-/// The division that draws the fewest joules of all that end in time; none where nobody's power is
-/// known, or nothing ends in time. What cannot be planned so is told where it is planned to end
-/// soonest.
+/// Returns the division with the fewest joules of those that end in time. Returns none if no device
+/// states its power, or no division ends in time. Errors appear with the plan that ends soonest.
 fn greenest(group: &GroupProblem, within: Option<Duration>) -> Option<TimedDivision> {
     let mut known = group.stated.iter().filter_map(|offer| offer.busy_watts);
     let options = PlanOptions {
@@ -230,20 +230,20 @@ fn greenest(group: &GroupProblem, within: Option<Duration>) -> Option<TimedDivis
         .then(|| group.divide(&options).ok())?
 }
 
-/// Whether a makespan is enough below that of the best single device.
+/// Returns whether a makespan is far enough below that of the best single device.
 pub(super) fn wins(makespan: Time, single: Time) -> bool {
     (makespan as f64) < single as f64 * (1.0 - GAIN_MIN)
 }
 
-/// Whether joules are to be few and somebody says what it draws. Nothing of such a plan moves, so
-/// that once a device is lost the soonest is taken.
+/// Returns whether the plan should save joules and any device states its power. Such a plan cannot
+/// move work, so after the loss of a device the soonest plan wins.
 fn saves_joules(setting: &GroupSetting<'_>, drafts: &[PlanCandidate]) -> bool {
     let mut offers = drafts.iter().flat_map(|draft| &draft.group.stated);
     let states_power = offers.any(|offer| offer.busy_watts.is_some());
     setting.objective == Objective::Greenest && setting.lost == 0 && states_power
 }
 
-/// The plan that draws the fewest joules of those that end in time, if that is wanted.
+/// Returns the plan with the fewest joules of those that end in time, if the objective asks for it.
 fn least(
     task: &Task,
     drafts: &mut Vec<PlanCandidate>,
@@ -254,7 +254,7 @@ fn least(
     }
     let least = |within: Option<Duration>| {
         let each = drafts.iter().enumerate().filter_map(|(index, draft)| {
-            // What cannot be planned so is told where it is planned to end soonest.
+            // Errors appear with the plan that ends soonest.
             Some((index, greenest(&draft.group, within)?))
         });
         each.min_by(|(_, one), (_, other)| one.joules.total_cmp(&other.joules))
@@ -293,7 +293,7 @@ fn least(
     }))
 }
 
-/// The draft that ends soonest, and what several devices share in it.
+/// Returns the draft that ends soonest, and its proposal to share operators, if there is one.
 fn choose(
     drafts: &[PlanCandidate],
     setting: &GroupSetting<'_>,
@@ -315,8 +315,8 @@ fn choose(
     Ok(led.map_or((soonest, None), |(index, led)| (index, Some(led))))
 }
 
-/// The plan that runs each node on one device: on several, unless their fragments, which hand over
-/// only when they are whole, then win too little over one device.
+/// Returns the plan that runs each node on one device. Fragments hand over only complete values, so
+/// if several devices gain too little by that, the best single device runs all nodes.
 fn whole_nodes(
     task: &Task,
     drafts: &mut Vec<PlanCandidate>,

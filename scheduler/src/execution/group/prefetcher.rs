@@ -1,13 +1,12 @@
-//! Brings what fragments will read to where they will run while others compute.
+//! Moves fragments' inputs to their devices while other fragments compute.
 //!
-//! A plan says what each device runs next. What that reads is brought to a device's own memory by a
-//! thread of its own, and read back from disk if memory had no room for it, as soon as there is
-//! room, so that the device finds it there. A guess that proves wrong costs nothing but the move:
-//! whoever needs content brings it himself.
+//! The plan says which fragments each device runs next. A thread of the prefetcher brings their
+//! inputs to the device's own memory, or back from disk, as soon as there is room. A wrong guess
+//! costs nothing but the move, because the fragment that needs a tensor brings it itself.
 //!
-//! Each way between two places carries one batch at a time, and all ways do beside each other: a
-//! disk that is slow holds up no card. A thread is started when a way is free, something waits for
-//! it, and those there are are at work.
+//! Each path between two places carries one batch at a time, and all paths work in parallel, so a
+//! slow disk delays no card. The prefetcher starts a thread if a path is free, a transfer waits for
+//! it, and all present threads are busy.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,16 +20,16 @@ use super::memories::Memories;
 use super::run_log::RunLog;
 use super::transfer_queue::{QueuedTransfer, TransferQueue, TransferState};
 
-/// Threads that move at a time. They wait for disks and links rather than compute, and eight cards
-/// have as many ways in.
+/// Maximum number of threads. They wait for disks and links and hardly compute, and eight cards
+/// have as many incoming paths.
 const THREADS_MAX: usize = 16;
 
-/// The threads, and what they have to do.
+/// The threads and their queue.
 pub(super) struct Prefetcher {
     shared: Arc<PrefetchShared>,
 }
 
-/// What asks for transfers.
+/// Requests transfers.
 #[derive(Clone)]
 pub(super) struct PrefetchHandle(Arc<PrefetchShared>);
 
@@ -55,18 +54,18 @@ impl Prefetcher {
         PrefetchHandle(self.shared.clone())
     }
 
-    /// What it did so far.
+    /// Returns the number of transfers so far.
     pub fn counts(&self) -> TransferCounts {
         self.shared.transfer_queue.lock().transfers.counts()
     }
 
-    /// Whether something waits for a way that is free.
+    /// Returns whether a transfer waits for a free path.
     #[cfg(test)]
     pub fn is_ready(&self) -> bool {
         self.shared.transfer_queue.lock().transfers.is_ready()
     }
 
-    /// Waits until it has nothing to do.
+    /// Waits until the queue is empty and no transfer runs.
     #[cfg(test)]
     pub fn settle(&self) {
         let mut queue = self.shared.transfer_queue.lock();
@@ -78,13 +77,15 @@ impl Prefetcher {
 }
 
 impl PrefetchHandle {
-    /// A tensor that a fragment on a device will read at a place: brought there if that is the
-    /// device's own memory or it lies in another's, else back from disk if there is room.
+    /// Requests a tensor that a fragment on a device will read at a place. It moves there if that
+    /// is the device's own memory or the tensor is in another's; otherwise it comes back from disk
+    /// if there is room.
     pub fn want_at(&self, kept: &HeldTensor, to: Place, device: usize, log: &Arc<RunLog>) {
         self.ask_at(kept, to, device, (Urgency::Planned, log));
     }
 
-    /// One that a fragment there may come to read: another device may take that fragment before.
+    /// Requests a tensor that a fragment on the device may read, unless another device runs that
+    /// fragment.
     pub fn guess_at(&self, kept: &HeldTensor, to: Place, device: usize, log: &Arc<RunLog>) {
         self.ask_at(kept, to, device, (Urgency::Guessed, log));
     }
@@ -116,7 +117,7 @@ impl PrefetchHandle {
         };
         let mut queue = self.0.transfer_queue.lock();
         let asked = queue.transfers.want(wanted, from, to, urgency);
-        // A path that cannot keep up is no help: whoever reads it brings it.
+        // A path that cannot keep up does not help: the reader brings the tensor itself.
         if asked.is_ok() {
             let asked = (kept.clone(), log.cloned());
             queue.asked.insert((kept.handle, to), asked);
@@ -125,7 +126,7 @@ impl PrefetchHandle {
         }
     }
 
-    /// Content that nobody will read any more.
+    /// Cancels requests for a tensor that no fragment will read any more.
     pub fn forget(&self, handle: Handle) {
         let mut queue = self.0.transfer_queue.lock();
         queue.transfers.forget(handle);
@@ -133,12 +134,12 @@ impl PrefetchHandle {
     }
 }
 
-/// Starts another thread if a free way has work and nobody is left to do it.
+/// Starts another thread if a free path has work and all threads are busy.
 fn hire(shared: &Arc<PrefetchShared>, queue: &mut TransferState) {
     let all_at_work = queue.moving == queue.threads.len();
     let may_start = queue.threads.len() < THREADS_MAX && !queue.stopping;
     if all_at_work && may_start && queue.transfers.is_ready() {
-        // Without it those there are do it when they come to it.
+        // Without another thread, the present ones do the work later.
         queue.threads.extend(spawned(shared));
     }
 }
@@ -174,7 +175,7 @@ fn work(shared: &Arc<PrefetchShared>) {
     }
 }
 
-/// Brings a batch: together what goes the same way, then each of it for as far as is left.
+/// Brings a batch: tensors with a common hop together, then each one the rest of its way.
 fn bring(memories: &Memories, asked: &[QueuedTransfer], to: Place) {
     if asked.len() > 1 {
         let wanted = asked.iter().map(|(kept, log)| (kept, log.as_deref()));
@@ -194,7 +195,7 @@ impl Drop for Prefetcher {
         };
         self.shared.transfer_queue.work.notify_all();
         for thread in threads {
-            // They have no panics of their own but broken asserts, which were printed.
+            // The threads panic only if an assertion is broken, and that panic is already printed.
             let _ = thread.join();
         }
     }

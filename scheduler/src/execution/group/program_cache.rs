@@ -1,8 +1,8 @@
-//! Programs as devices have them loaded, shared by all plans that need the same.
+//! The programs that devices have loaded, shared by all plans that need them.
 //!
-//! A plan that is made anew, because its shares or its fragments moved, mostly runs what the one
-//! before it ran. The weights of that lie where they are wanted: whoever still has the program
-//! hands it on, and only what a device lacks is loaded. Nothing is held here: a program goes with
+//! A new plan, with other shares or fragments, mostly runs the same programs as the one before it,
+//! and their weights are already on the devices. So an existing program is shared, and a device
+//! loads only the missing ones. The cache itself holds no program alive: a program disappears with
 //! its last plan.
 
 use std::collections::BTreeMap;
@@ -17,18 +17,18 @@ use crate::execution::lock::lock;
 /// The programs of a group.
 pub(in crate::execution) struct ProgramCache {
     devices: usize,
-    /// By device and model, which names its weights by content.
+    /// By device and by model, whose id covers its weights.
     known: Mutex<BTreeMap<(usize, ContentId), Weak<dyn Program>>>,
 }
 
-/// What the devices made of one subgraph.
+/// The programs of one subgraph on each device.
 pub(in crate::execution) struct ProgramSlots {
     each: Vec<OnceLock<Result<Arc<dyn Program>, CompileError>>>,
     loaded: Arc<ProgramCache>,
 }
 
 impl ProgramSlots {
-    /// Its program on a device, made when it is first wanted there.
+    /// Returns the program on a device, and compiles it at the first request.
     pub fn program(
         &self,
         device: usize,
@@ -41,13 +41,13 @@ impl ProgramSlots {
 }
 
 impl ProgramCache {
-    /// Of so many devices.
+    /// Creates an empty cache for this number of devices.
     pub fn new(devices: usize) -> Self {
         let known = Mutex::default();
         Self { devices, known }
     }
 
-    /// Room for the programs of one subgraph.
+    /// Returns empty slots for the programs of one subgraph.
     pub fn slots(self: &Arc<Self>) -> ProgramSlots {
         ProgramSlots {
             each: (0..self.devices).map(|_| OnceLock::new()).collect(),
@@ -55,12 +55,12 @@ impl ProgramCache {
         }
     }
 
-    /// What a device had loaded is gone.
+    /// Forgets the programs of a device that has lost them.
     pub fn forget(&self, device: usize) {
         lock(&self.known).retain(|(of, _), _| *of != device);
     }
 
-    /// The program of a subgraph on a device: compiled unless somebody has it.
+    /// Returns the program of a subgraph on a device, and compiles it unless a plan still holds it.
     fn program(
         &self,
         device: usize,

@@ -1,4 +1,5 @@
-//! What devices do not take of a graph: nodes they lack, and programs they refuse.
+//! The parts of a graph that devices cannot run: nodes without support, and programs that they
+//! refuse.
 
 use souk_onnx::subgraph::CompileError;
 
@@ -6,19 +7,19 @@ use super::GroupDevice;
 use super::fragment::Fragment;
 use crate::graph::{Graph, Node, NodeId, Wish};
 
-/// A node that a device does not take.
+/// A node that a device cannot run.
 #[derive(Clone, Debug)]
 pub(super) struct Lack {
-    /// What it is called, or what was asked for where there is none.
+    /// Label of the device, or the request if no device meets it.
     pub device: String,
     pub node: NodeId,
-    /// None if it is not for one operator.
+    /// None if the reason is not a single operator.
     pub operator: Option<String>,
     pub reason: String,
 }
 
 impl Lack {
-    /// A fragment that a device refused when it compiled it.
+    /// Describes a fragment that a device refused to compile.
     pub fn refused(device: &str, fragment: &Fragment, why: &CompileError) -> Option<Self> {
         let (operator, reason) = match why {
             CompileError::Unsupported(it) => (Some(it.operator.clone()), it.reason.to_string()),
@@ -37,7 +38,7 @@ impl Lack {
         })
     }
 
-    /// A node that asks for what is not here.
+    /// Describes a node that asks for a device that the group lacks.
     pub fn unmet(node: NodeId, asking: &Node, wish: &Wish<'_>) -> Self {
         Self {
             device: wish.to_string(),
@@ -48,7 +49,7 @@ impl Lack {
     }
 }
 
-/// The nodes of a graph that devices lack.
+/// Returns the nodes of a graph that devices do not support.
 pub(super) fn lacks(members: &[GroupDevice], graph: &Graph) -> Vec<Lack> {
     let of = |member: &GroupDevice| -> Vec<Lack> {
         let lacked = graph.nodes().iter().enumerate().filter_map(|(node, it)| {
@@ -65,12 +66,12 @@ pub(super) fn lacks(members: &[GroupDevice], graph: &Graph) -> Vec<Lack> {
     members.iter().flat_map(of).collect()
 }
 
-/// Whether a device had no room.
+/// Returns whether a device lacked room.
 pub(super) fn is_full(error: &CompileError) -> bool {
     matches!(error, CompileError::OutOfMemory { .. })
 }
 
-/// Whether another device may take what one refused so.
+/// Returns whether another device may accept a program that one refused with this error.
 pub(super) fn is_the_devices(error: &CompileError) -> bool {
     match error {
         CompileError::Unsupported(_)

@@ -1,4 +1,4 @@
-//! What happened in one run and when, written by all who take part in it.
+//! The log of one run, which all its threads write.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,13 +10,13 @@ use crate::execution::lock::lock;
 use crate::execution::task::Clock;
 use crate::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
-/// The timeline of a run while it is written.
+/// The timeline of a run in progress.
 pub(super) struct RunLog {
     clock: Arc<Clock>,
     labels: Vec<String>,
     timeline: Mutex<Timeline>,
-    /// Whether moves are told as this machine's clock has them; not where all devices are emulated,
-    /// whose time is their own.
+    /// Whether the log records moves by this machine's clock; false if all devices are emulated,
+    /// because they have their own time.
     tells_moves: bool,
 }
 
@@ -34,12 +34,12 @@ impl RunLog {
         (self.clock)()
     }
 
-    /// Writes what a device did from one moment to another on its own lane.
+    /// Records a device's activity from one moment to another on its own lane.
     pub fn did(&self, device: usize, name: &str, kind: SpanKind, at: [UnixMicros; 2]) {
         self.push(device, "run", name, kind, at);
     }
 
-    /// Writes a move that began then and has ended now, on the lanes of the memories it joins.
+    /// Records a move from `begin` until now, on the lanes of the memories at both ends.
     pub fn moved(&self, name: Option<&str>, hop: Hop, begin: UnixMicros) {
         if !self.tells_moves {
             return;
@@ -70,13 +70,13 @@ impl RunLog {
         });
     }
 
-    /// All that was written.
+    /// Removes and returns the timeline so far.
     pub fn take(&self) -> Timeline {
         std::mem::take(&mut lock(&self.timeline))
     }
 }
 
-/// What a path is called in traces.
+/// Returns the name of a path in traces.
 fn name_of(kind: PathKind) -> &'static str {
     match kind {
         PathKind::NvLink => "NVLink",

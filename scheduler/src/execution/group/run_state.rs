@@ -1,8 +1,9 @@
-//! One run's tensors on their way through the fragments.
+//! The tensors of one run on their way through the fragments.
 //!
-//! A fragment takes its inputs where it runs. What it gives stays in its device's own memory where
-//! a later fragment reads it there, or on a device that is reached from there without the host; all
-//! else comes to the host. What lay only in the memory of a device that fails is made again.
+//! A fragment needs its inputs on its device. Its output stays in the device's own memory if a
+//! later fragment reads it there, or on a device that it reaches without the host. All other
+//! outputs go to the host. If a device fails, the run computes the values again that only that
+//! device held.
 
 mod inputs;
 mod joining;
@@ -40,7 +41,7 @@ use crate::execution::timeline::{SpanKind, Timeline, UnixMicros};
 use crate::execution::worker_pool::{Call, Fault, TaskTime};
 use values::Values;
 
-/// What the fragments of one run share. Dropping it gives back all room it holds.
+/// The state that the fragments of one run share. On drop, it releases all its memory.
 pub(super) struct RunState {
     plan: Arc<ExecutionPlan>,
     members: Vec<GroupDevice>,
@@ -53,13 +54,13 @@ pub(super) struct RunState {
     inputs: BTreeMap<String, Tensor>,
     began: UnixMicros,
     ends: DeviceEnds,
-    /// What the run is called, if not as the one that it was planned for.
+    /// Name of the run, if it differs from the run behind the plan.
     name: String,
     state: Mutex<Progress>,
 }
 
-/// When each device ended its last fragment: from then on it waits for what its next one needs. It
-/// is one for all runs of a stream.
+/// The time when each device ended its last fragment: from then on it waits for the inputs of its
+/// next one. All runs of a stream share it.
 pub(super) type DeviceEnds = Arc<Mutex<Vec<UnixMicros>>>;
 
 #[derive(Default)]
@@ -69,25 +70,25 @@ struct Progress {
     modelled: Option<EmulatedTime>,
     joined_bytes: u64,
     partitioned_tasks: u64,
-    /// What each fragment took, by its device's account.
+    /// The usage of each fragment, as its device reports it.
     taken: Vec<FragmentUsage>,
 }
 
-/// What a fragment took.
+/// The time and energy of a fragment.
 pub(super) struct FragmentUsage {
     pub call: Call,
     pub busy: Duration,
-    /// The part of it in which others computed on the device's cores.
+    /// The part of its time in which others computed on the device's cores.
     pub beside: f64,
     pub energy: Option<Energy>,
 }
 
-/// What a finished run gave.
+/// The results of a completed run.
 pub(super) struct RunTotals {
     pub outputs: BTreeMap<String, Tensor>,
     pub report: Report,
     pub timeline: Timeline,
-    /// From start to end in the devices' own time, if all of them are emulated.
+    /// Makespan in the devices' own time, if all of them are emulated.
     pub modelled: Option<Duration>,
     pub taken: Vec<FragmentUsage>,
 }
@@ -130,13 +131,13 @@ impl RunState {
         Ok(state)
     }
 
-    /// The same run by its own name.
+    /// Sets the run's own name.
     pub fn called(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// What a fragment is called in this run: its plan may have been made for another one.
+    /// Returns a fragment's name in this run, because its plan may come from another run.
     pub fn name_of(&self, fragment: &Fragment) -> String {
         match fragment.name.strip_prefix(&self.plan.name) {
             Some(which) => format!("{}{which}", self.name),
@@ -144,14 +145,15 @@ impl RunState {
         }
     }
 
-    /// The same run beside others, all of which tell when devices ended their fragments.
+    /// Makes the run share the end times of its stream's other runs.
     pub fn beside(mut self, ends: &DeviceEnds) -> Self {
         lock(ends).resize(self.members.len(), UnixMicros::default());
         self.ends = ends.clone();
         self
     }
 
-    /// Runs a fragment on a device: inputs there, outputs held, what nobody reads any more let go.
+    /// Runs a fragment on a device: brings its inputs, computes, holds its outputs and releases
+    /// values that no fragment needs any more.
     pub fn run_fragment(&self, call: Call) -> Result<TaskTime, Fault> {
         let fragment = &self.plan.fragments[call.task];
         let member = &self.members[call.device];
@@ -203,7 +205,7 @@ impl RunState {
         });
         drop(outcome);
         self.join(call, fragment).map_err(at_fault)?;
-        // Moves to a memory of its own are no part of what its work takes.
+        // The time of a fragment excludes moves to its device's own memory.
         let states = member.processor.profile().emulated || member.processor.memory().is_some();
         Ok(match &self.plan.contention {
             Some(contention) => TaskTime::Stated(contention.beside(call.task, busy, beside)),
@@ -212,7 +214,7 @@ impl RunState {
         })
     }
 
-    /// Runs a program on inputs that were brought to its device.
+    /// Runs a program on inputs that are on its device.
     fn compute(
         &self,
         call: Call,
@@ -227,7 +229,8 @@ impl RunState {
             .run(call.device, program, inputs, &stays, &self.log)
     }
 
-    /// Outputs of a fragment that are read where it runs, or where they come without the host.
+    /// Returns the outputs of a fragment that later fragments read on its device, or on devices
+    /// that they reach without the host.
     fn kept(&self, call: Call) -> BTreeSet<String> {
         let state = lock(&self.state);
         let makes = self.plan.fragments[call.task].makes.iter();
@@ -243,8 +246,8 @@ impl RunState {
         stays.map(|made| made.name.clone()).collect()
     }
 
-    /// Asks for what the fragments behind one on its device will read: brought to a memory of its
-    /// own, or back from disk.
+    /// Requests the inputs of the device's next fragments early: into a memory of its own, or back
+    /// from disk.
     fn prefetch_next(&self, call: Call) {
         let next = self.plan.next(call.task, call.device);
         let state = lock(&self.state);
@@ -254,7 +257,7 @@ impl RunState {
                     continue;
                 };
                 let to = source(read, device_place(call.device));
-                // What is not next may be another's by then.
+                // Later fragments may move to another device before they run.
                 match ahead {
                     0 => self.prefetcher.want_at(kept, to, call.device, &self.log),
                     _ => self.prefetcher.guess_at(kept, to, call.device, &self.log),
@@ -263,7 +266,7 @@ impl RunState {
         }
     }
 
-    /// Asks for what a fragment made to be brought to the devices that will read it.
+    /// Requests the transfer of a fragment's outputs to the devices that will read them.
     fn send_on(&self, call: Call) {
         if !self.memories.any_own() {
             return;
@@ -286,7 +289,7 @@ impl RunState {
         }
     }
 
-    /// The job's outputs and what the run took.
+    /// Returns the job's outputs and the run's costs.
     pub fn finish(&self) -> Result<RunTotals, GroupRunError> {
         let mut outputs = BTreeMap::new();
         for name in &self.plan.outputs {
@@ -326,8 +329,8 @@ impl RunState {
         self.keep(adopted?)
     }
 
-    /// Holds what a fragment made, as long as somebody will read it; the job's outputs on the host,
-    /// whatever becomes of the device.
+    /// Holds a fragment's output as long as a fragment will read it. The job's outputs go to the
+    /// host as well, so that they survive the device.
     fn hold(&self, name: &str, made: &TensorHandle, device: usize) -> Result<(), MemoryError> {
         let wanted = {
             let state = lock(&self.state);
@@ -346,13 +349,14 @@ impl RunState {
         brought
     }
 
-    /// Whether a value is held and some place has a copy.
+    /// Returns whether the run holds a value and some place has a copy.
     fn is_there(&self, state: &Progress, name: &str) -> bool {
         let kept = state.values.get(name);
         kept.is_some_and(|kept| self.memories.has(kept.handle))
     }
 
-    /// Holds a value by its name; what was held so before had been lost, or is as good.
+    /// Holds a value by its name. If a copy of it exists already, releases the new one; if not,
+    /// releases the lost one.
     fn keep(&self, kept: HeldTensor) -> Result<(), MemoryError> {
         let spare = {
             let mut state = lock(&self.state);
@@ -379,7 +383,7 @@ impl RunState {
             };
             let place = source(read, device_place(device));
             match space.unpin(kept.handle, place) {
-                // It went with a device that was lost.
+                // The tensor was lost with its device.
                 Err(SpaceError::Hold(HoldError::Absent { .. } | HoldError::Unknown { .. })) => {}
                 unpinned => unpinned?,
             }
@@ -387,7 +391,7 @@ impl RunState {
         Ok(())
     }
 
-    /// A fragment was run; what it was the last to read goes.
+    /// Records that a fragment has run, and releases values that no other fragment needs.
     fn read(&self, fragment: usize) -> Result<(), MemoryError> {
         let reads = self.plan.fragments[fragment].reads.iter();
         let names = reads.map(|read| &read.value);
@@ -395,7 +399,8 @@ impl RunState {
         over.iter().try_for_each(|kept| self.release(kept))
     }
 
-    /// Answers whether what one fragment is to read of another's is there; it then stays.
+    /// Returns whether a reader can still get another fragment's outputs. If so, they stay until
+    /// the reader has run.
     pub fn keeps(&self, by: usize, reader: usize) -> bool {
         let mut state = lock(&self.state);
         state.values.again(reader);
@@ -405,7 +410,7 @@ impl RunState {
             let own = |part: &String| makes.iter().any(|made| made.held == *part);
             match join {
                 _ if self.is_there(&state, &read.value) => true,
-                // Of a value that is put together again each part counts.
+                // A value that must be joined again needs each of its parts.
                 Some(join) => {
                     let mut parts = join.parts.iter().filter(|part| own(part));
                     parts.all(|part| self.is_there(&state, part))
@@ -419,7 +424,7 @@ impl RunState {
         keeps
     }
 
-    /// A device failed, and what lay in its own memory is gone.
+    /// Marks the contents of a failed device's own memory as lost.
     pub fn lose(&self, device: usize) {
         self.memories.lose(device);
     }
@@ -436,7 +441,7 @@ impl RunState {
                 Fault::Gone
             }
             MemoryError::Space(error) => match &error {
-                // What a device has no room for another one may have room for.
+                // Another device may have room for it.
                 SpaceError::Hold(HoldError::NoRoom { place, .. })
                     if *place == device_place(own) && self.is_narrow(own) =>
                 {
@@ -447,8 +452,8 @@ impl RunState {
         }
     }
 
-    /// Whether another device may hold more: this one has a memory of its own, or addresses a part
-    /// of the host's.
+    /// Returns whether another device may hold more: this one has a memory of its own, or uses only
+    /// a part of the host's.
     fn is_narrow(&self, device: usize) -> bool {
         let space = self.memories.lock();
         let limit = |place| space.pool(place).limit;
@@ -517,8 +522,8 @@ pub(super) fn failed_run(error: MemoryError) -> GroupRunError {
     }
 }
 
-/// Where a fragment on a device takes a value from: what it reads only some rows of stays where it
-/// is.
+/// Returns the place from which a fragment reads a value: the host if it reads only some rows, else
+/// its device.
 fn source(read: &FragmentInput, device: Place) -> Place {
     match read.rows {
         Some(_) => Place::Host,
@@ -526,7 +531,7 @@ fn source(read: &FragmentInput, device: Place) -> Place {
     }
 }
 
-/// The rows of a value that a fragment reads, by reference.
+/// Returns the rows of a value that a fragment reads, without a copy.
 fn rows(whole: Tensor, read: &FragmentInput) -> Tensor {
     let Some(rows) = &read.rows else {
         return whole;
@@ -539,8 +544,8 @@ fn rows(whole: Tensor, read: &FragmentInput) -> Tensor {
     Tensor::new(whole.dtype(), shape, taken).expect("rows are whole")
 }
 
-/// Whether a failed run is the device's fault or the task's. A device without room is still good
-/// for what is smaller, and for the next job.
+/// Decides whether the device or the task is at fault for a failed run. A device without room can
+/// still run smaller fragments and the next job.
 fn fault(error: RunError) -> Fault {
     match error {
         RunError::Engine { .. }

@@ -1,4 +1,4 @@
-//! A graph some of whose operators several devices share: one device leads and runs the rest.
+//! A graph with operators that several devices share: one device leads and runs the rest.
 
 pub(super) mod assembly;
 pub(super) mod pricing;
@@ -10,7 +10,7 @@ use crate::learning::estimates::OperatorEstimates;
 use crate::planning::split::{Around, Segment, Shares};
 use pricing::of_segment;
 
-/// A graph some of whose operators are shared.
+/// A graph with shared operators.
 pub(in crate::execution) struct SharedGraph {
     pub group: GroupProblem,
     pub leader: usize,
@@ -18,25 +18,25 @@ pub(in crate::execution) struct SharedGraph {
     pub segments: Vec<SharedOperator>,
 }
 
-/// An operator that is shared.
+/// A shared operator.
 #[derive(Clone)]
 pub(super) struct SharedOperator {
     pub segment: Segment,
     pub shares: Shares,
-    /// What sharing it takes besides its parts.
+    /// The costs of sharing besides its parts.
     pub around: Around,
 }
 
-/// A run that a device leads.
+/// A proposal of shared operators under one leading device.
 pub(super) struct SharingProposal {
     pub leader: usize,
     pub segments: Vec<SharedOperator>,
-    /// When it ends.
+    /// Expected end in seconds.
     pub seconds: f64,
 }
 
 impl SharedGraph {
-    /// A graph of which that is shared.
+    /// Creates the shared graph of a proposal.
     pub fn new(group: GroupProblem, led: SharingProposal) -> Self {
         Self {
             group,
@@ -45,13 +45,13 @@ impl SharedGraph {
         }
     }
 
-    /// What was known of its operators when it was made.
+    /// Returns the estimates of its operators at planning time.
     pub fn known(&self) -> &OperatorEstimates {
         &self.group.known
     }
 
-    /// How many times as long the shares take as the best ones would, by what is known now and was
-    /// believed when they were made.
+    /// Returns the time of the shares divided by the time of the best shares, by present
+    /// corrections. `believed` holds the corrections at planning time.
     pub fn delay(&self, speeds: &Speeds, believed: &Speeds) -> f64 {
         let each = self.segments.iter().map(|shared| {
             let (segment, shares) = (&shared.segment, &shared.shares);

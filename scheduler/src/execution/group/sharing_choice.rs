@@ -1,4 +1,4 @@
-//! Which operators devices share, and which of them leads.
+//! Chooses the operators that devices share, and the device that leads.
 
 use super::Sharing;
 use super::group_problem::{GroupProblem, GroupSetting};
@@ -9,22 +9,22 @@ use crate::graph::NodeId;
 use crate::planning::split::{self, Cut, PricedSegment, Segment, Shares};
 use crate::planning::time::Time;
 
-/// What sharing operators must save of the time of a run that shares none.
+/// Minimum gain of shared operators, as a part of the time of a run without them.
 const GAIN_MIN: f64 = 0.05;
 
-/// What a cut along the rows is worth beside one that saves more by this part: other shares of it
-/// load no weights anew.
+/// Advantage of a cut along the rows: it wins unless another cut saves more by this part, because a
+/// row cut needs no new weights when shares change.
 const ROWS_WORTH: f64 = 0.02;
 
-/// What operators to share: those of which that saves enough, if the run then ends before
-/// `makespan`.
+/// Proposes the operators to share: those whose sharing saves enough, if the run then ends enough
+/// before `makespan`.
 pub(super) fn divide(
     group: &GroupProblem,
     setting: &GroupSetting<'_>,
     makespan: Time,
 ) -> Result<Option<SharingProposal>, GroupPlanError> {
     let sharing = setting.sharing;
-    // What asks for a device is not another one's in part.
+    // A node with a requested device must not run in part on another.
     if *sharing == Sharing::Never || group.stated.len() < 2 || group.wished {
         return Ok(None);
     }
@@ -39,8 +39,8 @@ pub(super) fn divide(
     Ok(best.filter(|led| forced || led.seconds <= limit))
 }
 
-/// The shares of a segment that are worth it if a device leads, and what that saves of the leader's
-/// time for all of it: for ever if it cannot.
+/// Returns the shares of a segment under a leader if they pay, and the leader's time that they
+/// save; infinite if the leader cannot run the whole segment.
 fn shared(
     group: &GroupProblem,
     setting: &GroupSetting<'_>,
@@ -56,7 +56,7 @@ fn shared(
         shares.filter(|shares| shares.parts.len() > 1)
     };
     let priced = group.priced(&offers, leader, segment);
-    // What does not pay without does not with what it takes besides.
+    // Shares that do not pay without the costs around them cannot pay with them.
     let Some(without) = shares(&priced) else {
         return Ok(None);
     };
@@ -75,7 +75,7 @@ fn shared(
     Ok(own)
 }
 
-/// What to share if a device leads, and when the run would end.
+/// Returns the operators to share under a leader, and the end of the run.
 fn led(
     group: &GroupProblem,
     setting: &GroupSetting<'_>,
@@ -87,7 +87,7 @@ fn led(
     for segment in segments {
         all.extend(shared(group, setting, segment, leader)?);
     }
-    // Of two ways to cut the same operator the one that saves more.
+    // Of two ways to cut the same operator, the better one wins.
     let worth = |(shared, saved): &(SharedOperator, f64)| match shared.segment.cut {
         Cut::Rows { .. } => *saved,
         Cut::Channels => saved * (1.0 - ROWS_WORTH),
@@ -105,7 +105,7 @@ fn led(
     let rest = || (0..taken.len()).filter(|&node| !taken[node]).map(NodeId);
     let weights: u64 = rest().map(|id| graph.node(id).cost.weight_bytes).sum();
     let seconds: f64 = rest()
-        // The leader runs it while the others wait.
+        // The leader runs the rest while the other devices wait.
         .map(|id| group.known.alone[leader][id.0])
         .chain(all.iter().map(|(shared, _)| shared.shares.seconds))
         .sum::<f64>()
@@ -120,7 +120,7 @@ fn led(
     }))
 }
 
-/// Units by parts, as near as whole units come.
+/// Divides units by parts, as exactly as whole units permit.
 fn counts(parts: &[f64], units: usize) -> Vec<usize> {
     let sum: f64 = parts.iter().sum();
     let (mut before, mut part) = (0, 0.0);

@@ -1,8 +1,8 @@
-//! Operators that several devices share: one device leads and runs the rest.
+//! Plans operators that several devices share: one device leads and runs the rest of the graph.
 //!
-//! Rows are read where they lie. Where the leader made them in a memory of its own, it cuts them
-//! there and puts together there what it reads of the parts, by fragments of their own; else that
-//! is done in host memory.
+//! Devices read their rows in place. If the leader has produced them in a memory of its own,
+//! fragments on the leader cut the rows there and join the parts that it reads; otherwise this
+//! happens in host memory.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ use crate::planning::schedule::Schedule;
 use crate::planning::split::{self, Cut, Part, PricedSegment, Segment, Shares};
 use crate::planning::time::{Time, time_of};
 
-/// A plan being made.
+/// A plan under construction.
 struct PlanBuilder<'a> {
     setting: &'a GroupSetting<'a>,
     shared_graph: &'a SharedGraph,
@@ -41,12 +41,12 @@ struct PlanBuilder<'a> {
     exec: Vec<Time>,
     edges: Vec<Edge>,
     joins: Vec<Join>,
-    /// The fragments that make a value.
+    /// The fragments that produce a value.
     makers: BTreeMap<ValueId, Vec<usize>>,
     now: f64,
 }
 
-/// Fragments of the shared operators and of what lies between them.
+/// Plans the fragments of the shared operators and of the nodes between them.
 pub(super) fn plan_shared(
     name: &str,
     shared_graph: SharedGraph,
@@ -103,8 +103,8 @@ pub(super) fn plan_shared(
     Ok(plan)
 }
 
-/// Part of each node: 2 s + 1 for segment s, and an even number between segments for the rest,
-/// which reads only of segments before.
+/// Returns the part of each node: 2 s + 1 for segment s, and an even number for the nodes between
+/// segments, which read only from earlier segments.
 fn assignment(shared_graph: &SharedGraph) -> Vec<usize> {
     let last = |shared: &SharedOperator| *shared.segment.nodes.last().expect("it has a node");
     let assembly: Vec<NodeId> = shared_graph.segments.iter().map(last).collect();
@@ -142,7 +142,7 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// What the leader runs between two shared operators.
+    /// Adds the leader's fragment between two shared operators.
     fn add_whole(&mut self, part: &cut::Subgraph, fragment: Fragment) {
         let group = &self.shared_graph.group;
         let kind = kind_of_most(&group.graph, &part.nodes, &group.stated);
@@ -161,7 +161,7 @@ impl<'a> PlanBuilder<'a> {
         self.now += seconds(self.shared_graph.leader);
     }
 
-    /// A fragment for each part of a shared operator, and how they are joined.
+    /// Adds a fragment for each part of a shared operator, and the join of the parts.
     fn add_shared(
         &mut self,
         part: &cut::Subgraph,
@@ -221,7 +221,7 @@ impl<'a> PlanBuilder<'a> {
         Ok(())
     }
 
-    /// Parts are put together in host memory.
+    /// Joins the parts in host memory.
     fn join_on_host(
         &mut self,
         makers: Vec<usize>,
@@ -252,8 +252,8 @@ impl<'a> PlanBuilder<'a> {
         self.now += priced.join_seconds();
     }
 
-    /// What cuts the rows that parts read where the leader made them in a memory of its own; none
-    /// where they lie in the host's.
+    /// Adds the fragment that cuts the rows for the parts, if the leader has produced them in a
+    /// memory of its own. Returns none if the parts need no such cut.
     fn add_cut(
         &mut self,
         part: &cut::Subgraph,
@@ -278,8 +278,8 @@ impl<'a> PlanBuilder<'a> {
         Ok(task)
     }
 
-    /// What puts parts together that the leader reads in a memory of its own; none where they are
-    /// read on the host.
+    /// Adds the fragment that joins parts for the leader in a memory of its own. Returns false if
+    /// the host must join them.
     fn add_join(
         &mut self,
         makers: &[usize],
@@ -308,7 +308,7 @@ impl<'a> PlanBuilder<'a> {
         Ok(task.is_some())
     }
 
-    /// The fragment of an end, on a leader that has a memory of its own and runs it.
+    /// Adds the fragment of a cut or a join, if the leader has a memory of its own and can run it.
     fn add_end(
         &mut self,
         name: String,
@@ -369,7 +369,7 @@ impl<'a> PlanBuilder<'a> {
         self.fragments.len() - 1
     }
 
-    /// The edges from whoever makes what a part reads.
+    /// Adds the edges from the producers of a part's inputs.
     fn read(&mut self, part: &cut::Subgraph, to: usize, taken: impl Fn(u64) -> u64) {
         for input in &part.inputs {
             let bytes = self
@@ -390,17 +390,17 @@ impl<'a> PlanBuilder<'a> {
     }
 }
 
-/// What the run calls the part of a value that a device makes.
+/// Returns the run's name for a device's part of a value.
 fn part_of(value: &str, own: &Part) -> String {
     format!("{value}\0{}", own.device)
 }
 
-/// What it calls the rows that a device reads of a value, which may be made in other parts.
+/// Returns the run's name for a device's rows of a value, whose own parts may differ.
 fn rows_of(value: &str, own: &Part) -> String {
     format!("{value}\0rows {}", own.device)
 }
 
-/// What a part reads: its rows, cut before or by reference, or everything.
+/// Returns the input of a part: its rows, from a cut or without a copy, or the whole value.
 fn read(graph: &Graph, segment: &Segment, own: &Part, is_cut: bool) -> FragmentInput {
     let value = graph.value(segment.input);
     if is_cut {
@@ -428,7 +428,7 @@ fn read(graph: &Graph, segment: &Segment, own: &Part, is_cut: bool) -> FragmentI
     }
 }
 
-/// The model of a part, and its weights: shared if it is cut by rows.
+/// Returns the model of a part and its weights, which parts share if they are cut by rows.
 fn subgraph(
     graph: &Graph,
     segment: &Segment,

@@ -1,10 +1,10 @@
-//! Requests of a stream, each a run of its own on the [route](super::routes) of the stream.
+//! Requests of a stream, each of which is a run of its own on the [route](super::stream_routes) of
+//! the stream.
 //!
-//! Each request is a job of the worker pool's whose fragments are the stages of its route, and no
-//! device runs them but the one they were planned on. What a run by itself has, such a one has too:
-//! its deadline, its part of the devices, what it took. A route is planned anew when what was
-//! measured leaves what it stands on, as any plan is, and when a device is lost or back. Requests
-//! that are under way go on as they began.
+//! Each request is a job of the worker pool. Its fragments are the stages of its route, and each
+//! runs on its planned device only. As in a single run, a request has a deadline, a share of the
+//! devices and a cost report. The group plans a route again if measurements contradict its basis,
+//! or if a device is lost or returns. Requests in progress continue on their old route.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,19 +22,19 @@ use crate::execution::lock::lock;
 use crate::execution::task::{PLANS_MAX, PlanKey, Precedence, RunResult, Task, key};
 use crate::execution::timeline::{SpanKind, Timeline};
 
-/// Stretches of time that are remembered as charged: far more than requests under way leave open.
+/// Maximum number of charged periods: far more than concurrent requests leave separate.
 const CHARGED_MAX: usize = 64;
 
-/// What the requests of one stream share. Whoever has requests to run makes one, and runs each with
-/// [`Runner::run_in_stream`](crate::execution::Runner::run_in_stream).
+/// The state that the requests of one stream share. You must create one for each stream, and run
+/// each request with [`Runner::run_in_stream`](crate::execution::Runner::run_in_stream).
 #[derive(Default)]
 pub struct Stream {
     cache: Mutex<RouteCache>,
-    /// FragmentInput by requests that are on a route, written by one that is run by itself.
+    /// Requests on a route hold it for reading, a request that runs alone for writing.
     under_way: RwLock<()>,
-    /// Until when each device was at work for it.
+    /// The time until which each device worked for the stream.
     pub(super) ends: DeviceEnds,
-    /// What had been moved when a request was last told what it moved.
+    /// The group's moved bytes at the last report of a request.
     pub(super) moved: Mutex<Option<MovedBytes>>,
     charged: Mutex<ChargedTime>,
 }
@@ -43,12 +43,11 @@ pub struct Stream {
 #[derive(Clone, Copy)]
 pub(in crate::execution) struct Request<'a> {
     pub stream: &'a Stream,
-    /// Called when the devices have it: those that come then are behind it.
+    /// Called when the devices have the request: later requests run after it.
     pub begun: &'a dyn Fn(),
 }
 
-/// A request on its route. While there are some nothing is run by itself, and what they need is not
-/// let go of.
+/// A request on its route. While one exists, no request runs alone, and the routes stay in memory.
 struct RouteGuard<'a> {
     route: RouteUse,
     _under_way: RwLockReadGuard<'a, ()>,
@@ -58,16 +57,16 @@ struct RouteGuard<'a> {
 #[derive(Default)]
 struct RouteCache {
     known: VecDeque<(PlanKey, Arc<StreamRoutes>)>,
-    /// There is no room for several requests: what is left goes one by one.
+    /// Whether there is no room for several requests, so that the remaining ones run one by one.
     given_up: bool,
 }
 
-/// Time in which at least one device was at work for a stream.
+/// The time in which at least one device worked for a stream.
 #[derive(Default)]
 struct ChargedTime {
-    /// Stretches in order, none of which touch.
+    /// Disjoint periods in order.
     stretches: VecDeque<(u64, u64)>,
-    /// All before this was charged, or is not any more.
+    /// The end of the earlier time that is charged already, or no longer counted.
     before: u64,
 }
 
@@ -83,8 +82,7 @@ impl RouteCache {
 }
 
 impl Stream {
-    /// Takes a route of a route, if it has one. Whoever does holds the routes, so that none is let
-    /// go of meanwhile.
+    /// Enters the best of the routes, if there is any. The guard keeps the routes in memory.
     fn enter(&self, routes: &Arc<StreamRoutes>) -> Option<RouteGuard<'_>> {
         let route = routes.enter()?;
         let under_way = self.under_way.read();
@@ -92,8 +90,8 @@ impl Stream {
         Some(RouteGuard { route, _under_way })
     }
 
-    /// The part of a request's computing in which no other one of its stream was charged for a
-    /// device: all parts together are the time in which devices were at work.
+    /// Charges a request for its computing time that no other request of the stream was charged
+    /// for. The charges of all requests add up to the time in which any device worked.
     pub(super) fn charge(&self, timeline: &Timeline) -> Duration {
         let mut charged = lock(&self.charged);
         let computing = timeline.spans().iter();
@@ -104,7 +102,7 @@ impl Stream {
 }
 
 impl ChargedTime {
-    /// Charges a stretch; gives how much of it was not charged before.
+    /// Charges a period and returns the part of it that was not charged before.
     fn add(&mut self, start: u64, end: u64) -> u64 {
         let start = start.max(self.before);
         if start >= end {
@@ -130,8 +128,8 @@ impl ChargedTime {
 }
 
 impl DeviceGroup {
-    /// Requests of a stream that are under way at a time: one more than there are devices, so that
-    /// who ends one has the next.
+    /// Returns the maximum number of concurrent requests: one more than there are devices, so that
+    /// a device that ends one can start the next, or 1 for a single device.
     pub fn stream_ahead(&self) -> usize {
         match self.members.len() {
             1 => 1,
@@ -139,7 +137,7 @@ impl DeviceGroup {
         }
     }
 
-    /// Runs a request of a stream: beside others that are under way, if its route has a route.
+    /// Runs a request of a stream: next to other requests if it gets a route, alone otherwise.
     ///
     /// # Errors
     /// As [`DeviceGroup::run`].
@@ -151,7 +149,7 @@ impl DeviceGroup {
         cancel: Option<&Cancel>,
     ) -> Result<RunResult, TaskError> {
         let stream = request.stream;
-        // A device may be lost at a time, and the route is then planned without it.
+        // Each attempt may lose a device; the next route then avoids it.
         for _ in 0..self.members.len() {
             self.take_back();
             let Some(entered) = self.route(stream, task)? else {
@@ -160,12 +158,12 @@ impl DeviceGroup {
             let plan = entered.route.plan().clone();
             let without = plan.without;
             let ran = self.run_plan(task, plan, (precedence, cancel), Some(request));
-            // Who lays the route anew may wait for it.
+            // A thread that plans the route again may wait for this guard.
             drop(entered);
             match ran {
                 Err(error) if !is_over(&error) && without != self.pool.lost() => {}
                 Err(TaskError::Group(GroupRunError::NoDevice { .. })) => break,
-                // There is no room for several: one by one they may fit.
+                // There is no room for several requests, but a single one may fit.
                 Err(error) if !is_over(&error) => {
                     lock(&stream.cache).given_up = true;
                     break;
@@ -181,13 +179,13 @@ impl DeviceGroup {
         self.run_with(task, (precedence, cancel), Some(request))
     }
 
-    /// The route of a request like this one, if it goes beside others.
+    /// Enters the route for requests like this one, or returns none if it should run alone.
     fn route<'a>(
         &self,
         stream: &'a Stream,
         task: &Task,
     ) -> Result<Option<RouteGuard<'a>>, TaskError> {
-        // Those that come while it is planned wait for it.
+        // Requests that arrive during the planning wait for it.
         let cache = RefCell::new(lock(&stream.cache));
         if cache.borrow().given_up {
             return Ok(None);
@@ -203,7 +201,7 @@ impl DeviceGroup {
         let loaded = known.map(|routes| routes.loaded(self.members.len()));
         let drop = || {
             cache.borrow_mut().forget(&key);
-            // Those under way go on as they began, and have what they need until they end.
+            // Requests in progress keep their route and its memory until they end.
             let under_way = stream.under_way.write();
             drop(under_way.unwrap_or_else(PoisonError::into_inner));
         };
@@ -226,7 +224,7 @@ impl DeviceGroup {
     }
 }
 
-/// Whether a run ended because nobody wants it any more.
+/// Returns whether a run ended because its caller cancelled it or its deadline passed.
 fn is_over(error: &TaskError) -> bool {
     let TaskError::Group(error) = error else {
         return false;

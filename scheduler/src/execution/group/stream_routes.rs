@@ -1,11 +1,11 @@
-//! The routes that requests of a stream take through the devices.
+//! The routes of a stream's requests through the devices.
 //!
-//! A request by itself is planned to end soon; of many it is the time between two answers that
-//! counts. Either the graph is cut as for a pipeline, one stage a device, and while one request is
-//! on the last device the next is on the first. Or each request is whole on one device, and
-//! different ones are on different devices: what cannot be cut evenly, or at all, keeps all of them
-//! at work so, at the price of its weights on each. Where neither comes sooner than requests one by
-//! one, they are run one by one.
+//! For a single request the plan minimises its end; for many requests the time between two answers
+//! counts. One way is a pipeline: the graph is cut into one stage for each device, and while one
+//! request is on the last device, the next is on the first. The other way runs each request whole
+//! on one device and different requests on different devices. It keeps all devices busy even if the
+//! graph cannot be cut evenly, but each device must hold all weights. If neither way is faster,
+//! requests run one by one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,38 +25,38 @@ use crate::planning::objective::Objective;
 use crate::planning::plan::{Model, Pipeline, TimedDivision};
 use crate::planning::time::time_of;
 
-/// How requests like one go.
+/// The routes of requests with the same model and shapes.
 pub(super) struct StreamRoutes {
-    /// None where they go one by one.
+    /// Empty if requests run one by one.
     routes: Vec<Route>,
-    /// The plan by which that was decided, where there is no route.
+    /// The plan behind that decision, if there is no route.
     alone: Option<ExecutionPlan>,
 }
 
-/// A route that requests take beside others.
+/// A route that requests take next to other requests.
 struct Route {
     plan: Arc<ExecutionPlan>,
     pipeline: Pipeline,
     under_way: AtomicUsize,
 }
 
-/// A request on its route; dropping it makes room for another one.
+/// A request on its route; dropping it makes room for another request.
 pub(super) struct RouteUse {
     routes: Arc<StreamRoutes>,
     route: usize,
 }
 
-/// Ways that requests might take.
+/// A set of routes that requests could take.
 struct RouteCandidate {
     group: usize,
     pipelines: Vec<Pipeline>,
-    /// The time between two answers, by which it is compared: what is there already is kept
-    /// unless another one gains enough, and loading weights several times has to gain so much too.
+    /// The time between two answers, weighted for the comparison. The present routes stay unless
+    /// another set gains enough, and a set that loads weights several times must gain as much too.
     rank: f64,
 }
 
 impl StreamRoutes {
-    /// Requests that go one by one, by this plan.
+    /// Creates the routes of requests that run one by one on this plan.
     fn one_by_one(alone: ExecutionPlan) -> Self {
         Self {
             routes: Vec::new(),
@@ -64,14 +64,14 @@ impl StreamRoutes {
         }
     }
 
-    /// The plan whose assumptions it stands on.
+    /// Returns the plan whose assumptions the routes depend on.
     pub fn basis(&self) -> &ExecutionPlan {
         let own = self.routes.first().map(|route| &*route.plan);
         own.or(self.alone.as_ref())
             .expect("a routes without routes was planned by itself")
     }
 
-    /// The route on which one more request ends soonest.
+    /// Enters the route on which one more request ends first.
     pub fn enter(self: &Arc<Self>) -> Option<RouteUse> {
         let ends = |route: &Route| {
             let under_way = route.under_way.load(Ordering::SeqCst);
@@ -92,7 +92,7 @@ impl StreamRoutes {
             .collect()
     }
 
-    /// Bytes that each of so many devices has loaded for its routes.
+    /// Returns the bytes that each device has loaded for the routes.
     pub fn loaded(&self, devices: usize) -> Vec<u64> {
         let mut loaded = vec![0; devices];
         for route in &self.routes {
@@ -119,8 +119,9 @@ impl Drop for RouteUse {
     }
 }
 
-/// Seconds between two answers of requests that take several routes at once. Answers come in order:
-/// while the slowest route is at one, no more than all others that may be under way are done.
+/// Returns the seconds between two answers of requests that share several routes. Answers come in
+/// order: while the slowest route works on one request, the others can complete only as many as may
+/// be in progress.
 fn period(pipelines: &[Pipeline], ahead: usize) -> f64 {
     let seconds = || pipelines.iter().map(|pipeline| pipeline.longest_seconds);
     let together = 1.0 / seconds().map(|seconds| 1.0 / seconds).sum::<f64>();
@@ -128,8 +129,8 @@ fn period(pipelines: &[Pipeline], ahead: usize) -> f64 {
     together.max(slowest / ahead as f64)
 }
 
-/// Plans the routes of requests like this one, `ahead` of which are under way at most. The
-/// pipelines that those before it took are kept unless others gain enough.
+/// Plans the routes of requests like this one, of which at most `ahead` are in progress. The
+/// present pipelines `kept` stay unless others gain enough.
 pub(super) fn plan_routes(
     setting: &GroupSetting<'_>,
     task: &Task,
@@ -137,10 +138,10 @@ pub(super) fn plan_routes(
     (kept, ahead): (&[Pipeline], usize),
 ) -> Result<StreamRoutes, TaskError> {
     let nothing = BTreeSet::new();
-    // What no plan has room for may go through all the same, fragment by fragment.
+    // A request that fits no plan may still run, fragment by fragment.
     let alone = plan_without(setting, task, speeds.clone(), &nothing);
     if setting.objective == Objective::Greenest {
-        // Routes keep every device at work, whatever it draws.
+        // Routes would keep every device busy, whatever power it draws.
         return Ok(StreamRoutes::one_by_one(alone?));
     }
     let mut offers = group_problem::offers(setting, task.model, &task.inputs, speeds)?;
@@ -149,7 +150,8 @@ pub(super) fn plan_routes(
     }
     let mut candidates = candidates(&offers, kept, ahead);
     candidates.sort_by(|one, other| one.rank.total_cmp(&other.rank));
-    // One by one devices wait between requests, so that several routes may lose a little.
+    // Requests one by one leave devices idle between them, so several routes may be slightly worse
+    // on paper.
     let soonest = alone.as_ref().map_or(Duration::MAX, |alone| alone.expected);
     let soonest = time_of(soonest.as_secs_f64());
     let single = alone.as_ref().ok().and_then(|alone| alone.single);
@@ -167,7 +169,8 @@ pub(super) fn plan_routes(
             let has_room = |plan: &ExecutionPlan| {
                 pipeline.devices.len() > 1 || is_kept(&pipeline) || fits(plan, group)
             };
-            // What a device does not take goes to others, or another candidate gives it to them.
+            // If a device refuses its part, the other pipelines run all requests, or another
+            // candidate follows.
             if let Some(plan) = ready(setting, make, has_room, &mut before)? {
                 pipelines.push(pipeline);
                 plans.push(plan);
@@ -176,7 +179,7 @@ pub(super) fn plan_routes(
         if !gains(&pipelines) {
             continue;
         }
-        // Told by one of them, for all were made by it.
+        // The first plan holds the estimates, because all plans use the same ones.
         let knowns = offers.into_iter().map(|group| group.known);
         let mut knowns: Vec<_> = knowns.collect();
         plans[0].known = Some(knowns.remove(candidate.group));
@@ -194,8 +197,8 @@ pub(super) fn plan_routes(
     Ok(StreamRoutes::one_by_one(alone?))
 }
 
-/// What there is to choose from: for each route to take part the best pipeline, all devices that
-/// run the whole, and what is kept.
+/// Returns the candidates: for each set of devices the best pipeline, the devices that run the
+/// whole model, and the present routes.
 fn candidates(offers: &[GroupProblem], kept: &[Pipeline], ahead: usize) -> Vec<RouteCandidate> {
     let mut candidates = Vec::new();
     for (index, group) in offers.iter().enumerate() {
@@ -221,8 +224,8 @@ fn candidates(offers: &[GroupProblem], kept: &[Pipeline], ahead: usize) -> Vec<R
     candidates
 }
 
-/// The devices that run the whole: as many of the fastest as together have the least time between
-/// two answers.
+/// Returns the devices that run the whole model: as many of the fastest as minimise the time
+/// between two answers.
 fn each_whole(model: &Model<'_>, devices: &[usize], ahead: usize) -> Vec<Pipeline> {
     let whole = |&device: &usize| Pipeline::whole(model, device);
     let pipelines = devices.iter().map(whole);
@@ -236,7 +239,7 @@ fn each_whole(model: &Model<'_>, devices: &[usize], ahead: usize) -> Vec<Pipelin
     pipelines
 }
 
-/// Whether a device has room for all weights and what a request holds beside them.
+/// Returns whether a device has room for all weights and for the activations of a request.
 fn fits(plan: &ExecutionPlan, group: &GroupProblem) -> bool {
     let held = group.graph.activation_bytes().into_iter().max();
     let weights: u64 = plan.fragments.iter().map(Fragment::bytes).sum();
@@ -245,8 +248,8 @@ fn fits(plan: &ExecutionPlan, group: &GroupProblem) -> bool {
     rooms.all(|device| weights.saturating_add(held.unwrap_or(0)) <= room(device))
 }
 
-/// A plan whose fragments are compiled, if it has room and its devices take them. Where a device
-/// has no room, what was there before is let go of.
+/// Returns a plan with compiled fragments, if it has room and its devices accept them. If a device
+/// has no room, drops the plan before it and tries again.
 fn ready(
     setting: &GroupSetting<'_>,
     make: impl Fn() -> Result<ExecutionPlan, TaskError>,
@@ -269,7 +272,7 @@ fn ready(
     }
 }
 
-/// The plan of a pipeline.
+/// Returns the plan of a pipeline.
 fn along(
     pipeline: &Pipeline,
     group: &GroupProblem,
@@ -279,7 +282,7 @@ fn along(
     let stages = pipeline.devices.iter().enumerate();
     let placed = TimedDivision {
         part: pipeline.of_node.clone(),
-        // In the order of the pipeline: when each begins is not known before there are requests.
+        // In the order of the pipeline, because start times are unknown before the first request.
         parts: stages
             .map(|(stage, &device)| (device, stage as f64))
             .collect(),

@@ -1,8 +1,8 @@
-//! What waits for its way between two places, and what is on one because somebody waits for it.
+//! Transfers that wait for a path between two places, and transfers of waiting threads.
 //!
-//! Whoever waits for content moves it himself, at once: he would only lose time in a queue. What
-//! was planned for the way that he takes lets him go first, and what was planned of the same
-//! content is not moved again.
+//! A thread that needs a tensor moves it itself and at once, because a queue would only cost time.
+//! Planned transfers on its path let it go first, and the queue drops a planned transfer of the
+//! same tensor.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -21,25 +21,25 @@ use crate::execution::lock::lock;
 #[derive(Default)]
 pub(super) struct TransferQueue {
     queue: Mutex<TransferState>,
-    /// Rung when there is something to do or something has ended.
+    /// Signals new work or the end of a transfer.
     pub work: Condvar,
 }
 
-/// What is to be brought, and who writes it down.
+/// A tensor to bring, and the log that records it.
 pub(super) type QueuedTransfer = (HeldTensor, Option<Arc<RunLog>>);
 
 #[derive(Default)]
 pub(super) struct TransferState {
     pub transfers: Transfers,
-    /// What waits, and where it is to come.
+    /// The waiting transfers by their destination.
     pub asked: BTreeMap<(Handle, Place), QueuedTransfer>,
     pub threads: Vec<JoinHandle<()>>,
-    /// How many of them are at work.
+    /// Number of threads that move a batch now.
     pub moving: usize,
     pub stopping: bool,
 }
 
-/// A way that somebody takes who waits, until this is dropped.
+/// Claims a path for a waiting thread until the thread drops it.
 pub(super) struct AwaitedTransfer<'a> {
     queue: &'a TransferQueue,
     hop: Hop,
@@ -59,7 +59,8 @@ impl TransferQueue {
         lock(&self.queue)
     }
 
-    /// Content goes over a hop: if somebody waits for it, before what waits there.
+    /// Claims a hop for contents that a thread waits for, ahead of the queue. Returns none for
+    /// other urgencies.
     pub fn goes_first(
         &self,
         urgency: Urgency,

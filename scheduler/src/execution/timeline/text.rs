@@ -1,23 +1,23 @@
-//! A timeline drawn in characters: one row a device, a scale, a legend.
+//! Draws a timeline in characters: one row for each device, a scale and a legend.
 
 use super::{Span, SpanKind, Timeline, UnixMicros};
 
-/// The narrowest bar that still shows anything.
+/// Minimum width of a useful bar in columns.
 const BAR_COLUMNS_MIN: usize = 10;
-/// The most columns given to device names.
+/// Maximum width of device names in columns.
 const LABEL_COLUMNS_MAX: usize = 32;
 
-/// The characters a timeline is drawn with.
+/// The characters of a drawn timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Glyphs {
     /// Blocks and shades.
     Unicode,
-    /// Plain ASCII, for terminals and logs without more.
+    /// Plain ASCII, for terminals and logs that support nothing else.
     Ascii,
 }
 
 impl Glyphs {
-    /// The character of a kind.
+    /// Returns the character of a kind.
     fn of(self, kind: SpanKind) -> char {
         match (self, kind) {
             (Self::Unicode, SpanKind::Compute) => '█',
@@ -32,7 +32,8 @@ impl Glyphs {
     }
 }
 
-/// How a kind stands out where several share a column: computing hides transfers, and those waits.
+/// Returns the precedence of a kind in a shared column: computing hides transfers, and transfers
+/// hide waits.
 fn weight(kind: SpanKind) -> u8 {
     match kind {
         SpanKind::Wait => 0,
@@ -42,7 +43,8 @@ fn weight(kind: SpanKind) -> u8 {
 }
 
 impl Timeline {
-    /// Draws the timeline for a terminal of `columns` columns, one line each; empty without spans.
+    /// Draws the timeline for a terminal of `columns` columns, one line for each device; empty
+    /// without spans.
     #[must_use]
     pub fn draw(&self, columns: usize, glyphs: Glyphs) -> String {
         let Some((start, end)) = self.extent() else {
@@ -92,19 +94,19 @@ impl Timeline {
     }
 }
 
-/// Columns of the busy figure at the end of a row.
+/// Width of the busy figure at the end of a row.
 const BUSY_COLUMNS: usize = " 100 %".len();
 
-/// Where moments lie on a row.
+/// The mapping of moments to columns of a row.
 struct Axis {
     start: UnixMicros,
-    /// Length; at least 1.
+    /// Length in microseconds; at least 1.
     micros: u64,
     columns: usize,
 }
 
 impl Axis {
-    /// The columns a span touches: at least one.
+    /// Returns the columns that a span covers: at least one.
     fn columns_of(&self, span: &Span) -> std::ops::Range<usize> {
         let column = |moment: UnixMicros| {
             let part = u128::from(moment.since(self.start)) * self.columns as u128;
@@ -114,7 +116,7 @@ impl Axis {
         first..column(span.end).clamp(first + 1, self.columns)
     }
 
-    /// Zero at the left, the length at the right.
+    /// Returns the scale: zero at the left, the length at the right.
     fn scale(&self) -> String {
         let end = duration_text(self.micros);
         let columns = self.columns.saturating_sub(1);
@@ -122,7 +124,7 @@ impl Axis {
     }
 }
 
-/// Microseconds as people read them.
+/// Formats microseconds for people.
 fn duration_text(micros: u64) -> String {
     match micros {
         0..1_000 => format!("{micros} us"),

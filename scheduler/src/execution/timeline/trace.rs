@@ -1,4 +1,4 @@
-//! A timeline as a trace that Perfetto and Chrome open: processes are devices, threads are lanes.
+//! Writes a timeline as a trace for Perfetto and Chrome: processes are devices, threads are lanes.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::{Span, SpanKind, Timeline};
 
 impl Timeline {
-    /// The timeline in the JSON trace format; open it at ui.perfetto.dev or chrome://tracing.
+    /// Returns the timeline in the JSON trace format, which you can open at ui.perfetto.dev or
+    /// chrome://tracing.
     #[must_use]
     pub fn to_trace_json(&self) -> String {
         let devices = self.devices();

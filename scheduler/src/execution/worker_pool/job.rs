@@ -1,4 +1,4 @@
-//! One job of a worker pool: what is asked, how it stands, how it ended.
+//! One job of a worker pool: its request, its state and its result.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -11,159 +11,160 @@ use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 
-/// Stretches remembered of a job. A job of more has its last ones merged: a trace of a million
-/// bars says no more.
+/// Stretches that the pool records for a job. If a job has more, the pool merges the later ones,
+/// because a trace of a million bars says no more.
 const STRETCHES_MAX: usize = 1 << 16;
-/// A job whose deadline leaves less than this many times what it has left goes first.
+/// A job goes first if the time to its deadline is less than this many times its remaining work.
 const HURRY: u32 = 2;
 
-/// A task to be run on a device.
+/// A task to run on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The task.
+    /// Index of the task.
     pub task: usize,
-    /// The device.
+    /// Index of the device.
     pub device: usize,
 }
 
-/// What runs a job's tasks. It is called on the device's thread.
+/// Runs one task of a job. The pool calls it on the device's thread.
 pub type Work = Arc<dyn Fn(Call) -> Result<TaskTime, Fault> + Send + Sync>;
 
-/// What a task took, as estimates are to be judged.
+/// The duration of a task that the pool compares with its estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskTime {
-    /// From its call to its return.
+    /// The time from the call to its return.
     Measured,
-    /// What the device says, such as an emulated one that answers ahead of its own time.
+    /// The time that the device reports. An emulated device, for example, returns before its own
+    /// time has passed.
     Stated(Duration),
 }
 
-/// Why a task did not succeed.
+/// The reason why a task did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The task is at fault, and would be elsewhere: the job ends.
+    /// The task is at fault and would fail on any device: the job ends.
     Task(String),
-    /// The device is: it gets no more work, and this goes to another.
+    /// The device is at fault: it gets no more work, and the task moves to another device.
     Device(String),
-    /// Neither is, but the device cannot do this task: it goes to another.
+    /// The device cannot run this task but works otherwise: the task moves to another device.
     Refused(String),
-    /// Another device is, which was to give what the task reads: the task waits for that.
+    /// Another device failed while it should supply an input: the task waits for a new copy.
     Other {
-        /// Which.
+        /// Index of the device that failed.
         device: usize,
-        /// Why.
+        /// Cause of the failure.
         cause: String,
     },
-    /// What it reads went with a device that was lost: the task waits until that is made again.
+    /// A lost device held an input: the task waits until another device has computed it again.
     Gone,
 }
 
-/// Something to run.
+/// A job to run.
 pub struct Job {
-    /// What it is made of; times in picoseconds.
+    /// The tasks, their dependencies and their estimates, in picoseconds.
     pub problem: Arc<Problem>,
-    /// Its plan; none places each task when it is ready.
+    /// The plan. If you pass none, the pool places each task when it is ready.
     pub plan: Option<Schedule>,
-    /// Whether tasks stay where they are planned while their devices work. Devices that have a time
-    /// of their own are not idle when this machine's threads are.
+    /// Whether tasks stay on their planned devices while those devices work. For devices with a
+    /// time of their own, idle threads on this machine do not mean that the device is idle.
     pub keeps_plan: bool,
-    /// Kinds of task whose estimates err alike; empty for one.
+    /// Groups tasks whose estimates have the same error; empty for a single group.
     pub kinds: Arc<[u16]>,
-    /// What is known of the estimates.
+    /// The measured corrections of the estimates.
     pub speeds: Speeds,
-    /// What each task takes besides on each device for what comes from the host and goes there, by
-    /// task and then by device; empty for nothing.
+    /// Additional time of each task on each device for transfers from and to the host, by task and
+    /// then by device. You can leave it empty for none.
     pub host_transfers: Arc<[Time]>,
-    /// What runs a task.
+    /// The function that runs a task.
     pub work: Work,
-    /// What becomes of results on a device that fails.
+    /// Says whether results survive the failure of their device.
     pub results: Results,
-    /// Jobs of a higher one go first.
+    /// Jobs with a higher priority go first.
     pub priority: u8,
-    /// Its part of the devices beside other jobs, such as the price of its lease.
+    /// The job's share of the devices relative to other jobs, such as the price of its lease.
     pub weight: f64,
-    /// Whose it is, such as a lease's: jobs of one owner have one part of the devices together.
+    /// The owner, such as a lease. All jobs of one owner share one part of the devices.
     pub owner: Option<u64>,
-    /// When it must have ended.
+    /// The moment when the pool ends the job if it still runs.
     pub deadline: Option<Moment>,
 }
 
-/// How a job ended.
+/// The way in which a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobEnd {
-    /// Every task is done.
+    /// All tasks are done.
     Done,
-    /// It was cancelled.
+    /// The caller cancelled the job.
     Cancelled,
-    /// Its deadline came first.
+    /// The deadline passed first.
     Deadline,
     /// A task failed.
     Failed {
-        /// Which.
+        /// Index of the task.
         task: usize,
-        /// Why.
+        /// Cause of the failure.
         cause: String,
     },
-    /// Devices failed, and what is left runs on none of the others.
+    /// Devices failed, and the remaining devices cannot run the remaining tasks.
     Stranded(StrandedCause),
 }
 
-/// A stretch of a device's time: tasks it ran one after the other.
+/// A period of a device: the tasks that it ran one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// The device.
+    /// Index of the device.
     pub device: usize,
-    /// The first task.
+    /// Index of the first task.
     pub task: usize,
-    /// How many.
+    /// Number of tasks.
     pub tasks: usize,
-    /// When it began, from the job's start.
+    /// Start, measured from the start of the job.
     pub start: Duration,
-    /// When it ended.
+    /// End, measured from the start of the job.
     pub end: Duration,
 }
 
-/// What a device did for a job.
+/// The work that a device did for a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// Tasks it ran.
+    /// Number of tasks that the device ran.
     pub tasks: u64,
-    /// Time it ran them.
+    /// Time for which the device ran them.
     pub busy: Duration,
-    /// Why it was given up, if it was.
+    /// The reason why the pool gave up the device, if it did.
     pub failed: Option<String>,
-    /// Tasks that it refused and others took, with why.
+    /// Tasks that the device refused and other devices took, each with the cause.
     pub refused: Vec<(usize, String)>,
 }
 
-/// What a job gave and took.
+/// The result of a job and its cost in time.
 #[derive(Clone, Debug)]
 pub struct Execution {
-    /// How it ended.
+    /// The way in which the job ended.
     pub ended: JobEnd,
-    /// From its start to its end.
+    /// Time from the start of the job to its end.
     pub makespan: Duration,
-    /// What each device did.
+    /// The work of each device, by index.
     pub devices: Vec<DeviceUse>,
-    /// When.
+    /// The periods in which the devices worked.
     pub stretches: Vec<Stretch>,
-    /// What happened beside plain running.
+    /// Counts of exceptional events, such as stolen tasks.
     pub counts: Counts,
-    /// What is known of the estimates now.
+    /// The corrections of the estimates after this job.
     pub speeds: Speeds,
-    /// The device that ran each task.
+    /// The device that ran each task, by task.
     pub places: Vec<Option<usize>>,
 }
 
-/// A batch that was run.
+/// A batch that a device ran.
 pub(super) struct BatchRun {
     pub start: Moment,
     pub end: Moment,
-    /// What the device says it took.
+    /// The duration that the device reports, if it reports one.
     pub stated: Option<Duration>,
 }
 
-/// A job that a worker pool works on.
+/// A job in progress in a worker pool.
 pub(super) struct ActiveJob {
     pub number: u64,
     dispatch: Dispatch,
@@ -174,7 +175,7 @@ pub(super) struct ActiveJob {
     weight: f64,
     deadline: Option<Moment>,
     begun: Moment,
-    /// Device seconds it had, with what it was level with when it came.
+    /// Device seconds that the job used, plus the share it started level with.
     used: f64,
     ended: Option<(JobEnd, Moment)>,
     devices: Vec<DeviceUse>,
@@ -215,12 +216,12 @@ impl ActiveJob {
         self.ended.is_some()
     }
 
-    /// Ends it, unless it has ended before.
+    /// Ends the job, unless it has already ended.
     pub fn end(&mut self, how: JobEnd) {
         self.ended.get_or_insert_with(|| (how, Moment::now()));
     }
 
-    /// Device time it had for its weight.
+    /// Returns the device time that the job used, divided by its weight.
     pub fn share(&self) -> f64 {
         self.used / self.weight
     }
@@ -229,12 +230,12 @@ impl ActiveJob {
         self.used = share * self.weight;
     }
 
-    /// Whose turn is first.
+    /// Orders two jobs: the job that should run first is less.
     pub fn before(&self, other: &Self, now: Moment) -> Ordering {
         let by_priority = other.priority.cmp(&self.priority);
         let by_hurry = || other.is_hurried(now).cmp(&self.is_hurried(now));
         let by_share = || self.share().total_cmp(&other.share());
-        // Of one owner's, who came first is done first.
+        // Among jobs of one owner, the oldest goes first.
         let by_number = || self.number.cmp(&other.number);
         by_priority
             .then_with(by_hurry)
@@ -249,7 +250,7 @@ impl ActiveJob {
             .is_some_and(|deadline| slack(deadline) < left.saturating_mul(HURRY))
     }
 
-    /// A device's next batch; `wake` is told which others have something to do since.
+    /// Takes the device's next batch. Adds to `wake` the other devices that now have work.
     pub fn take(
         &mut self,
         device: usize,
@@ -266,9 +267,9 @@ impl ActiveJob {
         (!batch.is_empty()).then(|| (self.number, self.work.clone(), now))
     }
 
-    /// Takes in a batch, or its first tasks; says which devices to wake.
+    /// Records a batch, or its first tasks, as done. Returns the set of devices to wake.
     pub fn done(&mut self, device: usize, tasks: &[u32], ran: &BatchRun) -> u64 {
-        // What a device did after it was given up is done elsewhere.
+        // Other devices run the tasks of a lost device again, so the pool ignores its results.
         if self.has_ended() || tasks.is_empty() || self.dispatch.is_lost(device) {
             return 0;
         }
@@ -284,7 +285,7 @@ impl ActiveJob {
         wake
     }
 
-    /// A device is lost to this job.
+    /// Removes a lost device from the job.
     pub fn lose(&mut self, device: usize) {
         if self.has_ended() {
             return;
@@ -295,7 +296,7 @@ impl ActiveJob {
         }
     }
 
-    /// Tasks that a device took and could not begin.
+    /// Puts tasks back into the queues after a device took them but could not begin.
     pub fn put_back(&mut self, device: usize, tasks: &[u32]) {
         if self.has_ended() || self.dispatch.is_lost(device) {
             return;
@@ -306,7 +307,7 @@ impl ActiveJob {
         }
     }
 
-    /// Tasks that a device took, of which it cannot do the first.
+    /// Puts tasks back into the queues after a device refused the first of them.
     pub fn refuse(&mut self, device: usize, tasks: &[u32], cause: String) {
         if self.has_ended() || self.dispatch.is_lost(device) {
             return;

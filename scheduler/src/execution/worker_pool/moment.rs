@@ -1,5 +1,5 @@
-//! The worker pool's clock: the one place of the scheduler, beside its benchmarks, that looks at
-//! one.
+//! The worker pool's clock: besides the benchmarks, the only code of the scheduler that reads a
+//! clock.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -17,7 +17,7 @@ mod clock {
 
     use super::{Duration, OnceLock};
 
-    /// Time since this was first asked.
+    /// Returns the time since its first call.
     pub fn elapsed() -> Duration {
         static BEGIN: OnceLock<Instant> = OnceLock::new();
         BEGIN.get_or_init(Instant::now).elapsed()
@@ -25,19 +25,19 @@ mod clock {
 }
 
 impl Moment {
-    /// Now.
+    /// Returns the present moment.
     #[must_use]
     pub fn now() -> Self {
         Self(clock::elapsed())
     }
 
-    /// The moment so much later.
+    /// Returns the moment `time` later.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(time))
     }
 
-    /// Time from `earlier` to this moment; none if it is not earlier.
+    /// Returns the time from `earlier` to this moment; zero if it is not earlier.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

@@ -1,4 +1,4 @@
-//! A device's thread: takes a batch, runs it, tells what became of it.
+//! The thread of a device: takes a batch, runs it and reports the result.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::job::{BatchRun, Call, Fault, JobEnd, TaskTime, Work};
 use super::{Moment, PoolShared, PoolState};
 
-/// Works until the worker pool stops.
+/// Runs batches until the worker pool stops.
 pub(super) fn work(shared: &PoolShared, device: usize) {
     let mut batch = Vec::new();
     let mut state = shared.state();
@@ -32,7 +32,7 @@ pub(super) fn work(shared: &PoolShared, device: usize) {
         if let Some(fault) = fault {
             on_fault(shared, &mut state, job, device, &batch[well..], fault);
         }
-        // This device goes on by itself.
+        // This device continues without a wake-up.
         shared.wake(&mut state, wake & !(1 << device));
         if state.job(job).is_some_and(|job| job.has_ended()) {
             shared.ended.notify_all();
@@ -40,8 +40,8 @@ pub(super) fn work(shared: &PoolShared, device: usize) {
     }
 }
 
-/// Runs tasks in order up to the first that fails; says how many went well, and what they took by
-/// the device's own account, if it has one.
+/// Runs tasks in order up to the first failure. Returns the number of successful tasks, their time
+/// as the device reports it, if it does, and the failure.
 fn run(work: &Work, device: usize, batch: &[u32]) -> (usize, Option<Duration>, Option<Fault>) {
     let mut stated = None;
     for (index, &task) in batch.iter().enumerate() {
@@ -69,7 +69,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     )
 }
 
-/// The first of the `left` tasks of a batch was not done; those behind it were not begun.
+/// Handles a fault of the first of the `left` tasks of a batch; the others have not begun.
 fn on_fault(
     shared: &PoolShared,
     state: &mut MutexGuard<'_, PoolState>,

@@ -1,4 +1,4 @@
-//! Integer and float arithmetic on the contents of small tensors, as the kernels would do it.
+//! Integer and float arithmetic on the contents of small tensors, with the results of the kernels.
 
 /// Contents with their extents.
 pub(super) struct Operand<'a> {
@@ -7,7 +7,7 @@ pub(super) struct Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// The element that stands at `place` of a tensor of `dims` this one is broadcast to.
+    /// Returns the element at `place` after a broadcast to a tensor of `dims`.
     fn at(&self, place: usize, dims: &[u64]) -> Option<i64> {
         let missing = dims.len().checked_sub(self.dims.len())?;
         let mut rest = place;
@@ -31,14 +31,14 @@ fn count(dims: &[u64]) -> Option<usize> {
     usize::try_from(dims.iter().product::<u64>()).ok()
 }
 
-/// One operand broadcast to `dims`.
+/// Broadcasts one operand to `dims`.
 pub(super) fn stretch(operand: &Operand<'_>, dims: &[u64]) -> Option<Vec<i64>> {
     (0..count(dims)?)
         .map(|place| operand.at(place, dims))
         .collect()
 }
 
-/// Two operands broadcast to `dims` and joined.
+/// Broadcasts two operands to `dims` and joins them.
 pub(super) fn zip(
     left: &Operand<'_>,
     right: &Operand<'_>,
@@ -51,7 +51,7 @@ pub(super) fn zip(
         .collect()
 }
 
-/// `Where`: the second operand where the first is true, the third elsewhere.
+/// Computes `Where`: the second operand where the first is true, the third elsewhere.
 pub(super) fn select(operands: &[Operand<'_>; 3], dims: &[u64]) -> Option<Vec<i64>> {
     let places = 0..count(dims)?;
     let pick = |place: usize| {
@@ -66,7 +66,8 @@ pub(super) fn select(operands: &[Operand<'_>; 3], dims: &[u64]) -> Option<Vec<i6
     places.map(pick).collect()
 }
 
-/// Joins two integers; `None` where the kernel's answer is not certain.
+/// Returns the function that joins two integers; the function returns `None` if the kernel's answer
+/// is not certain.
 pub(super) fn int_binary(name: &str) -> Option<fn(i64, i64) -> Option<i64>> {
     Some(match name {
         "Add" => i64::checked_add,
@@ -87,7 +88,7 @@ pub(super) fn int_binary(name: &str) -> Option<fn(i64, i64) -> Option<i64>> {
     })
 }
 
-/// Joins two floats.
+/// Returns the function that joins two floats.
 pub(super) fn float_binary(name: &str) -> Option<fn(f32, f32) -> f32> {
     Some(match name {
         "Add" => |a, b| a + b,
@@ -98,7 +99,7 @@ pub(super) fn float_binary(name: &str) -> Option<fn(f32, f32) -> f32> {
     })
 }
 
-/// Rounds a float.
+/// Returns the function that rounds a float.
 pub(super) fn float_unary(name: &str) -> Option<fn(f32) -> f32> {
     Some(match name {
         "Floor" => f32::floor,

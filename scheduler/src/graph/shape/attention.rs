@@ -1,9 +1,9 @@
-//! `Attention` of operator set 23: the output and the growing caches of keys and values.
+//! Infers `Attention` of operator set 23: the output and the growing caches of keys and values.
 
 use super::operation::Inference;
 use super::{Dims, Fact, Operation};
 
-/// The output, present keys and values, and the product of queries and keys.
+/// Infers the output, the present keys and values, and the product of queries and keys.
 pub(super) fn attention(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     let (Some(query), Some(key), Some(value)) =
@@ -61,7 +61,8 @@ pub(super) fn attention(operation: &Operation<'_>) -> Inference {
     ])
 }
 
-/// [batch, heads, length, size] of a value that has it so or as [batch, length, heads x size].
+/// Returns the extents [batch, heads, length, size] of a value in that form or in the form [batch,
+/// length, heads x size].
 fn by_heads(dims: &Dims, heads: Option<u64>) -> Option<Dims> {
     match dims.as_slice() {
         [batch, heads, length, size] => Some(vec![*batch, *heads, *length, *size]),

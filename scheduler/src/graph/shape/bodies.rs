@@ -1,8 +1,9 @@
-//! `If`, `Loop` and `Scan`: what their bodies make, by the same rules as the graph around them.
+//! Infers the outputs of `If`, `Loop` and `Scan` from their bodies, by the same rules as the graph
+//! around them.
 //!
-//! A node with a body stays one task, so all that matters is what comes out. A body that some rule
-//! refuses makes unknown facts: a branch that is never taken may be wrong. Its work is that of its
-//! nodes as often as it runs.
+//! A node with a body stays one task, so only the facts of its outputs matter. If a rule refuses a
+//! body, its facts are unknown, because a branch that never runs may be wrong. The work of a body
+//! is the work of its nodes, as often as it runs.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,15 +19,15 @@ use super::operation::axis_of;
 use super::work::{node_work, with_extents};
 use super::{Dims, Fact, infer as infer_node, tensor_fact};
 
-/// Rounds after which what a loop carries counts as unknown; each makes an extent or a rank unknown
-/// that was not, so real loops take two or three.
+/// Number of rounds after which a loop's carried values count as unknown. Each round turns at least
+/// one known extent or rank into an unknown one, so real loops take two or three rounds.
 const ROUNDS_MAX: usize = 8;
 
-/// Nodes that are inferred within the bodies of a model, each as often as it is: what a loop
-/// carries takes rounds, and loops within loops multiply them.
+/// Maximum number of node inferences in the bodies of a model, including repeated ones, because a
+/// loop's carried values take several rounds and nested loops multiply them.
 const STEPS_MAX: u64 = 200_000;
 
-/// How many more nodes of bodies may be inferred.
+/// The number of node inferences in bodies that remain.
 #[derive(Clone, Debug)]
 pub(crate) struct Steps(Rc<Cell<u64>>);
 
@@ -37,14 +38,14 @@ impl Default for Steps {
 }
 
 impl Steps {
-    /// Whether as many steps more may be made, which then are.
+    /// Uses up this many steps and returns whether enough of them remained.
     fn take(&self, steps: usize) -> bool {
         let left = self.0.get().checked_sub(steps as u64);
         self.0.set(left.unwrap_or(0));
         left.is_some_and(|left| left > 0)
     }
 
-    /// Whether there were enough.
+    /// Returns an error if the steps did not suffice.
     pub fn check(&self) -> Result<(), Beyond> {
         match self.0.get() {
             0 => Err(Beyond::Steps { limit: STEPS_MAX }),
@@ -53,7 +54,7 @@ impl Steps {
     }
 }
 
-/// What is known of values by name.
+/// The facts of values by name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     facts: BTreeMap<String, Fact>,
@@ -74,7 +75,7 @@ impl Scope {
         self.facts.insert(name.to_owned(), fact);
     }
 
-    /// What the bodies of a node read of it.
+    /// Returns the facts that the bodies of a node read from this scope.
     fn seen_by(&self, node: &NodeProto) -> Self {
         let names = captured_names(node).into_iter();
         let facts = names.filter_map(|name| Some((name.to_owned(), self.get(name)?.clone())));
@@ -82,7 +83,7 @@ impl Scope {
     }
 }
 
-/// Facts of a node's outputs; `None` if the operator has no body.
+/// Returns the facts of a node's outputs, or `None` if the operator has no body.
 pub(super) fn infer(
     node: &NodeProto,
     opset: i64,
@@ -100,7 +101,8 @@ pub(super) fn infer(
             body("else_branch").map(|body| run(body, opset, &[], outer)),
         ),
         "Loop" => repeated(body("body")?, opset, inputs, outer),
-        // Before operator set 9 it had a batch of its own and other places for its inputs.
+        // Before operator set 9, `Scan` had its own batch dimension and a different order of
+        // inputs.
         "Scan" if opset >= 9 => scanned(node, body("body")?, opset, inputs, outer),
         "Scan" => None,
         _ => return None,
@@ -108,13 +110,13 @@ pub(super) fn infer(
     Some(facts.unwrap_or_default())
 }
 
-/// What a node does beyond its own operator.
+/// The work of a node beyond its own operator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InnerWork {
-    /// Work of its bodies, as often as they run.
+    /// The work of its bodies, as often as they run.
     pub work: Work,
-    /// Whether that is all of it. Of a loop whose count comes in the run, a choice that the run
-    /// makes or a kernel of the buyer's own nobody knows beforehand what it does.
+    /// Whether the work is complete. It is unknown in advance for a loop whose count comes at run
+    /// time, for a choice at run time and for a kernel of the buyer's own.
     pub is_known: bool,
 }
 
@@ -135,8 +137,8 @@ impl InnerWork {
     };
 }
 
-/// Work of a node's bodies, as often as they run; none for a node without, or whose body some rule
-/// refuses.
+/// Returns the work of a node's bodies, as often as they run. Returns none for a node without
+/// bodies, or if a rule refuses the body.
 pub(crate) fn work(
     node: &NodeProto,
     opset: i64,
@@ -198,7 +200,7 @@ pub(crate) fn work(
     })
 }
 
-/// Work of the nodes of a body, given all its values.
+/// Returns the work of a body's nodes, from the facts of all its values.
 fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> InnerWork {
     let is_sized = |fact: &&Fact| fact.byte_length().is_some();
     body.node.iter().fold(InnerWork::NONE, |all, node| {
@@ -214,14 +216,15 @@ fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> InnerWork {
     })
 }
 
-/// Facts of a body's outputs, given those of its inputs; `None` if a rule refuses a node.
+/// Returns the facts of a body's outputs from those of its inputs, or `None` if a rule refuses a
+/// node.
 fn run(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Vec<Fact>> {
     let scope = scope_of(body, opset, inputs, outer)?;
     let of = |name: &str| scope.get(name).cloned().unwrap_or_default();
     Some(body.output.iter().map(|output| of(output.name())).collect())
 }
 
-/// Facts of all a body sees and makes.
+/// Returns the facts of all values that a body reads or computes.
 fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Scope> {
     if !outer
         .steps
@@ -236,7 +239,7 @@ fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Op
     for (input, fact) in body.input.iter().zip(inputs) {
         scope.insert(input.name(), fact.clone());
     }
-    // The standard has the nodes of a body in an order in which they can run.
+    // The standard requires the nodes of a body to be in running order.
     for node in &body.node {
         if !scope.steps.take(1 + node.input.len() + node.output.len()) {
             return None;
@@ -253,7 +256,7 @@ fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Op
     Some(scope)
 }
 
-/// Of two branches the one the condition chooses, or what both have in common.
+/// Returns the facts of the branch that the condition chooses, or those that both branches share.
 fn choice(
     inputs: &[Option<&Fact>],
     then: Option<Option<Vec<Fact>>>,
@@ -271,7 +274,7 @@ fn choice(
     }
 }
 
-/// What holds for both of two facts.
+/// Returns the facts that hold for both values.
 fn common(a: &Fact, b: &Fact) -> Fact {
     let dims = match (&a.dims, &b.dims) {
         (Some(a), Some(b)) if a.len() == b.len() => {
@@ -291,8 +294,8 @@ fn common(a: &Fact, b: &Fact) -> Fact {
     }
 }
 
-/// What holds for the values carried from round to round and what a round makes beside them, given
-/// `round`: from the carried values to all outputs.
+/// Returns the facts of the values that a loop carries and of its other outputs per round. `round`
+/// maps the carried values to all outputs of a round.
 fn settle(
     mut carried: Vec<Fact>,
     round: impl Fn(&[Fact]) -> Option<Vec<Fact>>,
@@ -310,7 +313,7 @@ fn settle(
     None
 }
 
-/// `Loop`: the number of rounds, the condition, then what is carried.
+/// Infers `Loop`: its inputs are the number of rounds, the condition and the carried values.
 fn repeated(
     body: &GraphProto,
     opset: i64,
@@ -318,12 +321,12 @@ fn repeated(
     outer: &Scope,
 ) -> Option<Vec<Fact>> {
     let (mut carried, beside) = settle_loop(body, opset, inputs, outer)?;
-    // How many rounds there are is known only when it runs.
+    // The number of rounds is known only at run time.
     carried.extend(beside.into_iter().map(|fact| stacked(fact, 0, None)));
     Some(carried)
 }
 
-/// What a loop carries, and what each round makes beside.
+/// Returns the facts of the values that a loop carries and of its other outputs per round.
 fn settle_loop(
     body: &GraphProto,
     opset: i64,
@@ -334,12 +337,12 @@ fn settle_loop(
     let start = start.map(|fact| fact.cloned().unwrap_or_default());
     settle(start.collect(), |carried| {
         let made = run(body, opset, &loop_inputs(carried), outer)?;
-        // The condition comes first.
+        // The condition is the first output.
         made.get(1..).map(<[Fact]>::to_vec)
     })
 }
 
-/// What a round of a loop is given.
+/// Returns the inputs of a loop's round.
 fn loop_inputs(carried: &[Fact]) -> Vec<Fact> {
     let scalar = |elem: DataType| Fact::tensor(Some(elem), Vec::new());
     let mut given = vec![scalar(DataType::Int64), scalar(DataType::Bool)];
@@ -347,7 +350,8 @@ fn loop_inputs(carried: &[Fact]) -> Vec<Fact> {
     given
 }
 
-/// `Scan`: states first, then sequences of which each round sees one element.
+/// Infers `Scan`: its inputs are the states, then the sequences, of which each round reads one
+/// element.
 fn scanned(
     node: &NodeProto,
     body: &GraphProto,
@@ -370,10 +374,10 @@ fn axis_stated(node: &NodeProto, name: &str, index: usize) -> i64 {
     axes.get(index).copied().unwrap_or(0)
 }
 
-/// What a `Scan` goes through.
+/// The inputs of a `Scan`.
 struct Sequences {
     states: Vec<Fact>,
-    /// What a round sees of each sequence.
+    /// The element of each sequence that a round reads.
     elements: Vec<Fact>,
     length: Option<u64>,
 }
@@ -401,7 +405,7 @@ impl Sequences {
         })
     }
 
-    /// The states of any round, and what each makes beside.
+    /// Returns the facts of the states and of the other outputs in any round.
     fn settle(
         &self,
         body: &GraphProto,
@@ -415,7 +419,7 @@ impl Sequences {
     }
 }
 
-/// The results of all rounds along a new axis.
+/// Returns the fact of all rounds' results, stacked along a new axis.
 fn stacked(fact: Fact, axis: usize, length: Option<u64>) -> Fact {
     let dims = fact.dims.map(|mut dims| {
         dims.insert(axis, length);

@@ -1,10 +1,10 @@
-//! Classical learning: what is left of it once a model is written out.
+//! Infers operators of classical learning that remain after the expansion of a model.
 
 use souk_onnx::DataType;
 
 use super::{Dims, Fact, Operation};
 
-/// Facts of the outputs.
+/// Returns the facts of the outputs.
 pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
     let elem = operation.result_elem();
     let columns = |count: Option<u64>| rows(operation).map(|rows| vec![rows, count]);
@@ -28,7 +28,7 @@ pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
     }
 }
 
-/// How many rows the first input has: a vector is one.
+/// Returns the number of rows of the first input; a vector counts as one.
 fn rows(operation: &Operation<'_>) -> Option<Option<u64>> {
     match operation.dims(0)?.as_slice() {
         [_] => Some(Some(1)),
@@ -37,7 +37,7 @@ fn rows(operation: &Operation<'_>) -> Option<Option<u64>> {
     }
 }
 
-/// Scores of a row: one for each class, or for each pair of them.
+/// Returns the number of scores of a row: one for each class, or for each pair of classes.
 fn scores(operation: &Operation<'_>) -> u64 {
     let length = |name: &str| operation.node.ints(name).map_or(0, <[i64]>::len) as u64;
     let classes = length("classlabels_ints");

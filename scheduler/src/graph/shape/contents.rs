@@ -1,4 +1,4 @@
-//! Contents of small tensors, followed through the operators that models compute shapes with.
+//! Follows the contents of small tensors through the operators that models use to compute shapes.
 
 use souk_onnx::DataType;
 
@@ -7,7 +7,7 @@ use super::generate::shape_range;
 use super::layout::slices;
 use super::{Fact, Operation, tensor_fact};
 
-/// Adds to `fact`, the only output of `operation`, the contents if they are known and few.
+/// Adds the contents to `fact`, the only output of `operation`, if they are known and few.
 pub(super) fn attach(operation: &Operation<'_>, fact: &mut Fact) {
     let few = |count: u64| count <= Fact::CONTENTS_MAX as u64;
     let Some(count) = fact.count().filter(|&count| few(count)) else {
@@ -27,7 +27,8 @@ fn ints(values: Option<Vec<i64>>) -> Option<Contents> {
     values.map(|values| (Some(values), None))
 }
 
-/// Contents that an element type cannot hold are not known: the kernel would wrap.
+/// Returns whether an element type can hold the contents. Otherwise the kernel would wrap, so they
+/// count as unknown.
 fn in_range(values: &[i64], elem: Option<DataType>) -> bool {
     let (least, most) = match elem {
         Some(DataType::Int64) => (i64::MIN, i64::MAX),
@@ -94,7 +95,7 @@ fn operand<'a>(operation: &Operation<'a>, index: usize) -> Option<Operand<'a>> {
     })
 }
 
-/// Contents at `places` of the first input, counted in row-major order.
+/// Returns the contents at `places` of the first input, in row-major order.
 fn pick(operation: &Operation<'_>, places: Vec<usize>) -> Option<Contents> {
     let input = operation.input(0)?;
     let ints = input.ints.as_ref();
@@ -104,7 +105,7 @@ fn pick(operation: &Operation<'_>, places: Vec<usize>) -> Option<Contents> {
     Some((ints.unwrap_or(None), floats.unwrap_or(None)))
 }
 
-/// Places a `Gather` takes from a list or scalar index.
+/// Returns the places that a `Gather` takes from a list by a list or a scalar index.
 fn gathered(operation: &Operation<'_>) -> Option<Vec<usize>> {
     let dims = known_dims(operation.input(0)?)?;
     let [size] = dims.as_slice() else {
@@ -118,7 +119,7 @@ fn gathered(operation: &Operation<'_>) -> Option<Vec<usize>> {
     places.collect()
 }
 
-/// Places a `Slice` takes from a list.
+/// Returns the places that a `Slice` takes from a list.
 fn sliced(operation: &Operation<'_>) -> Option<Vec<usize>> {
     let dims = known_dims(operation.input(0)?)?;
     let [size] = dims.as_slice() else {
@@ -133,7 +134,7 @@ fn sliced(operation: &Operation<'_>) -> Option<Vec<usize>> {
         .collect()
 }
 
-/// Lists joined end to end; tensors of higher rank are not followed.
+/// Returns lists joined end to end; it does not follow tensors of higher rank.
 fn concatenated(operation: &Operation<'_>) -> Option<Contents> {
     let lists = operation.inputs().map(|fact| match fact.rank() {
         Some(1) => Some((fact.ints.as_ref(), fact.floats.as_ref())),
@@ -192,7 +193,7 @@ fn cast(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
     }
 }
 
-/// A reduction of a whole list to one element.
+/// Returns the reduction of a whole list to one element.
 fn reduced(operation: &Operation<'_>, fact: &Fact) -> Option<Vec<i64>> {
     let whole = fact.count()? == 1;
     let values = operation
@@ -208,7 +209,7 @@ fn reduced(operation: &Operation<'_>, fact: &Fact) -> Option<Vec<i64>> {
     total.map(|total| vec![total])
 }
 
-/// Element-wise arithmetic.
+/// Returns the result of element-wise arithmetic.
 fn computed(operation: &Operation<'_>, name: &str, fact: &Fact) -> Option<Contents> {
     if let Some(unary) = arithmetic::float_unary(name) {
         let floats = operation.floats(0)?;

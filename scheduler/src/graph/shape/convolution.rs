@@ -1,4 +1,4 @@
-//! Convolutions and poolings: extents from kernel, stride, dilation and padding.
+//! Infers convolutions and poolings: extents from kernel, stride, dilation and padding.
 
 use souk_onnx::DataType;
 
@@ -17,7 +17,8 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The window of `operation` with a kernel of `kernel`; `None` if an attribute is malformed.
+    /// Returns the window of `operation` with a kernel of `kernel`; `None` if an attribute is
+    /// malformed.
     pub(crate) fn new(operation: &Operation<'_>, kernel: Vec<u64>) -> Option<Self> {
         let axes = kernel.len();
         let list = |name: &str, default: i64| match operation.node.ints(name) {
@@ -56,7 +57,7 @@ impl Window {
             .then_some(window)
     }
 
-    /// Extent of the output along spatial axis `axis` for an input of `size`.
+    /// Returns the extent of the output along spatial axis `axis` for an input of `size`.
     fn slide(&self, axis: usize, size: u64) -> Result<Option<u64>, ShapeFault> {
         let stride = self.strides[axis];
         if self.same {
@@ -81,14 +82,14 @@ impl Window {
         } else {
             room / stride
         };
-        // A window may not start in the padding behind the input.
+        // A window must not start in the padding after the input.
         if self.ceil && steps * stride >= size.saturating_add(self.begin[axis]) {
             steps -= 1;
         }
         extent(steps + 1, axis + 2)
     }
 
-    /// Extent of the output of the transposed form.
+    /// Returns the extent of the output of the transposed form.
     fn unslide(&self, axis: usize, size: u64, extra: i64) -> Result<Option<u64>, ShapeFault> {
         let stride = self.strides[axis];
         if self.same {
@@ -106,7 +107,7 @@ impl Window {
     }
 }
 
-/// Spatial extents of the kernel: the attribute, or those of the weights.
+/// Returns the spatial extents of the kernel: from the attribute, or from the weights.
 pub(crate) fn kernel_of(operation: &Operation<'_>, weights: usize) -> Option<Vec<u64>> {
     if let Some(kernel) = operation
         .node
@@ -121,7 +122,7 @@ pub(crate) fn kernel_of(operation: &Operation<'_>, weights: usize) -> Option<Vec
     operation.dims(weights)?.get(2..)?.iter().copied().collect()
 }
 
-/// `Conv` and its quantised forms: `data` and `weights` are input places.
+/// Infers `Conv` and its quantised forms: `data` and `weights` are input indices.
 pub(super) fn convolution(operation: &Operation<'_>, data: usize, weights: usize) -> Inference {
     let elem = operation.result_elem();
     let input = operation.dims_of_rank(data, 2)?;
@@ -161,7 +162,7 @@ fn spatial(
     sizes.iter().enumerate().map(slide).collect()
 }
 
-/// `ConvTranspose`.
+/// Infers `ConvTranspose`.
 pub(super) fn transposed(operation: &Operation<'_>) -> Inference {
     let input = operation.dims_of_rank(0, 2)?;
     let kernels = operation.dims_of_rank(1, 2)?;
@@ -200,7 +201,8 @@ pub(super) fn transposed(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, Some(dims))
 }
 
-/// `MaxPool`, `AveragePool`, `LpPool`: a window without weights; `MaxPool` may give indices too.
+/// Infers `MaxPool`, `AveragePool` and `LpPool`: a window without weights; `MaxPool` can return
+/// indices too.
 pub(super) fn pool(operation: &Operation<'_>) -> Inference {
     let Some(input) = operation.dims_of_rank(0, 3)? else {
         return Operation::one(operation.elem(0), None);
@@ -216,7 +218,7 @@ pub(super) fn pool(operation: &Operation<'_>) -> Inference {
     Ok(facts)
 }
 
-/// `GlobalAveragePool` and kin: spatial extents become 1.
+/// Infers `GlobalAveragePool` and similar operators: spatial extents become 1.
 pub(super) fn global_pool(operation: &Operation<'_>) -> Inference {
     let dims = operation.dims_of_rank(0, 2)?.map(|input| {
         let places = input.iter().enumerate();
@@ -227,7 +229,7 @@ pub(super) fn global_pool(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), dims)
 }
 
-/// `MaxUnpool`: the inverse window, or the extents given as the third input.
+/// Infers `MaxUnpool`: the inverse window, or the extents in the third input.
 pub(super) fn unpool(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     if operation.has(2) {
@@ -255,7 +257,7 @@ pub(super) fn unpool(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, Some(dims))
 }
 
-/// `MaxRoiPool`, `RoiAlign`: one output a region.
+/// Infers `MaxRoiPool` and `RoiAlign`: one output for each region.
 pub(super) fn regions(operation: &Operation<'_>, sizes: Option<[i64; 2]>) -> Inference {
     let channels = operation.dims_of_rank(0, 2)?.and_then(|dims| dims[1]);
     let count = operation.dims_of_rank(1, 1)?.and_then(|dims| dims[0]);

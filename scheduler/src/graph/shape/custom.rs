@@ -1,18 +1,18 @@
-//! Operators of a buyer's own: what they make is what their nodes say.
+//! Infers a buyer's own operators from their nodes' declarations.
 
 use souk_onnx::custom::{Size, output_shapes, output_types};
 
 use super::{Dims, Fact, Operation, data_type};
 
-/// Facts of the outputs as far as the node states them; what it states wrongly is refused where it
-/// is compiled.
+/// Returns the facts of the outputs as far as the node declares them; the compiler refuses wrong
+/// declarations.
 pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
     let node = operation.node;
     let types = output_types(node).unwrap_or_default();
     let shapes = output_shapes(node).ok().flatten().unwrap_or_default();
     let known = |size: Size| match size {
         Size::Fixed(size) => Some(size),
-        // The kernel itself is the first input of the node and no tensor of the kernel's.
+        // The first input of the node is the kernel itself, not one of its tensors.
         Size::Of { tensor, axis } => {
             let dims = operation.dims(tensor.checked_add(1)?);
             dims.and_then(|dims| dims.get(axis).copied().flatten())

@@ -1,21 +1,21 @@
-//! Operators that keep their input's extents, and those that broadcast several inputs.
+//! Infers operators that keep their input's extents, and those that broadcast several inputs.
 
 use souk_onnx::DataType;
 
 use super::operation::{Inference, broadcast_all};
 use super::{Fact, Operation};
 
-/// Same extents as the first input.
+/// Infers an output with the extents of the first input.
 pub(super) fn same(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.result_elem(), operation.dims(0).cloned())
 }
 
-/// All inputs repeated to one shape.
+/// Infers an output with all inputs broadcast to one shape.
 pub(super) fn repeated(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.result_elem(), broadcast_all(operation.inputs())?)
 }
 
-/// `Dropout`: the value and a mask of booleans.
+/// Infers `Dropout`: the value and a mask of booleans.
 pub(super) fn dropout(operation: &Operation<'_>) -> Inference {
     let dims = operation.dims(0).cloned();
     let mask = Fact {
@@ -32,7 +32,8 @@ pub(super) fn dropout(operation: &Operation<'_>) -> Inference {
     Ok(facts)
 }
 
-/// Layer normalisation: the value, and mean and inverse deviation with the normalised axes at 1.
+/// Infers layer normalisation: the value, and mean and inverse deviation with the normalised axes
+/// at 1.
 pub(super) fn layer_norm(operation: &Operation<'_>) -> Inference {
     let mut facts = same(operation)?;
     let rank = operation.input(0).and_then(Fact::rank);
@@ -58,7 +59,7 @@ pub(super) fn layer_norm(operation: &Operation<'_>) -> Inference {
     Ok(facts)
 }
 
-/// `BatchNormalization`: the value, and statistics as long as the channels.
+/// Infers `BatchNormalization`: the value, and statistics for each channel.
 pub(super) fn batch_norm(operation: &Operation<'_>) -> Inference {
     let mut facts = same(operation)?;
     for index in [3, 4, 3, 4] {
@@ -70,7 +71,7 @@ pub(super) fn batch_norm(operation: &Operation<'_>) -> Inference {
     Ok(facts)
 }
 
-/// `DynamicQuantizeLinear`: bytes, a scale and a zero point.
+/// Infers `DynamicQuantizeLinear`: bytes, a scale and a zero point.
 pub(super) fn dynamic_quantize(operation: &Operation<'_>) -> Inference {
     let mut facts = same(operation)?;
     facts.push(Fact::tensor(Some(DataType::Float), Vec::new()));

@@ -1,4 +1,4 @@
-//! Operators that pick elements by index.
+//! Infers operators that pick elements by index.
 
 use souk_onnx::DataType;
 
@@ -17,7 +17,7 @@ pub(super) fn gather(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, Some(dims))
 }
 
-/// `GatherElements`: extents of the indices.
+/// Infers `GatherElements`: the extents of the indices.
 pub(super) fn gather_elements(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), operation.dims(1).cloned())
 }
@@ -51,7 +51,7 @@ pub(super) fn gather_nd(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, Some(dims))
 }
 
-/// `TopK`: values and indices.
+/// Infers `TopK`: values and indices.
 pub(super) fn top_k(operation: &Operation<'_>) -> Inference {
     let count = match operation.node.int("k") {
         Some(count) => Some(count),
@@ -71,7 +71,7 @@ pub(super) fn top_k(operation: &Operation<'_>) -> Inference {
     Ok(facts)
 }
 
-/// `NonZero`: a column for each element found.
+/// Infers `NonZero`: a column for each non-zero element.
 pub(super) fn non_zero(operation: &Operation<'_>) -> Inference {
     let rank = operation
         .input(0)
@@ -80,7 +80,7 @@ pub(super) fn non_zero(operation: &Operation<'_>) -> Inference {
     Operation::one(Some(DataType::Int64), Some(vec![rank, None]))
 }
 
-/// `Compress`: as many along the axis as the condition has ones.
+/// Infers `Compress`: the extent along the axis is the number of ones in the condition.
 pub(super) fn compress(operation: &Operation<'_>) -> Inference {
     let dims = match (operation.node.int("axis"), operation.dims(0)) {
         (None, _) => Some(vec![None]),
@@ -95,7 +95,7 @@ pub(super) fn compress(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), dims)
 }
 
-/// `Unique`: values, and three lists of indices.
+/// Infers `Unique`: values, and three lists of indices.
 pub(super) fn unique(operation: &Operation<'_>) -> Inference {
     let mut facts = compress(operation)?;
     for dims in [vec![None], vec![None], vec![None]] {

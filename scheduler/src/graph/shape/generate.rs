@@ -1,4 +1,4 @@
-//! Operators that make tensors from a shape, a range or nothing at all.
+//! Infers operators that create tensors from a shape, a range or nothing at all.
 
 use souk_onnx::DataType;
 
@@ -9,13 +9,14 @@ fn extents(ints: &[i64]) -> Dims {
     ints.iter().map(|&int| u64::try_from(int).ok()).collect()
 }
 
-/// `Shape`: as many integers as the input has dimensions, or those between `start` and `end`.
+/// Infers `Shape`: an integer for each dimension of the input, or for those between `start` and
+/// `end`.
 pub(super) fn shape(operation: &Operation<'_>) -> Inference {
     let length = shape_range(operation).map(|range| range.len() as u64);
     Operation::one(Some(DataType::Int64), Some(vec![length]))
 }
 
-/// The axes a `Shape` node gives.
+/// Returns the axes that a `Shape` node outputs.
 pub(super) fn shape_range(operation: &Operation<'_>) -> Option<std::ops::Range<usize>> {
     let rank = i64::try_from(operation.dims(0)?.len()).ok()?;
     let place = |name: &str, default: i64| {
@@ -31,7 +32,7 @@ pub(super) fn size(_: &Operation<'_>) -> Inference {
     Operation::one(Some(DataType::Int64), Some(Vec::new()))
 }
 
-/// `Constant` in the forms that stay nodes, and those without a rule of their own.
+/// Infers `Constant` in the forms that stay nodes.
 pub(super) fn constant(operation: &Operation<'_>) -> Inference {
     let fact = operation.node.tensor("value").and_then(tensor_fact);
     Ok(fact.into_iter().collect())
@@ -43,7 +44,7 @@ pub(super) fn constant_of_shape(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, shape_input(operation, 0))
 }
 
-/// Extents given as the contents of an input; only the rank if those are unknown.
+/// Returns the extents in the contents of an input; only the rank if the contents are unknown.
 fn shape_input(operation: &Operation<'_>, index: usize) -> Option<Dims> {
     if let Some(ints) = operation.ints(index) {
         return Some(extents(ints));
@@ -77,20 +78,20 @@ pub(super) fn range(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), Some(vec![count]))
 }
 
-/// Random tensors whose extents are an attribute.
+/// Infers random tensors whose extents are an attribute.
 pub(super) fn random(operation: &Operation<'_>) -> Inference {
     let dims = operation.node.ints("shape").map(extents);
     Operation::one(operation.result_elem(), dims)
 }
 
-/// `Multinomial`: samples for each row.
+/// Infers `Multinomial`: samples for each row.
 pub(super) fn multinomial(operation: &Operation<'_>) -> Inference {
     let rows = operation.dims_of_rank(0, 2)?.and_then(|dims| dims[0]);
     let samples = u64::try_from(operation.int_or("sample_size", 1)).ok();
     Operation::one(operation.result_elem(), Some(vec![rows, samples]))
 }
 
-/// `TfIdfVectorizer`: a column for each sequence that counts.
+/// Infers `TfIdfVectorizer`: a column for each sequence that counts.
 pub(super) fn ngrams(operation: &Operation<'_>) -> Inference {
     let width = Some(souk_onnx::expansion::ngrams::width(operation.node) as u64);
     let dims = operation.dims(0).map(|dims| match *dims.as_slice() {
@@ -100,7 +101,7 @@ pub(super) fn ngrams(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.result_elem(), dims)
 }
 
-/// `HannWindow` and kin: as long as the contents of the input.
+/// Infers `HannWindow` and similar operators: the input contains the length.
 pub(super) fn window(operation: &Operation<'_>) -> Inference {
     let size = operation.ints(0).and_then(|ints| ints.first().copied());
     Operation::one(
@@ -109,7 +110,7 @@ pub(super) fn window(operation: &Operation<'_>) -> Inference {
     )
 }
 
-/// `AffineGrid`: a coordinate for each place of the output.
+/// Infers `AffineGrid`: a coordinate for each place of the output.
 pub(super) fn affine_grid(operation: &Operation<'_>) -> Inference {
     let Some(size) = operation.ints(1).filter(|size| size.len() >= 3) else {
         return Operation::one(operation.elem(0), None);
@@ -120,7 +121,7 @@ pub(super) fn affine_grid(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), Some(dims))
 }
 
-/// `GridSample`: channels of the image at the places of the grid.
+/// Infers `GridSample`: channels of the image at the places of the grid.
 pub(super) fn grid_sample(operation: &Operation<'_>) -> Inference {
     let pair = operation
         .dims_of_rank(0, 3)?
@@ -133,7 +134,8 @@ pub(super) fn grid_sample(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), dims)
 }
 
-/// The loss operators: a scalar, or the extents of the labels; perhaps the logarithms as well.
+/// Infers the loss operators: a scalar, or the extents of the labels; possibly the logarithms as
+/// well.
 pub(super) fn loss(operation: &Operation<'_>) -> Inference {
     let whole = operation.node.string("reduction") == Some("none");
     let dims = if whole {

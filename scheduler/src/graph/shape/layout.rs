@@ -1,4 +1,5 @@
-//! Operators that move elements about: reshape, transpose, squeeze, concatenate, split, slice, pad.
+//! Infers operators that rearrange elements: reshape, transpose, squeeze, concatenate, split,
+//! slice, pad.
 
 use super::operation::{Inference, axes_or_all, axis_of, extent};
 use super::{Dims, Fact, Operation, ShapeFault};
@@ -6,7 +7,7 @@ use super::{Dims, Fact, Operation, ShapeFault};
 pub(super) fn reshape(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     let Some(Some(to)) = operation.ints_or_input("shape", 1) else {
-        // The target's length is the rank even where its contents are unknown.
+        // The target's length is the rank even if its contents are unknown.
         let rank = operation
             .dims(1)
             .and_then(|dims| dims.first().copied().flatten());
@@ -31,7 +32,7 @@ pub(super) fn reshape(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, Some(dims))
 }
 
-/// Finds the extent written as -1 and checks the number of elements.
+/// Computes the extent that is written as -1 and checks the number of elements.
 fn settle(from: &Dims, to: &[i64], dims: &mut Dims) -> Result<(), ShapeFault> {
     let fact = Fact::tensor(None, from.clone());
     let Some(count) = fact.count() else {
@@ -218,7 +219,7 @@ pub(super) fn split(operation: &Operation<'_>) -> Inference {
     Ok((0..pieces).map(piece).collect())
 }
 
-/// Equal pieces, the last one smaller if they do not come out even.
+/// Returns equal pieces; the last one is smaller if the total is not divisible.
 fn even_pieces(total: Option<u64>, pieces: usize) -> Vec<Option<u64>> {
     let count = pieces.max(1) as u64;
     let piece = |index: u64| {
@@ -256,7 +257,7 @@ pub(super) struct SliceRange {
 }
 
 impl SliceRange {
-    /// Places taken from an axis of `size`.
+    /// Returns the places that the slice takes from an axis of `size`.
     pub(super) fn places(self, size: u64) -> impl Iterator<Item = u64> {
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         let from_front = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
@@ -290,11 +291,11 @@ impl SliceRange {
     }
 }
 
-/// Axes with what is cut of them, `None` where that is unknown.
+/// Axes with their slices, `None` for unknown ones.
 type AxisCuts = Vec<(usize, Option<SliceRange>)>;
 
-/// The cuts of a `Slice`; `None` where even the axes are unknown, an inner `None` where the bounds
-/// are.
+/// Returns the cuts of a `Slice`; `None` if even the axes are unknown, an inner `None` if the
+/// bounds are.
 pub(super) fn slices(
     operation: &Operation<'_>,
     rank: usize,
@@ -399,7 +400,7 @@ pub(super) fn tile(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, Some(tiled.collect::<Result<_, ShapeFault>>()?))
 }
 
-/// `DepthToSpace` and `SpaceToDepth`.
+/// Infers `DepthToSpace` and `SpaceToDepth`.
 pub(super) fn depth_space(operation: &Operation<'_>, deeper: Deeper) -> Inference {
     let elem = operation.elem(0);
     let block = u64::try_from(operation.int_or("blocksize", 1))
@@ -426,16 +427,16 @@ pub(super) fn depth_space(operation: &Operation<'_>, deeper: Deeper) -> Inferenc
     Operation::one(elem, Some(moved))
 }
 
-/// Which way elements go between channels and space.
+/// The direction in which elements move between channels and space.
 #[derive(Clone, Copy)]
 pub(super) enum Deeper {
     /// Into the channels.
     Yes,
-    /// Out of them.
+    /// Out of the channels.
     No,
 }
 
-/// `CenterCropPad`: the axes it names get the extents given.
+/// Infers `CenterCropPad`: the named axes get the requested extents.
 pub(super) fn center_crop_pad(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     let Some(dims) = operation.dims(0) else {

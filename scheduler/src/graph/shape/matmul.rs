@@ -1,11 +1,11 @@
-//! Matrix products: `MatMul` and its quantised forms, `Gemm`, `Einsum`.
+//! Infers matrix products: `MatMul` and its quantised forms, `Gemm`, `Einsum`.
 
 use std::collections::BTreeMap;
 
 use super::operation::{Inference, broadcast};
 use super::{Dims, Operation, ShapeFault};
 
-/// Matrix product of inputs `left` and `right`, batches broadcast.
+/// Infers the matrix product of inputs `left` and `right`, with batches broadcast.
 pub(super) fn product(operation: &Operation<'_>, left: usize, right: usize) -> Inference {
     let elem = operation.result_elem();
     let pair = operation
@@ -46,7 +46,7 @@ fn product_dims(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
     Ok(dims)
 }
 
-/// `Gemm`: two matrices, each perhaps transposed.
+/// Infers `Gemm`: two matrices, each possibly transposed.
 pub(super) fn gemm(operation: &Operation<'_>) -> Inference {
     let pair = operation
         .dims_of_rank(0, 2)?
@@ -69,7 +69,7 @@ pub(super) fn gemm(operation: &Operation<'_>) -> Inference {
     }
 }
 
-/// `Einsum`: extents by letter; an ellipsis leaves the result unknown but for its type.
+/// Infers `Einsum`: extents by letter; with an ellipsis only the type of the result is known.
 pub(super) fn einsum(operation: &Operation<'_>) -> Inference {
     let equation = operation
         .node
@@ -107,7 +107,8 @@ pub(super) fn einsum(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), Some(dims))
 }
 
-/// Letters that occur once, in alphabetical order: the output of an equation without an arrow.
+/// Returns the letters that occur once, in alphabetical order: the output of an equation without an
+/// arrow.
 fn implicit_output(equation: &str) -> String {
     let mut counts: BTreeMap<char, usize> = BTreeMap::new();
     for letter in equation.chars().filter(|letter| letter.is_alphabetic()) {

@@ -1,18 +1,18 @@
-//! A node with what is known of its inputs: what every rule reads.
+//! A node with the facts of its inputs: the argument of every rule.
 
 use souk_onnx::schema::OperatorSchema;
 use souk_onnx::{DataType, NodeProto};
 
 use super::{Dims, Fact, ShapeFault, data_type};
 
-/// A node to be inferred.
+/// A node for a rule to infer.
 pub(crate) struct Operation<'a> {
     pub(crate) node: &'a NodeProto,
     pub(crate) opset: i64,
     inputs: &'a [Option<&'a Fact>],
 }
 
-/// What a rule yields: a fact for each of the first outputs, or nothing known.
+/// The result of a rule: a fact for each of the first outputs, or no facts.
 pub(crate) type Inference = Result<Vec<Fact>, ShapeFault>;
 
 impl<'a> Operation<'a> {
@@ -24,7 +24,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// What is known of input `index`, if it is given.
+    /// Returns the fact of input `index`, if the node has that input.
     pub(crate) fn input(&self, index: usize) -> Option<&'a Fact> {
         self.inputs.get(index).copied().flatten()
     }
@@ -33,23 +33,23 @@ impl<'a> Operation<'a> {
         self.inputs.iter().copied().flatten()
     }
 
-    /// Element type of the first output, as the schema has it.
+    /// Returns the element type of the first output, as the schema defines it.
     pub(crate) fn result_elem(&self) -> Option<DataType> {
         let result = OperatorSchema::of(self.node.op_type()).result;
         result.of(self.node, |index| self.elem(index), data_type)
     }
 
-    /// Element type of input `index`.
+    /// Returns the element type of input `index`, if known.
     pub(crate) fn elem(&self, index: usize) -> Option<DataType> {
         self.input(index)?.elem
     }
 
-    /// Extents of input `index`, as far as known.
+    /// Returns the extents of input `index`, if its rank is known.
     pub(crate) fn dims(&self, index: usize) -> Option<&'a Dims> {
         self.input(index)?.dims.as_ref()
     }
 
-    /// Extents of input `index` if it has at least `rank` of them.
+    /// Returns the extents of input `index`, and fails if it has fewer than `rank` of them.
     pub(crate) fn dims_of_rank(
         &self,
         index: usize,
@@ -65,28 +65,28 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Integer contents of input `index`.
+    /// Returns the integer contents of input `index`, if known.
     pub(crate) fn ints(&self, index: usize) -> Option<&'a [i64]> {
         self.input(index)?.ints.as_deref()
     }
 
-    /// Float contents of input `index`.
+    /// Returns the float contents of input `index`, if known.
     pub(crate) fn floats(&self, index: usize) -> Option<&'a [f32]> {
         self.input(index)?.floats.as_deref()
     }
 
-    /// Whether input `index` is named.
+    /// Returns whether the node names input `index`.
     pub(crate) fn has(&self, index: usize) -> bool {
         self.node.input_name(index).is_some()
     }
 
-    /// An integer attribute with its default.
+    /// Returns an integer attribute, or its default.
     pub(crate) fn int_or(&self, name: &str, default: i64) -> i64 {
         self.node.int(name).unwrap_or(default)
     }
 
-    /// Integers that were an attribute in old operator sets and are an input in new ones. The outer
-    /// option is whether they are known, the inner one whether they are given.
+    /// Returns integers that are an attribute in old operator sets and an input in new ones. The
+    /// outer option is none if they are unknown, the inner one if the node omits them.
     pub(crate) fn ints_or_input(&self, name: &str, index: usize) -> Option<Option<Vec<i64>>> {
         if let Some(ints) = self.node.ints(name) {
             return Some(Some(ints.to_vec()));
@@ -97,7 +97,7 @@ impl<'a> Operation<'a> {
         self.ints(index).map(|ints| Some(ints.to_vec()))
     }
 
-    /// The same fact for one output: `elem` and `dims`.
+    /// Returns the inference of a single output with `elem` and `dims`.
     pub(crate) fn one(elem: Option<DataType>, dims: Option<Dims>) -> Inference {
         Ok(vec![Fact {
             elem,
@@ -107,7 +107,7 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// An axis counted from the front.
+/// Returns an axis counted from the front.
 pub(crate) fn axis_of(axis: i64, rank: usize) -> Result<usize, ShapeFault> {
     let signed = i64::try_from(rank).map_err(|_| ShapeFault::Axis { axis, rank })?;
     let counted = if axis < 0 { axis + signed } else { axis };
@@ -117,7 +117,7 @@ pub(crate) fn axis_of(axis: i64, rank: usize) -> Result<usize, ShapeFault> {
     }
 }
 
-/// The named axes counted from the front, or all of them.
+/// Returns the axes counted from the front, or all axes.
 pub(crate) fn axes_or_all(axes: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, ShapeFault> {
     match axes {
         Some(axes) => axes.iter().map(|&axis| axis_of(axis, rank)).collect(),
@@ -125,7 +125,7 @@ pub(crate) fn axes_or_all(axes: Option<&[i64]>, rank: usize) -> Result<Vec<usize
     }
 }
 
-/// An extent computed in signed arithmetic.
+/// Converts a signed result to an extent, and fails if it is negative.
 pub(crate) fn extent(value: i64, axis: usize) -> Result<Option<u64>, ShapeFault> {
     match u64::try_from(value) {
         Ok(extent) => Ok(Some(extent)),
@@ -136,7 +136,7 @@ pub(crate) fn extent(value: i64, axis: usize) -> Result<Option<u64>, ShapeFault>
     }
 }
 
-/// Extents of two shapes broadcast against each other.
+/// Broadcasts two shapes against each other.
 pub(crate) fn broadcast(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
     let rank = left.len().max(right.len());
     let at = |dims: &Dims, axis: usize| {
@@ -159,7 +159,7 @@ pub(crate) fn broadcast(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
     joined.collect()
 }
 
-/// Extents of any number of shapes broadcast against each other, if all ranks are known.
+/// Broadcasts any number of shapes against each other, if all ranks are known.
 pub(crate) fn broadcast_all<'a>(
     facts: impl Iterator<Item = &'a Fact>,
 ) -> Result<Option<Dims>, ShapeFault> {

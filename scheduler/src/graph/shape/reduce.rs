@@ -1,11 +1,11 @@
-//! Reductions over axes.
+//! Infers reductions over axes.
 
 use souk_onnx::DataType;
 
 use super::operation::{Inference, axis_of};
 use super::{Dims, Operation};
 
-/// `ReduceSum` and kin: axes were an attribute, are an input, or are all.
+/// Infers `ReduceSum` and similar operators: the axes are an attribute, an input, or all.
 pub(super) fn reduce(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     let Some(dims) = operation.dims(0) else {
@@ -26,7 +26,7 @@ pub(super) fn reduce(operation: &Operation<'_>) -> Inference {
     Operation::one(elem, Some(without(dims, &reduced, keep)))
 }
 
-/// `ArgMax` and `ArgMin`: one axis, indices come out.
+/// Infers `ArgMax` and `ArgMin`: indices along one axis.
 pub(super) fn arg(operation: &Operation<'_>) -> Inference {
     let elem = Some(DataType::Int64);
     let Some(dims) = operation.dims(0) else {

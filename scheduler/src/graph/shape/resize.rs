@@ -1,9 +1,9 @@
-//! `Resize` and `Upsample`: extents from sizes or scales.
+//! Infers `Resize` and `Upsample`: extents from sizes or scales.
 
 use super::operation::{Inference, axes_or_all};
 use super::{Dims, Operation};
 
-/// `Upsample`: scales as an attribute or as the second input.
+/// Infers `Upsample`: scales as an attribute or as the second input.
 pub(super) fn upsample(operation: &Operation<'_>) -> Inference {
     let attribute = operation.node.floats("scales");
     let scales = attribute.or_else(|| operation.floats(1));
@@ -13,8 +13,8 @@ pub(super) fn upsample(operation: &Operation<'_>) -> Inference {
     Operation::one(operation.elem(0), dims)
 }
 
-/// `Resize`: scales are the second input of operator set 10 and the third of later ones; sizes are
-/// the fourth.
+/// Infers `Resize`: scales are the second input of operator set 10 and the third of later ones;
+/// sizes are the fourth.
 pub(super) fn resize(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     let Some(dims) = operation.dims(0) else {

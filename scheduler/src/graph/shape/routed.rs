@@ -1,8 +1,8 @@
-//! Products with some of several matrices.
+//! Infers products with some of several matrices.
 
 use super::{Fact, Operation};
 
-/// `RoutedMatMul`: a row of products for each choice of each row.
+/// Infers `RoutedMatMul`: a row of products for each choice of each row.
 pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
     let columns = operation.dims(1).and_then(|dims| dims.get(1).copied());
     let dims = operation.dims(2).zip(columns).map(|(choices, columns)| {

@@ -1,9 +1,9 @@
-//! Recurrent networks and signal transforms.
+//! Infers recurrent networks and signal transforms.
 
 use super::operation::Inference;
 use super::{Dims, Fact, Operation};
 
-/// `RNN`, `GRU`, `LSTM`: all steps, the last state and, for `LSTM`, the last cell.
+/// Infers `RNN`, `GRU` and `LSTM`: all steps, the last state and, for `LSTM`, the last cell.
 pub(super) fn recurrent(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     let Some(input) = operation.dims_of_rank(0, 3)? else {
@@ -43,7 +43,7 @@ pub(super) fn recurrent(operation: &Operation<'_>) -> Inference {
     Ok(vec![Fact::tensor(elem, steps), state.clone(), state])
 }
 
-/// `DFT`: the last axis becomes a complex pair, or half the frequencies if one-sided.
+/// Infers `DFT`: the last axis becomes a complex pair, or half the frequencies if one-sided.
 pub(super) fn dft(operation: &Operation<'_>) -> Inference {
     let elem = operation.elem(0);
     let Some(input) = operation.dims_of_rank(0, 2)? else {
@@ -69,7 +69,8 @@ pub(super) fn dft(operation: &Operation<'_>) -> Inference {
     let onesided = operation.int_or("onesided", 0) != 0;
     let inverse = operation.int_or("inverse", 0) != 0;
     if onesided && inverse {
-        // Back to real numbers: the extents depend on the operator set's reading.
+        // The inverse returns real numbers: the extents depend on the operator set's
+        // interpretation.
         return Operation::one(elem, None);
     }
     if onesided {

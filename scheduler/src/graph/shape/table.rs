@@ -1,4 +1,4 @@
-//! Which rule infers which operator. What is not listed yields unknown facts.
+//! Selects the rule that infers an operator. An operator without a rule yields unknown facts.
 
 use souk_onnx::DataType;
 use souk_onnx::schema::{Extents, OperatorSchema};
@@ -10,7 +10,7 @@ use super::{
     sequence,
 };
 
-/// Facts of the first outputs of `operation`.
+/// Returns the facts of the first outputs of `operation`.
 pub(super) fn infer(operation: &Operation<'_>) -> Inference {
     let name = operation.node.op_type();
     by_extent(name, operation)
@@ -20,14 +20,14 @@ pub(super) fn infer(operation: &Operation<'_>) -> Inference {
         .unwrap_or_else(|| Ok(Vec::new()))
 }
 
-/// Element by element.
+/// Infers operators on single elements.
 fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
         "Dropout" => elementwise::dropout(operation),
         "LayerNormalization" => elementwise::layer_norm(operation),
         "BatchNormalization" => elementwise::batch_norm(operation),
         "DynamicQuantizeLinear" => elementwise::dynamic_quantize(operation),
-        // A slope is repeated to the value, never the value to the slope.
+        // A slope is broadcast to the value, never the value to the slope.
         "PRelu" => elementwise::same(operation),
         _ => match OperatorSchema::of(name).extents {
             Extents::OfFirst => elementwise::same(operation),
@@ -38,7 +38,7 @@ fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     Some(facts)
 }
 
-/// Elements moved, picked or made.
+/// Infers operators that move, pick or create elements.
 fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
         "Reshape" => layout::reshape(operation),
@@ -78,7 +78,7 @@ fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     Some(facts)
 }
 
-/// Windows over space, reductions and transforms.
+/// Infers windows over space, reductions and transforms.
 fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
         "Conv" | "ConvInteger" | "DeformConv" => convolution::convolution(operation, 0, 1),
@@ -115,7 +115,7 @@ fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     Some(facts)
 }
 
-/// Products, attention and losses.
+/// Infers products, attention and losses.
 fn by_product(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
         "MatMul" | "MatMulInteger" => matmul::product(operation, 0, 1),

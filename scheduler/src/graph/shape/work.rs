@@ -1,4 +1,4 @@
-//! Work of an operator, from what is known of its inputs and outputs.
+//! Computes the work of an operator from the facts of its inputs and outputs.
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;
@@ -6,7 +6,7 @@ use souk_onnx::work::{Extent, Work};
 
 use super::Fact;
 
-/// Work of a node itself; what is not known of its values counts nothing.
+/// Returns the work of a node itself; values of unknown size count zero.
 pub(crate) fn node_work(proto: &NodeProto, inputs: &[Option<&Fact>], outputs: &[&Fact]) -> Work {
     with_extents(inputs, |inputs| {
         let outputs: Vec<Option<&Fact>> = outputs.iter().copied().map(Some).collect();
@@ -17,7 +17,7 @@ pub(crate) fn node_work(proto: &NodeProto, inputs: &[Option<&Fact>], outputs: &[
     })
 }
 
-/// Does something with the types and sizes of values, those that are known of them.
+/// Calls `then` with the types and sizes of values; none for unknown ones.
 pub(super) fn with_extents<T>(
     facts: &[Option<&Fact>],
     then: impl FnOnce(&[Option<Extent<'_>>]) -> T,

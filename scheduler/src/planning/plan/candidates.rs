@@ -1,5 +1,5 @@
-//! Divisions made by the planners: the graph's tasks planned over the devices and the buyer, then
-//! gathered into parts.
+//! Divisions by the planners: they schedule the graph's tasks over the devices and the buyer, and
+//! this module gathers the tasks into parts.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::planning::schedule::Schedule;
 use crate::planning::tasks::{GraphTasks, Layout};
 use crate::planning::time::{NEVER, Time, time_of};
 
-/// Steps of the planner for each step of the options: the planner's are so much cheaper.
+/// Steps of the planner for each step of the options, because its steps are so much cheaper.
 const PLANNER_STEPS: usize = 4;
 
-/// How many times dearer than they are links are made out to be, in turn: a part hands its results
-/// over only when all of it is done, so plans that change devices less often may be better.
+/// Factors by which the planners overestimate the links, in turn. A part hands over its results
+/// only at its end, so plans with fewer changes of device can be better.
 const LINK_FACTORS: [u64; 3] = [1, 8, 64];
 
-/// Most parts a plan is gathered into; one that is more scattered is not worth its messages.
+/// Maximum number of parts in a plan; a more scattered plan is not worth its messages.
 const PARTS_MAX: usize = 64;
 
-/// Divisions worth improving; none where the planners find none.
+/// Returns the divisions worth improving; none if the planners find none.
 pub(super) fn candidates(model: &Model<'_>, options: &PlanOptions) -> Vec<Division> {
     let picks = picks(model, options.max_devices);
     let tries = picks
@@ -41,7 +41,7 @@ pub(super) fn candidates(model: &Model<'_>, options: &PlanOptions) -> Vec<Divisi
     found
 }
 
-/// Sets of offers no larger than allowed: the fastest, and the cheapest if they are others.
+/// Returns sets of at most `most` offers: the fastest, and the cheapest if they differ.
 fn picks(model: &Model<'_>, most: usize) -> Vec<Vec<usize>> {
     let pick = |mut rank: Vec<usize>| {
         rank.truncate(most);
@@ -56,7 +56,7 @@ fn picks(model: &Model<'_>, most: usize) -> Vec<Vec<usize>> {
     picks
 }
 
-/// What the planner makes of the tasks on these offers, gathered either way.
+/// Returns the planner's schedule of the tasks on these offers, gathered into parts in two ways.
 fn planned(model: &Model<'_>, options: &PlanOptions, pick: &[usize], factor: u64) -> Vec<Division> {
     let Some((tasks, problem, schedule)) = scheduled(model, options, pick, factor) else {
         return Vec::new();
@@ -71,7 +71,7 @@ fn planned(model: &Model<'_>, options: &PlanOptions, pick: &[usize], factor: u64
     few.filter_map(|division| tidy(model, division)).collect()
 }
 
-/// The graph's tasks on these offers, the problem they are there, and its schedule.
+/// Returns the graph's tasks on these offers, their problem and its schedule.
 fn scheduled(
     model: &Model<'_>,
     options: &PlanOptions,
@@ -100,21 +100,23 @@ fn scheduled(
             .map(|&offer| model.offers[offer].memory_bytes)
             .collect(),
         links: &links,
-        // The buyer takes part where anything takes time to come from it.
+        // The buyer takes part if transfers from it take any time.
         buyer: links.buyer.iter().any(|link| link.seconds(1) > 0.0),
     };
     let tasks = layout.tasks().ok()?;
     let problem = with_objective(model, options, pick, &tasks.problem, factor)?;
     let auto = planner("auto")?;
     let limit = (options.steps * PLANNER_STEPS) as u64;
-    // Late is better than nothing: the division is graded, and improved, like any other.
+    // A late schedule is better than none: the search grades and improves its division like any
+    // other.
     let schedule = auto(&problem, &mut steps(limit))
         .or_else(|_| auto(&tasks.problem, &mut steps(limit)))
         .ok()?;
     Some((tasks, problem, schedule))
 }
 
-/// The problem with prices, power and the objective, and links so many times dearer.
+/// Returns the problem with prices, power, the objective and links that are `factor` times as
+/// expensive.
 fn with_objective(
     model: &Model<'_>,
     options: &PlanOptions,
@@ -122,7 +124,7 @@ fn with_objective(
     problem: &Problem,
     factor: u64,
 ) -> Option<Problem> {
-    /// Prices and powers are shares of the highest one, this being all of it.
+    /// Prices and powers are parts of the highest one, which counts as this number.
     const WHOLE: f64 = 1e6;
     let shares = |rate: &dyn Fn(usize) -> f64| -> (Vec<u64>, f64) {
         let rates = pick.iter().map(|&offer| rate(offer));
@@ -139,7 +141,7 @@ fn with_objective(
         *time = time.saturating_mul(factor);
     }
     parts.objective = match options.objective {
-        // A price is in shares, and time in the problem's own unit.
+        // A price is a part of the highest, and time is in the problem's own unit.
         Objective::Weighted { time, cost } => weighted(time, cost * highest / WHOLE),
         named => named,
     };
@@ -149,7 +151,7 @@ fn with_objective(
     Problem::new(parts).ok()
 }
 
-/// Weights of which the larger is so large that whole numbers tell sums apart.
+/// Scales weights so that whole numbers can distinguish their sums.
 fn weighted(time: f64, cost: f64) -> Objective {
     const LARGEST: f64 = 1e12;
     let largest = time.max(cost).max(f64::MIN_POSITIVE);
@@ -160,8 +162,8 @@ fn weighted(time: f64, cost: f64) -> Objective {
     }
 }
 
-/// Parts of a schedule: on each device, the nodes that data reach after equally many changes of
-/// device. Data flow only to parts of more changes, so parts never wait in a circle.
+/// Gathers a schedule into parts: on each device, the nodes that data reach after the same number
+/// of device changes. Data flow only to parts with more changes, so parts never wait in a circle.
 fn by_changes(
     model: &Model<'_>,
     tasks: &GraphTasks,
@@ -205,20 +207,21 @@ fn by_changes(
     }
 }
 
-/// A part while tasks are added to it.
+/// A part that can still grow.
 #[derive(Clone, Copy)]
 struct OpenPart {
     device: usize,
     start: Time,
     end: Time,
-    /// When another device wants something of it.
+    /// The time when another device needs a result of it.
     wanted: Time,
     open: bool,
 }
 
-/// Parts of a schedule: tasks that follow each other on a device, as long as nothing is held up by
-/// it. A part ends before another device wants something of it, since it hands over when it is
-/// whole, and takes no task that would have it begin later. So parts need each other only forward.
+/// Gathers a schedule into parts: tasks that follow each other on a device, as long as no other
+/// device has to wait. A part hands over its results at its end, so it must end before another
+/// device needs them, and it takes no task that would delay its start. So parts depend on earlier
+/// parts only.
 fn by_time(
     model: &Model<'_>,
     (tasks, problem): (&GraphTasks, &Problem),
@@ -227,10 +230,10 @@ fn by_time(
 ) -> Division {
     let needs = needs(model, tasks);
     let wanted = wanted(tasks, problem, schedule, &needs);
-    // What is the buyer's to send and take is no part.
+    // The buyer's tasks, which send inputs and receive outputs, belong to no part.
     let own = |task: &usize| !tasks.members[*task].is_empty();
     let mut order: Vec<usize> = (0..problem.tasks()).filter(own).collect();
-    // Of those that begin together the first of the graph is first.
+    // Among tasks that start together, the first of the graph comes first.
     order.sort_by_key(|&task| (schedule.start[task], tasks.members[task][0]));
     let mut parts: Vec<OpenPart> = Vec::new();
     let mut last: BTreeMap<usize, usize> = BTreeMap::new();
@@ -277,9 +280,9 @@ fn by_time(
     }
 }
 
-/// When what each task makes has to leave, for other devices to begin as planned. What handing over
-/// takes they may wait longer: another part costs as much. Nobody waits for the job's outputs but
-/// at the end.
+/// Returns the time when each task's results must leave, so that other devices can start as
+/// planned. They may wait the time of a handover longer, because another part costs as much. The
+/// job's outputs are needed at the end only.
 fn wanted(
     tasks: &GraphTasks,
     problem: &Problem,
@@ -307,7 +310,8 @@ fn wanted(
     wanted
 }
 
-/// What each task reads of others, but for what is made of constants: each part makes its own.
+/// Returns the tasks whose results each task reads. Values from constants alone do not count,
+/// because each part computes its own.
 fn needs(model: &Model<'_>, tasks: &GraphTasks) -> Vec<Vec<(usize, u64)>> {
     let graph = model.graph;
     let mut task_of = vec![0; model.nodes()];

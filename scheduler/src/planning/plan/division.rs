@@ -1,17 +1,17 @@
-//! What a division of the graph into parts takes and costs.
+//! Computes the time and cost of a division of the graph into parts.
 
 use super::{PlanOptions, Weights};
 use crate::graph::{Graph, Source, ValueId};
 use crate::planning::objective::Objective;
 use crate::planning::offer::{Links, Offer, node_seconds};
 
-/// Most places a cut may be at; longer graphs offer the narrowest place of each piece.
+/// Maximum number of places for a cut; longer graphs offer only the narrowest place of each piece.
 const PLACES_MAX: usize = 512;
 
-/// Where a part's results go and how many bytes: `None` is the buyer.
+/// Destinations and bytes of a part's results; `None` is the buyer.
 type Outflow = Vec<(Option<usize>, u64)>;
 
-/// Everything the search asks about, computed once.
+/// All quantities that the search uses, computed once.
 pub(crate) struct Model<'a> {
     pub(super) graph: &'a Graph,
     pub(super) offers: &'a [Offer],
@@ -19,31 +19,31 @@ pub(crate) struct Model<'a> {
     pub(super) options: &'a PlanOptions,
     /// Seconds of each node on each offer: `times[offer][node]`.
     times: Vec<Vec<f64>>,
-    /// Seconds of nodes `0..n` on each offer, infinite nodes left out: `seconds[offer][n]`.
+    /// Seconds of nodes `0..n` on each offer, without infinite nodes: `seconds[offer][n]`.
     seconds: Vec<Vec<f64>>,
-    /// Number of nodes among `0..n` that the offer does not run.
+    /// Number of nodes among `0..n` that the offer cannot run.
     unsupported: Vec<Vec<usize>>,
-    /// Least seconds of nodes `0..n` over the offers: how much work they are.
+    /// Least seconds of nodes `0..n` over the offers, as a measure of their work.
     work: Vec<f64>,
-    /// What each offer draws while it computes.
+    /// Watts of each offer while it computes.
     watts: Vec<f64>,
     alive: Vec<u64>,
-    /// Bytes of the states of each node that further sequences have.
+    /// Bytes of each node's states for all sequences after the first.
     further: Vec<u64>,
     travellers: Vec<Traveller>,
     weights: Vec<HeldWeight>,
 }
 
-/// A weight and who reads it.
+/// A weight and its readers.
 struct HeldWeight {
     readers: Vec<usize>,
     bytes: u64,
 }
 
-/// A value that is no constant: where it is made and read.
+/// A value that is not constant, with its producer and its readers.
 pub(super) struct Traveller {
     pub(super) value: ValueId,
-    /// Node that makes it; `None` for the job's inputs.
+    /// Node that produces it; `None` for the job's inputs.
     pub(super) made: Option<usize>,
     pub(super) readers: Vec<usize>,
     pub(super) bytes: u64,
@@ -60,43 +60,43 @@ pub(super) struct Division {
     pub(super) offers: Vec<usize>,
 }
 
-/// What the nodes of a part are together.
+/// The total work of a part's nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PartWork {
-    /// Seconds on the part's offer; infinite if it does not run one of them.
+    /// Seconds on the part's offer; infinite if the offer cannot run one of them.
     pub(super) seconds: f64,
     /// Share of the graph's work, in 0..=1.
     pub(super) share: f64,
-    /// Weights the nodes read, each once.
+    /// Bytes of the weights that the nodes read, each counted once.
     pub(super) weight_bytes: u64,
-    /// Weights, peak of activations, and the states of further sequences.
+    /// Bytes of weights, peak activations and the states of further sequences.
     pub(super) memory_bytes: u64,
 }
 
-/// When each part runs.
+/// The times of the parts.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
     pub(super) start: Vec<f64>,
     pub(super) finish: Vec<f64>,
     pub(super) makespan: f64,
     pub(super) cost: f64,
-    /// What devices draw; of one of which nobody says it, as much as the hungriest does.
+    /// Joules of all devices; a device without stated power counts as the hungriest.
     pub(super) joules: f64,
-    /// The part each one waited for last; `None` for what the buyer sent.
+    /// The part that each part waits for last; `None` for data from the buyer.
     pub(super) cause: Vec<Option<usize>>,
     /// The part whose end decides the makespan.
     pub(super) last: Option<usize>,
 }
 
 impl Timing {
-    /// How good it is: the first number, then the second.
+    /// Returns the score: the first number decides, then the second.
     pub(super) fn score(&self, objective: Objective) -> (f64, f64) {
         objective.weigh(self.makespan, self.cost, self.joules)
     }
 }
 
 impl Division {
-    /// Everything on one offer.
+    /// Returns the division that runs everything on one offer.
     pub(super) fn whole(nodes: usize, offer: usize) -> Self {
         Self {
             part: vec![0; nodes],
@@ -104,7 +104,7 @@ impl Division {
         }
     }
 
-    /// Number of different offers.
+    /// Returns the number of different offers.
     pub(super) fn devices(&self) -> usize {
         let mut used = self.offers.clone();
         used.sort_unstable();
@@ -112,7 +112,7 @@ impl Division {
         used.len()
     }
 
-    /// Parts that hold any of `nodes`, ascending, each once.
+    /// Returns the parts that hold any of `nodes`, ascending, each once.
     pub(super) fn holders(&self, nodes: &[usize]) -> Vec<usize> {
         let mut holders: Vec<usize> = nodes.iter().map(|&node| self.part[node]).collect();
         holders.sort_unstable();
@@ -133,7 +133,8 @@ impl<'a> Model<'a> {
         Self::with_times(graph, offers, times, links, options)
     }
 
-    /// A model in which nodes take `times[offer][node]`, whatever the offers' own figures say.
+    /// Creates a model in which nodes take `times[offer][node]`, whatever the offers' own figures
+    /// say.
     pub(crate) fn with_times(
         graph: &'a Graph,
         offers: &'a [Offer],
@@ -141,8 +142,8 @@ impl<'a> Model<'a> {
         links: &'a Links,
         options: &'a PlanOptions,
     ) -> Self {
-        // What is made of constants alone is made once, by each part that wants it: no device has
-        // work for it in a run.
+        // Each part computes values from constants alone once for itself, so they take no device
+        // time in a run.
         let stays = graph.stays(&graph.fixed());
         for row in &mut times {
             let once = row.iter_mut().zip(&stays).filter(|(_, stays)| !**stays);
@@ -178,7 +179,7 @@ impl<'a> Model<'a> {
         self.graph.nodes().len()
     }
 
-    /// Whether all devices of a division say what they draw.
+    /// Returns whether all devices of a division state their power.
     pub(super) fn states_power(&self, division: &Division) -> bool {
         let mut used = division.offers.iter();
         used.all(|&offer| self.offers[offer].busy_watts.is_some())
@@ -196,7 +197,7 @@ impl<'a> Model<'a> {
         &self.travellers
     }
 
-    /// Seconds of nodes `begin..end` on `offer`; infinite if it does not run one of them.
+    /// Returns the seconds of nodes `begin..end` on `offer`; infinite if it cannot run one of them.
     pub(crate) fn seconds(&self, offer: usize, begin: usize, end: usize) -> f64 {
         let missing = &self.unsupported[offer];
         if missing[end] > missing[begin] {
@@ -205,7 +206,7 @@ impl<'a> Model<'a> {
         (self.seconds[offer][end] - self.seconds[offer][begin]).max(0.0)
     }
 
-    /// Share of the graph's work that nodes `begin..end` are, in 0..=1.
+    /// Returns the share of nodes `begin..end` in the graph's work, in 0..=1.
     pub(super) fn share(&self, begin: usize, end: usize) -> f64 {
         let total = self.work[self.nodes()];
         if total > 0.0 {
@@ -215,7 +216,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// What each part is.
+    /// Returns the work of each part.
     pub(super) fn works(&self, division: &Division) -> Vec<PartWork> {
         let mut works = vec![PartWork::default(); division.offers.len()];
         let mut peaks = vec![0; works.len()];
@@ -242,18 +243,18 @@ impl<'a> Model<'a> {
         works
     }
 
-    /// Weights and peak of activations of the whole graph.
+    /// Returns the bytes of weights and peak activations of the whole graph.
     pub(super) fn memory_bytes(&self) -> u64 {
         let whole = self.works(&Division::whole(self.nodes(), 0));
         whole.first().map_or(0, |work| work.memory_bytes)
     }
 
-    /// Whether a part runs on an offer and fits its memory.
+    /// Returns whether an offer can run a part and has the memory for it.
     pub(super) fn fits(&self, work: &PartWork, offer: usize) -> bool {
         work.seconds.is_finite() && work.memory_bytes <= self.offers[offer].memory_bytes
     }
 
-    /// Runs the parts on paper. A device runs one part at a time, in order.
+    /// Simulates the parts. A device runs one part at a time, in order.
     pub(super) fn time(&self, division: &Division, works: &[PartWork]) -> Timing {
         let count = division.offers.len();
         let mut ready = vec![(0.0f64, None); count];
@@ -294,7 +295,7 @@ impl<'a> Model<'a> {
         }
         let further = f64::from(self.options.requests.saturating_sub(1));
         if further > 0.0 {
-            // A sequence's next request is made of what the one before gave.
+            // A sequence's next request needs the answer to its previous one.
             let round = match self.options.sequences {
                 0 => 0.0,
                 sequences => timing.makespan / f64::from(sequences),
@@ -306,8 +307,8 @@ impl<'a> Model<'a> {
         timing
     }
 
-    /// Time from one request's end to the next one's, where many go through: that of the device or
-    /// of the way that is busy longest with one.
+    /// Returns the time between the ends of two requests in a pipeline: that of the device or link
+    /// with the longest work on one request.
     fn period(&self, division: &Division, works: &[PartWork], leaving: &[Outflow]) -> f64 {
         let mut busy = vec![0.0; self.offers.len()];
         let mut longest = 0.0f64;
@@ -319,14 +320,15 @@ impl<'a> Model<'a> {
                     Some(to) if to == offer => continue,
                     Some(to) => self.links.between[offer][to],
                 };
-                // The next one's first byte waits for this one's last, not for its arrival.
+                // The next request's first byte waits for this one's last byte to leave, not to
+                // arrive.
                 longest = longest.max(link.seconds(bytes) - link.seconds(0));
             }
         }
         busy.into_iter().fold(longest, f64::max)
     }
 
-    /// Time of `bytes` from one offer to another; none within one.
+    /// Returns the time of `bytes` from one offer to another; zero within one.
     pub(super) fn hop(&self, from: usize, to: usize, bytes: u64) -> f64 {
         if from == to {
             return 0.0;
@@ -358,7 +360,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// For each part, where its results go and how many bytes: `None` is the buyer.
+    /// Returns the destinations and bytes of each part's results; `None` is the buyer.
     fn leaving(&self, division: &Division) -> Vec<Outflow> {
         let mut leaving = vec![Vec::new(); division.offers.len()];
         for traveller in &self.travellers {
@@ -374,7 +376,7 @@ impl<'a> Model<'a> {
         leaving
     }
 
-    /// Places where the graph may be cut, ascending.
+    /// Returns the places where the graph can be cut, ascending.
     pub(super) fn places(&self) -> Vec<usize> {
         let widths = self.widths();
         let nodes = self.nodes();
@@ -390,8 +392,8 @@ impl<'a> Model<'a> {
         narrowest.collect()
     }
 
-    /// Bytes that cross between node `n - 1` and node `n`, and whether all of them can be sent:
-    /// one entry for each `n`.
+    /// Returns for each `n` the bytes that cross between node `n - 1` and node `n`, or none if one
+    /// of those values cannot be sent.
     pub(super) fn widths(&self) -> Vec<Option<u64>> {
         let mut widths = vec![0i128; self.nodes() + 1];
         let mut stuck = vec![0i64; self.nodes() + 1];
@@ -414,7 +416,8 @@ impl<'a> Model<'a> {
     }
 }
 
-/// What offers draw: those of which nobody says it as much as the hungriest that is known.
+/// Returns the watts of the offers. An offer without stated power counts as the hungriest known
+/// one.
 pub(super) fn watts(offers: &[Offer]) -> Vec<f64> {
     let known = offers.iter().filter_map(|offer| offer.busy_watts);
     let most = known.fold(0.0, f64::max);
@@ -422,12 +425,12 @@ pub(super) fn watts(offers: &[Offer]) -> Vec<f64> {
     each.collect()
 }
 
-/// The later of two times, with what it was waited for; the second if they are equal.
+/// Returns the later of two times with its cause; the second if they are equal.
 fn later(a: (f64, Option<usize>), b: (f64, Option<usize>)) -> (f64, Option<usize>) {
     if a.0 > b.0 { a } else { b }
 }
 
-/// Seconds of each node on an offer.
+/// Returns the seconds of each node on an offer.
 pub(super) fn node_times(graph: &Graph, offer: &Offer) -> Vec<f64> {
     let nodes = graph.nodes().iter();
     nodes.map(|node| node_seconds(node, offer)).collect()
@@ -440,7 +443,7 @@ fn add(list: &mut Vec<(Option<usize>, u64)>, to: Option<usize>, bytes: u64) {
     }
 }
 
-/// Seconds of `node` where it is fastest.
+/// Returns the seconds of `node` on its fastest offer.
 fn least(times: &[Vec<f64>], node: usize) -> f64 {
     let least = times
         .iter()
@@ -449,7 +452,7 @@ fn least(times: &[Vec<f64>], node: usize) -> f64 {
     if least.is_finite() { least } else { 0.0 }
 }
 
-/// Running sums, beginning with zero.
+/// Returns the running sums, starting with zero.
 fn sums<T: Copy + Default + std::ops::Add<Output = T>>(values: impl Iterator<Item = T>) -> Vec<T> {
     let mut total = T::default();
     let mut sums = vec![total];
@@ -473,7 +476,7 @@ fn weights(graph: &Graph) -> Vec<HeldWeight> {
         .collect()
 }
 
-/// Bytes of each node's states that sequences after the first have.
+/// Returns the bytes of each node's states for all sequences after the first.
 fn further_states(graph: &Graph, sequences: u32) -> Vec<u64> {
     let further = u64::from(sequences.saturating_sub(1));
     let mut bytes = vec![0_u64; graph.nodes().len()];
@@ -508,7 +511,7 @@ fn travellers(graph: &Graph) -> Vec<Traveller> {
             true => Vec::new(),
             false => value.readers.iter().map(|node| node.0).collect(),
         },
-        // A state stays where it is made.
+        // A state stays on the device that computes it.
         bytes: match states.contains(&ValueId(index)) {
             true => 0,
             false => value.fact.byte_length().unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Why there is no plan, with the figures a buyer needs to change something.
+//! Errors of planning, with the figures that a buyer needs to change the request.
 
 use thiserror::Error;
 
@@ -6,64 +6,64 @@ use super::PlanOptions;
 use crate::graph::Graph;
 use crate::planning::offer::{Link, Links, Offer};
 
-/// Why there is no plan.
+/// The reason why there is no plan.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PlanError {
-    /// Nothing is on offer.
+    /// The market offers no device.
     #[error("no device is on offer")]
     NoOffers,
-    /// More devices asked for than are on offer.
+    /// The buyer requires more devices than are on offer.
     #[error("at least {min_devices} devices are asked for, {offers} are on offer")]
     TooFewOffers {
-        /// Devices asked for.
+        /// Minimum number of devices.
         min_devices: usize,
-        /// Devices on offer.
+        /// Number of devices on offer.
         offers: usize,
     },
-    /// The most devices allowed are fewer than the fewest.
+    /// The maximum number of devices is below the minimum.
     #[error("at least {min_devices} but at most {max_devices} devices are asked for")]
     Limits {
-        /// Fewest.
+        /// Minimum number of devices.
         min_devices: usize,
-        /// Most.
+        /// Maximum number of devices.
         max_devices: usize,
     },
-    /// An operator that no device runs.
+    /// No device supports an operator.
     #[error("operator {operator} (node {node:?}) is supported by none of the {offers} devices")]
     Unsupported {
-        /// The operator.
+        /// Name of the operator.
         operator: String,
         /// First node that uses it.
         node: String,
-        /// Devices on offer.
+        /// Number of devices on offer.
         offers: usize,
     },
-    /// Not enough memory on any device or allowed number of devices.
+    /// Neither a single device nor the permitted number of devices has enough memory.
     #[error("the job needs {needed} bytes of memory; the largest device on offer has {largest}")]
     Memory {
-        /// Bytes the whole job needs.
+        /// Bytes that the whole job needs.
         needed: u64,
-        /// Most bytes one device has.
+        /// Bytes of the device with the most memory.
         largest: u64,
     },
-    /// The graph cannot be spread over so many devices with real work on each.
+    /// The graph does not have real work for that many devices.
     #[error("the graph has real work for {possible} devices, {min_devices} are asked for")]
     NotDivisible {
-        /// Devices asked for.
+        /// Minimum number of devices.
         min_devices: usize,
-        /// Most parts with real work.
+        /// Maximum number of parts with real work.
         possible: usize,
     },
-    /// No plan found within the limit on devices.
+    /// The search found no plan within the maximum number of devices.
     #[error("no plan with at most {max_devices} devices runs every operator within memory")]
     TooFewDevices {
-        /// Most devices allowed.
+        /// Maximum number of devices.
         max_devices: usize,
     },
     /// The cheapest plan costs more than the budget.
     #[error("the cheapest plan costs {cheapest}, the budget is {budget}")]
     Budget {
-        /// The budget.
+        /// Maximum cost of the plan.
         budget: f64,
         /// Cost of the cheapest plan.
         cheapest: f64,
@@ -73,32 +73,33 @@ pub enum PlanError {
         "the fastest plan takes {fastest_seconds:.6} s, the deadline is {deadline_seconds:.6} s"
     )]
     Deadline {
-        /// The deadline.
+        /// The deadline in seconds.
         deadline_seconds: f64,
-        /// Makespan of the fastest plan within the budget.
+        /// Makespan in seconds of the fastest plan within the budget.
         fastest_seconds: f64,
     },
-    /// An offer with a figure that is no number, negative, or zero where it divides.
+    /// A figure of an offer is infinite, not a number, negative, or zero although the planner must
+    /// divide by it.
     #[error("offer {label:?}: {figure} is {value}")]
     Figure {
-        /// What the caller calls the offer.
+        /// The caller's label of the offer.
         label: String,
-        /// Which figure.
+        /// Name of the figure.
         figure: &'static str,
-        /// Its value.
+        /// Value of the figure.
         value: f64,
     },
-    /// Links that are not one for each offer and each pair.
+    /// The links do not cover each offer and each pair of offers.
     #[error("links are given for {found} of {offers} offers")]
     Links {
-        /// Offers.
+        /// Number of offers.
         offers: usize,
         /// Length of the shortest list of links.
         found: usize,
     },
 }
 
-/// What can be known to fail before any search.
+/// Checks the conditions that must hold before any search.
 pub(super) fn check(
     graph: &Graph,
     offers: &[Offer],
@@ -191,7 +192,7 @@ fn check_link(label: &str, link: &Link) -> Result<(), PlanError> {
             value,
         })
     };
-    // An infinite bandwidth is a link that costs only its latency, as within one machine.
+    // An infinite bandwidth is valid: such a link costs only its latency, as within one machine.
     if link.bytes_per_second.is_nan() || link.bytes_per_second <= 0.0 {
         return wrong("link bandwidth", link.bytes_per_second);
     }

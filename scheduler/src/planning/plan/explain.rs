@@ -1,4 +1,4 @@
-//! From a division to a [`Plan`] that says why each part is where it is.
+//! Converts a division to a [`Plan`] that explains the device of each part.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +7,51 @@ use super::{Plan, PlannedPart, Single, Transfer};
 use crate::graph::NodeId;
 use crate::planning::objective::Objective;
 
-/// Why a part is where it is.
+/// The reason for a part's device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Why {
-    /// The reason.
+    /// The reason by the plan's objective.
     pub reason: Reason,
-    /// The best other device for this part, all else unchanged.
+    /// The best other device for this part, with all else unchanged.
     pub alternative: Option<Alternative>,
 }
 
 /// A reason for a placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// No other device on offer runs all its operators and has the memory.
+    /// No other device on offer can run all its operators and has the memory.
     OnlyChoice,
     /// Every other device would make the whole plan take longer.
     Fastest,
     /// Every other device would make the whole plan cost more.
     Cheapest,
-    /// Every other device would make the whole plan draw more.
+    /// Every other device would make the whole plan use more energy.
     Greenest,
-    /// The best by the objective, though not the best in time or in cost alone.
+    /// The best by the objective, but not the best in time or in cost alone.
     BestTradeoff,
-    /// The devices asked for must each hold work, and this one does so best.
+    /// The minimum number of devices must each have work, and this device does this part best.
     Spread,
 }
 
-/// What another choice would have meant for the whole plan.
+/// The effect of another choice on the whole plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Alternative {
-    /// Which of the offers.
+    /// Index of the offer.
     pub offer: usize,
     /// Makespan of the plan with it, in seconds.
     pub makespan_seconds: f64,
     /// Cost of the plan with it.
     pub cost: f64,
-    /// What the plan draws with it, where every device says what it draws.
+    /// Joules of the plan with it, if every device states its power.
     pub joules: Option<f64>,
 }
 
-/// How busy a device is while the plan runs.
+/// The utilisation of a device while the plan runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Utilisation {
-    /// Which of the offers.
+    /// Index of the offer.
     pub offer: usize,
-    /// Time it computes, in seconds.
+    /// Seconds for which it computes.
     pub busy_seconds: f64,
     /// Share of the makespan in which it computes, in 0..=1.
     pub share: f64,
@@ -86,7 +86,7 @@ fn ratio(before: f64, after: f64) -> f64 {
     if after > 0.0 { before / after } else { 1.0 }
 }
 
-/// The parts that the makespan waited for, first to last.
+/// Returns the parts that the makespan waits for, first to last.
 fn critical_path(timing: &Timing) -> Vec<usize> {
     let mut path = Vec::new();
     let mut next = timing.last;
@@ -98,7 +98,7 @@ fn critical_path(timing: &Timing) -> Vec<usize> {
     path
 }
 
-/// One entry for each offer that has work, ascending.
+/// Returns one entry for each offer with work, ascending.
 fn utilisation(parts: &[PlannedPart], requests: u32, makespan: f64) -> Vec<Utilisation> {
     let mut busy = BTreeMap::new();
     for part in parts {
@@ -116,7 +116,7 @@ fn utilisation(parts: &[PlannedPart], requests: u32, makespan: f64) -> Vec<Utili
     busy.into_iter().map(entry).collect()
 }
 
-/// A part without its nodes.
+/// Returns a part without its nodes.
 fn part(
     model: &Model<'_>,
     found: &Division,

@@ -1,20 +1,20 @@
-//! How good a division is: one grade by which all that find divisions compare them.
+//! The grade of a division, by which all searches compare divisions.
 
 use std::cmp::Ordering;
 
 use super::division::{Division, Model, PartWork};
 use super::{Activations, PlanOptions};
 
-/// A part must hold at least this share of an even division of the work to count as real work.
+/// Minimum part of an even division of the work that counts as real work.
 pub(super) const REAL_WORK_SHARE: f64 = 0.5;
 
-/// How good a division is: smaller is better, the first difference decides.
+/// The grade of a division: smaller is better, and the first difference decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Grade {
-    /// Parts that cannot run, devices short of memory, devices too few or too many, parts without
-    /// real work.
+    /// Number of parts that cannot run, devices short of memory, devices too few or too many, and
+    /// parts without real work.
     pub(super) broken: usize,
-    /// How far beyond budget and deadline, relative to them.
+    /// Excess over budget and deadline, relative to them.
     pub(super) beyond: f64,
     pub(super) score: (f64, f64),
 }
@@ -59,7 +59,8 @@ pub(super) fn grade(model: &Model<'_>, options: &PlanOptions, division: &Divisio
     }
 }
 
-/// Number of devices that cannot hold the weights of all their parts and the activations of one.
+/// Returns the number of devices that cannot hold the weights of all their parts and the
+/// activations of one part.
 fn short_of_memory(
     model: &Model<'_>,
     options: &PlanOptions,

@@ -1,52 +1,54 @@
-//! What whoever plans wants of a plan.
+//! A caller's options for a plan.
 
 use crate::planning::objective::Objective;
 
-/// Limits and wishes.
+/// Limits and preferences of a plan. You can start from the default, which permits four devices and
+/// minimises time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanOptions {
-    /// Fewest devices; each must then hold real work.
+    /// Minimum number of devices; each must then have real work.
     pub min_devices: usize,
-    /// Most devices.
+    /// Maximum number of devices.
     pub max_devices: usize,
-    /// What to make small.
+    /// The quantity to minimise.
     pub objective: Objective,
     /// Latest end, in seconds from the start.
     pub deadline_seconds: Option<f64>,
-    /// Most the plan may cost.
+    /// Maximum cost of the plan.
     pub budget: Option<f64>,
-    /// Whether weights must be sent first.
+    /// Whether the buyer must send the weights first.
     pub weights: Weights,
-    /// Where what is computed finds no room.
+    /// Whether activations that do not fit must stay on the device or can spill.
     pub activations: Activations,
-    /// The part of what the best single device takes that several must save at least: by as much
-    /// runs differ, and less is lost to what no plan counts.
+    /// Minimum gain of several devices, as a part of the best single device's time. Runs differ by
+    /// as much, and smaller gains vanish in costs that no plan counts.
     pub gain_min: f64,
-    /// Requests that go through the plan one behind the other; 1 for a single run. Times and costs
-    /// of the plan are those of all of them.
+    /// Number of requests that pass through the plan one after the other; 1 for a single run. The
+    /// plan's times and costs cover all of them.
     pub requests: u32,
-    /// Sequences of a session, 0 where it is none: each has states of its own, which find room at
-    /// once, and one request under way at a time.
+    /// Number of sequences of a session, or 0 for none. Each has its own states, which must all fit
+    /// at once, and one request in progress at a time.
     pub sequences: u32,
-    /// Candidates tried when improving a plan: the whole of the search's effort.
+    /// Number of candidates that the search can try: its whole effort. A larger number can improve
+    /// the plan but takes longer.
     pub steps: usize,
 }
 
-/// Where the weights are when the job begins.
+/// The location of the weights when the job begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weights {
-    /// Already with the providers.
+    /// The providers have them.
     Held,
-    /// With the buyer: a part starts only when its weights have arrived.
+    /// The buyer has them: a part starts only when its weights have arrived.
     Sent,
 }
 
-/// What becomes of activations for which a device has no room beside its weights.
+/// The treatment of activations that do not fit next to a device's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activations {
-    /// The device does not run the part.
+    /// The device cannot run the part.
     Held,
-    /// They are moved to other memory, or to disk.
+    /// They move to other memory, or to disk.
     Spilled,
 }
 

@@ -1,15 +1,15 @@
-//! Time against price: the plans among which a buyer has a choice.
+//! Time against price: the plans among which a buyer can choose.
 
 use super::{Plan, PlanError, PlanOptions, plan};
 use crate::graph::Graph;
 use crate::planning::objective::Objective;
 use crate::planning::offer::{Links, Offer};
 
-/// Steps between "time only" and "cost only"; more find next to nothing new.
+/// Steps between "time only" and "cost only"; more steps find next to nothing new.
 const WEIGHTS: i32 = 7;
 
-/// Plans of which none is both faster and cheaper than another, fastest first. The options'
-/// objective is ignored, its limits hold.
+/// Returns plans of which none is both faster and cheaper than another, fastest first. Ignores the
+/// options' objective but keeps their limits.
 ///
 /// # Errors
 /// [`PlanError`] if there is no plan at all.

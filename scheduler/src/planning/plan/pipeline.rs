@@ -1,27 +1,27 @@
-//! A graph as a pipeline of stages, one a device, for a stream of requests.
+//! Cuts a graph into a pipeline of stages, one for each device, for a stream of requests.
 //!
-//! Stages are stretches of the graph's order. The longest stage is what a stream waits for, so it
-//! is what is made small: over all ways to cut the order and all orders of the devices, by dynamic
-//! programming for each of these. A device that would only hold the others up is left out.
+//! Stages are stretches of the graph's order. A stream waits for the longest stage, so the search
+//! minimises it over all ways to cut the order, by dynamic programming, and over all orders of the
+//! devices. It omits a device that would only delay the others.
 
 use super::division::Model;
 
-/// Orders of the devices that are tried: all of five; of more, the first of them.
+/// Maximum number of device orders to try: all of five devices; for more, the first of them.
 const ORDERS_MAX: usize = 120;
 
 /// A pipeline of stages.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pipeline {
-    /// The device of each stage.
+    /// Device of each stage.
     pub devices: Vec<usize>,
-    /// The stage of each node.
+    /// Stage of each node.
     pub of_node: Vec<usize>,
-    /// Seconds that the longest stage takes: the time between two answers.
+    /// Seconds of the longest stage: the time between two answers.
     pub longest_seconds: f64,
 }
 
 impl Pipeline {
-    /// All of it on one device.
+    /// Returns the pipeline that runs everything on one device.
     pub fn whole(model: &Model<'_>, device: usize) -> Self {
         Self {
             devices: vec![device],
@@ -30,7 +30,7 @@ impl Pipeline {
         }
     }
 
-    /// The best one over these devices; none where none of them runs every node.
+    /// Returns the best pipeline over these devices, or none if they cannot run every node.
     pub fn best(model: &Model<'_>, devices: &[usize]) -> Option<Self> {
         let loads = Loads::new(model);
         let mut orders = Vec::new();
@@ -38,7 +38,8 @@ impl Pipeline {
         let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
         for order in orders {
             let load = |stage: usize, from: usize, to: usize| {
-                // From whichever device comes before it; with alike links that one does not matter.
+                // From the device before it in the order; with equal links, its identity does not
+                // matter.
                 let before = order[stage.saturating_sub(1)];
                 loads.stage(before, order[stage], [from, to])
             };
@@ -51,7 +52,7 @@ impl Pipeline {
         best.map(|(longest, stages)| gather(longest, &stages, model.nodes()))
     }
 
-    /// The same stages by what is known of the devices now.
+    /// Returns the same stages with the present times of the devices.
     pub fn again(&self, model: &Model<'_>) -> Self {
         let loads = Loads::new(model);
         let (mut longest, mut from, mut before) = (0.0_f64, 0, 0);
@@ -67,12 +68,12 @@ impl Pipeline {
     }
 }
 
-/// What stretches of a graph's order take.
+/// The times of stretches of a graph's order.
 struct Loads<'a> {
     model: &'a Model<'a>,
-    /// Places where the order may be cut, its ends among them.
+    /// Places where the order can be cut, including its ends.
     places: Vec<usize>,
-    /// Bytes that are handed on before each node; none where something cannot be.
+    /// Bytes that cross before each node; none if a value cannot be sent.
     widths: Vec<Option<u64>>,
 }
 
@@ -94,8 +95,8 @@ impl<'a> Loads<'a> {
         self.between(before, device, ends.map(|end| self.places[end]))
     }
 
-    /// Seconds of the nodes from one place to another on a device, or of the way there if that
-    /// takes longer; infinite where it does not run them.
+    /// Returns the seconds of the nodes between two places on a device, or of the transfer to it if
+    /// that is longer; infinite if the device cannot run them.
     fn between(&self, before: usize, device: usize, [from, to]: [usize; 2]) -> f64 {
         let compute = self.model.seconds(device, from, to);
         if from == 0 || from == to {
@@ -108,7 +109,7 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// Stages from the devices in order and where each ends, empty ones left out.
+/// Builds the stages from the devices in order and their ends, without empty ones.
 fn gather(longest_seconds: f64, stages: &[(usize, usize)], nodes: usize) -> Pipeline {
     let mut pipeline = Pipeline {
         devices: Vec::new(),
@@ -125,7 +126,8 @@ fn gather(longest_seconds: f64, stages: &[(usize, usize)], nodes: usize) -> Pipe
     pipeline
 }
 
-/// Where each of `stages` ends, of so many places, so that the largest load is least.
+/// Returns the smallest possible largest load of `stages` stages over `places` places, and the end
+/// of each stage.
 fn cut(
     stages: usize,
     places: usize,

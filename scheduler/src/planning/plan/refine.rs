@@ -1,5 +1,5 @@
-//! Divisions improved part by part: parts joined, parts moved to another device, and single nodes
-//! moved over the edge of their part.
+//! Improves divisions part by part: joins parts, moves parts to another device, and moves single
+//! nodes over the edge of their part.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
@@ -10,15 +10,15 @@ use super::grade::{Grade, grade};
 /// A change of a division.
 #[derive(Clone, Copy, Debug)]
 enum Move {
-    /// Two parts of one device become one.
+    /// Joins two parts of one device.
     Join(usize, usize),
-    /// A part goes to another offer.
+    /// Moves a part to another offer.
     Offer(usize, usize),
-    /// A node goes to another part.
+    /// Moves a node to another part.
     Node(usize, usize),
 }
 
-/// The first improvement found is made, until a round finds none or the steps are used up.
+/// Makes the first improvement that it finds, until a round finds none or the steps are used up.
 pub(super) fn improve(
     model: &Model<'_>,
     options: &PlanOptions,
@@ -82,7 +82,7 @@ fn moves(model: &Model<'_>, division: &Division) -> Vec<Move> {
     moves
 }
 
-/// The division after a change, if its parts can still run one after the other.
+/// Returns the division after a change, if its parts can still run one after the other.
 fn changed(model: &Model<'_>, division: &Division, change: Move) -> Option<Division> {
     let mut next = division.clone();
     match change {
@@ -96,9 +96,9 @@ fn changed(model: &Model<'_>, division: &Division, change: Move) -> Option<Divis
     tidy(model, next)
 }
 
-/// The division with its parts numbered in an order in which they can run, as close as may be to
-/// the one they have, and without empty ones; `None` if they wait for each other in a circle, or a
-/// value would have to be sent that cannot be.
+/// Returns the division with its parts numbered in running order, as close to the present order as
+/// possible and without empty parts. Returns `None` if parts wait for each other in a circle, or a
+/// value between parts cannot be sent.
 pub(super) fn tidy(model: &Model<'_>, division: Division) -> Option<Division> {
     let parts = division.offers.len();
     let mut after = vec![BTreeSet::new(); parts];

@@ -1,12 +1,12 @@
-//! The best division of the graph: stretches, and what the planners make of its tasks, compared by
-//! one grade.
+//! Searches the best division of the graph: compares stretches and the planners' schedules of its
+//! tasks by one grade.
 
 use super::division::{Division, Model, Timing};
 use super::grade::{Grade, REAL_WORK_SHARE, grade};
 use super::{PlanError, PlanOptions, Single, candidates, refine, stretches};
 use crate::planning::objective::Objective;
 
-/// The best single device by an objective, limits aside.
+/// Returns the best single device by an objective, without regard to limits.
 pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<Single> {
     let singles = (0..model.offers.len()).map(|offer| Division::whole(model.nodes(), offer));
     let timed = singles.filter_map(|division| {
@@ -27,7 +27,7 @@ pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<Sin
     })
 }
 
-/// The best division by the model's options, or why there is none.
+/// Returns the best division by the model's options, or the reason why there is none.
 pub(super) fn best(model: &Model<'_>) -> Result<Division, PlanError> {
     let options = model.options;
     let (found, grade) = search(model, options);
@@ -61,13 +61,14 @@ pub(super) fn best(model: &Model<'_>) -> Result<Division, PlanError> {
             deadline_seconds,
             fastest_seconds,
         }),
-        // The first search missed what the second found.
+        // The first search missed a plan that the second found.
         Some(_) => Ok(fastest),
         None => Ok(cheapest),
     }
 }
 
-/// `found`, unless it takes several devices and saves too little of what one takes.
+/// Returns `found`, unless it uses several devices and saves too little against a single one; then
+/// returns the single one.
 fn gaining(model: &Model<'_>, found: Division, grade: Grade) -> Division {
     if model.options.gain_min <= 0.0 || found.offers.len() < 2 {
         return found;
@@ -114,7 +115,7 @@ fn why_broken(model: &Model<'_>, options: &PlanOptions) -> PlanError {
     PlanError::TooFewDevices { max_devices }
 }
 
-/// The first node that no device runs, if there is one.
+/// Returns an error for the first node that no device can run, if there is one.
 fn unsupported(model: &Model<'_>) -> Option<PlanError> {
     let mut nodes = model.graph.nodes().iter().enumerate();
     let runs = |index: usize| model.times().iter().any(|row| row[index].is_finite());
@@ -126,7 +127,7 @@ fn unsupported(model: &Model<'_>) -> Option<PlanError> {
     })
 }
 
-/// Most parts, up to `most`, that can each hold real work.
+/// Returns the maximum number of parts, up to `most`, that can each have real work.
 fn possible_parts(model: &Model<'_>, most: usize) -> usize {
     let places = model.places();
     let holds = |parts: usize| {
@@ -143,14 +144,14 @@ fn possible_parts(model: &Model<'_>, most: usize) -> usize {
     (1..=most).rev().find(|&parts| holds(parts)).unwrap_or(1)
 }
 
-/// Nodes looked at by all candidates together, so that large graphs take no longer than small ones:
-/// about 10 ms of one core.
+/// Maximum number of nodes that all candidates together examine, so that large graphs take no
+/// longer than small ones: about 10 ms of one core.
 const LOOKS_MAX: usize = 400_000;
 
-/// Divisions that are improved: the best of those that were found at once.
+/// Number of divisions that the search improves: the best of its first ones.
 const STARTS_MAX: usize = 7;
 
-/// The best of all divisions, each kind improved; half of the steps for either.
+/// Returns the best of all divisions after improving each kind, with half of the steps for either.
 fn search(model: &Model<'_>, options: &PlanOptions) -> (Division, Grade) {
     let steps = options.steps.min(LOOKS_MAX / model.nodes().max(1)) / 2;
     let stretches = stretches::search(model, options, steps);

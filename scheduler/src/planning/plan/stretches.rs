@@ -1,5 +1,5 @@
-//! Divisions into stretches of the graph's topological order: several starts, each improved step by
-//! step.
+//! Searches divisions into stretches of the graph's topological order: several starts, each
+//! improved step by step.
 
 use super::PlanOptions;
 use super::division::{Division, Model};
@@ -14,7 +14,7 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    /// The stages of a pipeline.
+    /// Creates the stretches of a pipeline's stages.
     fn of(pipeline: &Pipeline) -> Self {
         let stages = 0..pipeline.devices.len();
         let end = |stage: usize| pipeline.of_node.partition_point(|of| *of <= stage);
@@ -24,12 +24,12 @@ impl Stretches {
         }
     }
 
-    /// First node of stretch `k`.
+    /// Returns the first node of stretch `k`.
     pub(super) fn begin(&self, k: usize) -> usize {
         if k == 0 { 0 } else { self.ends[k - 1] }
     }
 
-    /// The same division without empty stretches, neighbours on one offer joined.
+    /// Returns the same division without empty stretches, and with neighbours on one offer joined.
     pub(super) fn tidy(self) -> Self {
         let mut tidy = Self {
             ends: Vec::with_capacity(self.ends.len()),
@@ -50,7 +50,7 @@ impl Stretches {
         tidy
     }
 
-    /// The same as a division of nodes.
+    /// Converts it to a division of nodes.
     pub(super) fn division(&self, nodes: usize) -> Division {
         let mut part = Vec::with_capacity(nodes);
         for (k, &end) in self.ends.iter().enumerate() {
@@ -61,7 +61,7 @@ impl Stretches {
     }
 }
 
-/// The best division into stretches that so many steps find.
+/// Returns the best division into stretches that the search finds within `steps` steps.
 pub(super) fn search(model: &Model<'_>, options: &PlanOptions, steps: usize) -> Division {
     let places = model.places();
     let starts = starts(model, options, &places);
@@ -85,14 +85,15 @@ fn whole(model: &Model<'_>, offer: usize) -> Stretches {
     }
 }
 
-/// Every single device, and for each number of devices a division in proportion to their speed.
+/// Returns the starts: every single device, and for each number of devices a division in proportion
+/// to their speed.
 fn starts(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Stretches> {
     let mut starts = Vec::new();
     if options.min_devices <= 1 {
         starts.extend((0..model.offers.len()).map(|offer| whole(model, offer)));
         starts.extend(by_support(model, places));
     }
-    // What keeps all devices at work with one request behind the other.
+    // A pipeline keeps all devices busy with one request after the other.
     if options.requests > 1 && most_devices(model, options, places) > 1 {
         let mut fastest = speed_rank(model);
         fastest.truncate(options.max_devices);
@@ -104,7 +105,7 @@ fn starts(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Str
             starts.push(proportional(model, places, &rank[..parts]).tidy());
         }
     }
-    // Where so many are asked for, the slowest of unlike devices would get too little to count.
+    // A proportional division would give the slowest of unlike devices too little to count.
     if options.min_devices > 1 && options.min_devices <= most {
         starts.push(counting(
             model,
@@ -115,8 +116,8 @@ fn starts(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Str
     starts
 }
 
-/// A division in which each device has just enough to count as one at work, and the fastest, which
-/// comes last, the rest.
+/// Returns a division in which each device has just enough work to count, and the fastest, which
+/// comes last, has the rest.
 fn counting(model: &Model<'_>, places: &[usize], fastest: &[usize]) -> Stretches {
     let enough = REAL_WORK_SHARE / fastest.len() as f64;
     let (mut begin, mut ends) = (0, Vec::new());
@@ -131,7 +132,7 @@ fn counting(model: &Model<'_>, places: &[usize], fastest: &[usize]) -> Stretches
     Stretches { ends, offers }
 }
 
-/// Most devices that stretches between these places may go to.
+/// Returns the maximum number of devices for stretches between these places.
 fn most_devices(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> usize {
     let most = options.max_devices.min(model.offers.len());
     most.min(places.len() + 1)
@@ -141,12 +142,12 @@ fn total_seconds(model: &Model<'_>, offer: usize) -> f64 {
     model.seconds(offer, 0, model.nodes())
 }
 
-/// Offers, fastest first; those that cannot run everything last.
+/// Returns the offers, fastest first; those that cannot run everything come last.
 pub(super) fn speed_rank(model: &Model<'_>) -> Vec<usize> {
     ranked(model, |offer| total_seconds(model, offer))
 }
 
-/// Offers, cheapest for the whole job first.
+/// Returns the offers, cheapest for the whole job first.
 pub(super) fn cost_rank(model: &Model<'_>) -> Vec<usize> {
     ranked(model, |offer| {
         total_seconds(model, offer) * model.offers[offer].cost_per_second
@@ -159,12 +160,12 @@ fn ranked(model: &Model<'_>, key: impl Fn(usize) -> f64) -> Vec<usize> {
     rank
 }
 
-/// Stretches whose work is in proportion to their devices' speed, each cut moved to the narrowest
-/// place nearby.
+/// Returns stretches with work in proportion to their devices' speed, each cut moved to the
+/// narrowest place nearby.
 fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretches {
     let speed = |offer: usize| {
         let seconds = total_seconds(model, offer);
-        // A device that cannot run everything still gets an average share to start from.
+        // A device that cannot run everything still starts with an average share.
         if seconds.is_finite() && seconds > 0.0 {
             1.0 / seconds
         } else {
@@ -216,8 +217,8 @@ fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretc
     }
 }
 
-/// The division that takes least time when stretches run one after the other: it finds its way
-/// around operators that some devices lack.
+/// Returns the fastest division if stretches run one after the other: it avoids devices that lack
+/// an operator.
 fn by_support(model: &Model<'_>, places: &[usize]) -> Option<Stretches> {
     let offers = model.offers.len();
     let widths = model.widths();
@@ -266,7 +267,7 @@ fn by_support(model: &Model<'_>, places: &[usize]) -> Option<Stretches> {
     (best.iter().any(|seconds| seconds.is_finite())).then_some(stretches)
 }
 
-/// Moves to a better neighbour until none is better or the steps are used up.
+/// Moves to a better neighbour until there is none or the steps are used up.
 fn improve(
     model: &Model<'_>,
     options: &PlanOptions,
@@ -295,7 +296,8 @@ fn improve(
     }
 }
 
-/// Divisions one change away: a cut moved, an offer changed or exchanged, two stretches joined.
+/// Returns the divisions one change away: a moved cut, a changed or exchanged offer, or two joined
+/// stretches.
 fn neighbours(model: &Model<'_>, places: &[usize], now: &Stretches) -> Vec<Stretches> {
     let mut neighbours = Vec::new();
     let parts = now.ends.len();

@@ -1,9 +1,10 @@
 //! Simulated annealing on order and assignment, from the best list plan.
 //!
-//! A candidate is an order of all tasks and a device for each; decoding it places each task behind
-//! the last one of its device. Two things make a candidate cheap: the acceptance threshold is drawn
-//! first, so that a change is refused where its effect shows, without decoding the rest; and most
-//! changes are tried where they matter, on the critical path.
+//! A candidate is an order of all tasks and a device for each; decoding it places each task after
+//! the last one of its device. Two things make a candidate cheap. First, annealing draws the
+//! acceptance threshold in advance, so that it can refuse a change at the place of its effect,
+//! without decoding the rest. Second, it tries most changes where they matter, on the critical
+//! path.
 
 mod decode;
 mod moves;
@@ -23,8 +24,8 @@ use whole::WholeDecoder;
 pub(super) use decode::least_tails;
 pub use random::Random;
 
-/// Temperatures as shares of the first makespan: the hottest grows with the steps there are for
-/// each task, `HOTTEST_UNIT` x steps ^ `HOTTEST_POWER`, within bounds; the coldest follows it.
+/// Temperatures as parts of the first makespan. The hottest grows with the number of steps for each
+/// task, `HOTTEST_UNIT` x steps ^ `HOTTEST_POWER`, within bounds; the coldest follows it.
 const HOTTEST_UNIT: f64 = 0.0012;
 const HOTTEST_POWER: f64 = 0.37;
 const HOTTEST_MIN: f64 = 0.002;
@@ -32,26 +33,26 @@ const HOTTEST_MAX: f64 = 0.05;
 const COLDEST_SHARE: f64 = 0.05;
 const COLDEST_MIN: f64 = 0.0005;
 
-/// The hottest temperature for candidates judged whole: a share of what one task is of the whole,
-/// within bounds. The coldest follows it.
+/// The hottest temperature for whole candidates: a part of one task's share of the whole, within
+/// bounds. The coldest follows it.
 const WHOLE_UNIT: f64 = 1.0;
 const WHOLE_MIN: f64 = 0.004;
 const WHOLE_MAX: f64 = 0.1;
 
-/// Steps for each task that make a cycle of cooling worth beginning again, and most cycles.
+/// Steps for each task that make another cooling cycle worthwhile, and maximum number of cycles.
 const CYCLE_STEPS_EACH: f64 = 6000.0;
 const CYCLES_MAX: f64 = 6.0;
 
-/// Where the random numbers begin; any number would do.
+/// Seed of the random numbers; any number would do.
 const SEED: u64 = 1;
 
-/// Share of the effort given to finding any plan within the deadline.
+/// Part of the effort for finding any plan within the deadline.
 const DEADLINE_SHARE: f64 = 0.5;
 
-/// Steps after which the pace tells how many there will be.
+/// Steps after which the pace predicts the total number of steps.
 const CALIBRATION: u64 = 64;
 
-/// Steps between two questions how far the effort is used up.
+/// Steps between two checks of the effort.
 const STEPS_BETWEEN: u64 = 32;
 
 pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
@@ -77,8 +78,9 @@ pub(super) fn improve(
     }
 }
 
-/// Where none of `plans` keeps the deadline, the shortest plan that a part of the effort finds,
-/// beside them; and the steps it took. The objective's own search goes on from there.
+/// If none of `plans` meets the deadline, spends a part of the effort on the shortest plan, which
+/// becomes the best. Returns the plans and the number of steps. The objective's own search
+/// continues from there.
 fn hurry(
     problem: &Problem,
     mut plans: Plans,
@@ -97,7 +99,7 @@ fn hurry(
     Ok((plans, taken))
 }
 
-/// Candidates judged by all they take.
+/// Anneals candidates by their total score.
 fn improve_whole(
     problem: &Problem,
     plans: Plans,
@@ -111,7 +113,7 @@ fn improve_whole(
     decoder.name_critical(|critical| whole.critical(&now, critical));
     let (mut best, mut best_score) = (decoder.snapshot(), now);
     let mut change = Change::default();
-    // In shares of the first value, as the whole's energy.
+    // In parts of the first value, like the energy of the whole.
     let mut cooling = Cooling::new(problem.tasks(), 1.0);
     let hottest = (WHOLE_UNIT / problem.tasks() as f64).clamp(WHOLE_MIN, WHOLE_MAX);
     cooling.always = Some(hottest);
@@ -152,7 +154,7 @@ fn improve_whole(
     })
 }
 
-/// Candidates judged by the paths that a change touches.
+/// Anneals candidates by the paths that a change touches.
 fn improve_paths(
     problem: &Problem,
     plans: Plans,
@@ -201,14 +203,14 @@ fn improve_paths(
     })
 }
 
-/// The temperature over the effort: it falls geometrically, in one cycle or, where there are many
-/// steps for each task, in several.
+/// The temperature over the effort: it falls geometrically, in one cycle or, with many steps for
+/// each task, in several.
 #[derive(Debug)]
 struct Cooling {
     tasks: f64,
     scale: f64,
     begun: Option<f64>,
-    /// The hottest temperature, where the number of steps does not decide it.
+    /// The hottest temperature, if the number of steps does not decide it.
     always: Option<f64>,
     hottest: f64,
     coldest: f64,
@@ -218,7 +220,7 @@ struct Cooling {
 }
 
 impl Cooling {
-    /// `scale` is what temperatures are shares of.
+    /// Creates the cooling of `tasks` tasks, with temperatures as parts of `scale`.
     fn new(tasks: usize, scale: f64) -> Self {
         Self {
             tasks: tasks as f64,
@@ -233,7 +235,8 @@ impl Cooling {
         }
     }
 
-    /// Sets the temperature after `step` steps and `used` of the effort; whether a cycle begins.
+    /// Sets the temperature after `step` steps and `used` of the effort. Returns whether a cycle
+    /// begins.
     fn advance(&mut self, step: u64, used: f64) -> bool {
         let begun = *self.begun.get_or_insert(used);
         if step == CALIBRATION {
@@ -260,7 +263,7 @@ impl Cooling {
     }
 }
 
-/// Places tasks in the given order on the given devices, filling gaps.
+/// Places tasks in the given order on the given devices, and fills gaps.
 pub(super) fn rebuild(
     problem: &Problem,
     order: &[u32],

@@ -1,12 +1,12 @@
-//! The default: list rules first, then annealing from the best of them; small problems are proved.
-//! It honours the problem's objective, its deadline and memory.
+//! The default planner: list rules first, then annealing from the best of them; it solves small
+//! problems exactly. It honours the problem's objective, its deadline and memory.
 
 use super::{Pace, anneal, exact, portfolio};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
-/// Share of the effort for list rules. Beyond [`MANY_TASKS`] annealing gets too few steps for each
-/// task to make up for a rule left out.
+/// Part of the effort for list rules. Beyond [`MANY_TASKS`] annealing gets too few steps for each
+/// task to make up for a skipped rule.
 const LIST_SHARE: f64 = 0.2;
 const LIST_SHARE_MANY: f64 = 0.7;
 const MANY_TASKS: usize = 500;

@@ -1,5 +1,5 @@
-//! List plans that weigh what a task costs where it runs against when it would end there: where
-//! searches for other objectives than time begin.
+//! List plans that weigh a task's cost on a device against its end there: starting points for
+//! searches with other objectives than time.
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward};
 use super::state::{PartialSchedule, Placing};
@@ -8,11 +8,11 @@ use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 
-/// Exchange rates between time and cost that are tried, as shares of the one that makes the mean
-/// task's time and cost worth the same. The last counts next to nothing but cost.
+/// Exchange rates between time and cost, as multiples of the rate that makes the mean task's time
+/// and cost worth the same. The last one counts almost nothing but cost.
 const EXCHANGES: [f64; 5] = [0.1, 0.4, 1.6, 6.4, 1e6];
 
-/// Such plans; none where time alone decides.
+/// Returns such plans; none if time alone decides.
 pub(super) fn plans(problem: &Problem) -> Vec<Schedule> {
     let costs = costs(problem);
     let total: f64 = costs.iter().sum();
@@ -27,7 +27,7 @@ pub(super) fn plans(problem: &Problem) -> Vec<Schedule> {
     EXCHANGES.into_iter().filter_map(plan).collect()
 }
 
-/// What each task costs on each device, by the objective, in rows of devices.
+/// Returns the cost of each task on each device by the objective, in rows of devices.
 fn costs(problem: &Problem) -> Vec<f64> {
     let rate = |device: usize| {
         let (price, power) = (problem.price(device) as f64, problem.power(device) as f64);

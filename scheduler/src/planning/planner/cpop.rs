@@ -1,4 +1,5 @@
-//! CPOP: the critical path on the one device that runs it fastest, the rest where it ends first.
+//! CPOP: runs the critical path on the one device that is fastest for it, and each other task where
+//! it ends first.
 //!
 //! From the same paper as HEFT.
 
@@ -9,7 +10,7 @@ use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::NEVER;
 
-/// Sums of floats that should be equal differ by rounding only.
+/// Tolerance for rounding between sums of floats that should be equal.
 const CLOSE: f64 = 1e-9;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
@@ -34,7 +35,7 @@ pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, Prob
     Ok(state.into_schedule())
 }
 
-/// From the first task of greatest priority onward along equal priorities.
+/// Returns the path from the first task of greatest priority onward along equal priorities.
 fn critical_path(problem: &Problem, priority: &[f64]) -> Vec<usize> {
     let entries = problem
         .order()
@@ -61,7 +62,7 @@ fn critical_path(problem: &Problem, priority: &[f64]) -> Vec<usize> {
     path
 }
 
-/// The device on which the path takes least time; `None` if none runs all of it.
+/// Returns the device on which the path takes least time; `None` if none can run all of it.
 fn path_device(problem: &Problem, path: &[usize]) -> Option<usize> {
     let time = |device: usize| {
         path.iter()

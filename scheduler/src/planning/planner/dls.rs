@@ -1,5 +1,5 @@
-//! DLS: of all ready tasks and devices the pair of greatest dynamic level: way to go, less the
-//! start, plus what the device gains over the mean.
+//! DLS: picks the pair of ready task and device with the greatest dynamic level: the remaining
+//! path, less the start, plus the device's gain over the mean.
 //!
 //! Sih and Lee, "A compile-time scheduling heuristic for interconnection-constrained heterogeneous
 //! processor architectures", 1993.

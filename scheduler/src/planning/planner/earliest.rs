@@ -1,5 +1,5 @@
-//! Earliest completion: tasks in topological order, each where it ends first. What a scheduler
-//! without a view of the future does.
+//! Earliest completion: tasks in topological order, each where it ends first, like a scheduler
+//! without a view of the future.
 
 use super::Pace;
 use super::state::{PartialSchedule, Placing};

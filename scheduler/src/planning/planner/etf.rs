@@ -1,5 +1,5 @@
-//! ETF: of all ready tasks and devices the pair that can start first, the longer way to go first
-//! among equals.
+//! ETF: picks the pair of ready task and device that can start first; among equals, the task with
+//! the longest remaining path.
 //!
 //! Hwang, Chow, Anger and Lee, "Scheduling precedence graphs in systems with interprocessor
 //! communication times", 1989.

@@ -1,9 +1,9 @@
-//! Exact: branch and bound over which task goes next and where, with proof.
+//! Exact planner: branch and bound over the next task and its device, with a proof.
 //!
-//! Any plan without needless idling comes about by placing tasks behind the last one of their
-//! device in the order of their starts. So the search branches over ready tasks and devices, never
-//! starts a task before the one placed last, and cuts a branch as soon as a bound on it reaches the
-//! best plan known: the fastest way from any placed task to the end, or all work left spread
+//! Any plan without needless idling results from placing tasks after the last one of their device
+//! in the order of their starts. So the search branches over ready tasks and devices, never starts
+//! a task before the last placed one, and cuts a branch as soon as a bound on it reaches the best
+//! known plan: the fastest path from any placed task to the end, or all remaining work spread
 //! perfectly over the devices.
 
 use super::portfolio::{self, Plans};
@@ -14,25 +14,25 @@ use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
 
-/// Most tasks for which `auto` tries to prove.
+/// Maximum number of tasks for which `auto` tries a proof.
 pub(super) const AUTO_TASKS_MAX: usize = 12;
 
-/// Share of the effort to find a good plan first: bounds cut nothing without one.
+/// Part of the effort for finding a good plan first, because bounds cut nothing without one.
 const SEARCH_SHARE: f64 = 0.3;
 
-/// Branches between two questions how far the effort is used up.
+/// Branches between two checks of the effort.
 const BRANCHES_BETWEEN: u64 = 256;
 
-/// What branch and bound found.
+/// The result of branch and bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exact {
     /// The best plan.
     pub schedule: Schedule,
     /// No plan is shorter than this.
     pub lower_bound: Time,
-    /// Whether the plan is proved to be the best there is, by the problem's objective.
+    /// Whether the search proved that the plan is the best by the problem's objective.
     pub proved: bool,
-    /// Branches looked at.
+    /// Number of examined branches.
     pub branches: u64,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, P
     prove(problem, pace).map(|found| found.schedule)
 }
 
-/// Looks for the best plan by the problem's objective and for the proof that there is none better.
+/// Searches the best plan by the problem's objective and a proof that none is better.
 ///
 /// # Errors
 /// [`ProblemError`] if no plan exists at all, or none within the deadline.
@@ -64,7 +64,7 @@ pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemErr
         used = taken + steps;
         pace(used) / SEARCH_SHARE
     });
-    // A deadline that annealing misses may still be kept.
+    // The search may still meet a deadline that annealing misses.
     let first = first.unwrap_or(late);
     let mut search = Search::new(problem, &first, pace, used);
     let whole = search.descend(0);
@@ -81,7 +81,8 @@ pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemErr
     Ok(found)
 }
 
-/// The longest way through the graph on the fastest devices, or all work spread perfectly.
+/// Returns the longer of the longest path through the graph on the fastest devices and all work
+/// spread perfectly.
 fn lower_bound(problem: &Problem) -> Time {
     let least = |task: usize| problem.exec_row(task).iter().copied().min().unwrap_or(0);
     let tail = anneal::least_tails(problem);
@@ -139,8 +140,8 @@ impl<'a, 'p> Search<'a, 'p> {
         }
     }
 
-    /// Looks at everything that can follow; false if the effort ran out. `last` is the start of
-    /// the task placed last.
+    /// Examines every continuation; returns false if the effort ran out. `last` is the start of the
+    /// last placed task.
     fn descend(&mut self, last: Time) -> bool {
         if self.order.len() == self.problem.tasks() {
             let device = |task: usize| self.device[task] as usize;
@@ -165,8 +166,8 @@ impl<'a, 'p> Search<'a, 'p> {
         !self.stopped
     }
 
-    /// Ready tasks with their devices and starts that may still beat the best, most promising
-    /// first.
+    /// Returns ready tasks with their devices and starts that can still beat the best, most
+    /// promising first.
     fn choices(&self, last: Time) -> Vec<(Time, Time, usize, usize)> {
         let mut choices = Vec::new();
         let placed = |task: usize| self.waiting[task] == usize::MAX;
@@ -233,14 +234,14 @@ impl<'a, 'p> Search<'a, 'p> {
         self.finish[task] = 0;
     }
 
-    /// Whether the work left, spread perfectly from `now` on, may end before the best.
+    /// Returns whether the remaining work, spread perfectly from `now` on, can end before the best.
     fn may_win(&self, now: Time) -> bool {
         let taken: Time = self.free.iter().map(|&free| free.max(now)).sum();
         let even = (taken + self.work_left).div_ceil(self.problem.devices() as Time);
         if self.problem.objective() == Objective::Fastest {
             return self.work_left == 0 || even < self.limit.makespan;
         }
-        // Where work is left it ends no earlier than that.
+        // While work remains, the plan ends no earlier than that.
         let even = if self.work_left == 0 { 0 } else { even };
         let path = (0..self.problem.tasks()).filter(|&task| self.waiting[task] == usize::MAX);
         let path = path.map(|task| self.finish[task] + self.tail[task]).max();
@@ -252,7 +253,7 @@ impl<'a, 'p> Search<'a, 'p> {
         self.problem.score(&figures) < self.limit
     }
 
-    /// Whether a plan at least so long may still be the best.
+    /// Returns whether a plan of at least this makespan can still be the best.
     fn may_reach(&self, makespan: Time) -> bool {
         if self.problem.objective() == Objective::Fastest {
             return makespan < self.limit.makespan;
@@ -266,8 +267,8 @@ impl<'a, 'p> Search<'a, 'p> {
     }
 }
 
-/// Price and energy that no plan from here on undercuts: those of the tasks placed, and for the
-/// others the least of any device.
+/// Lower bounds of price and energy for all continuations: those of the placed tasks, plus the
+/// least of any device for the others.
 struct CostBound {
     price: u128,
     energy: u128,
@@ -306,7 +307,7 @@ impl CostBound {
     }
 }
 
-/// Price and energy of a task on a device.
+/// Returns the price and energy of a task on a device.
 fn cost(problem: &Problem, task: usize, device: usize) -> (u128, u128) {
     let time = u128::from(problem.exec(task, device));
     let rates = (problem.price(device), problem.power(device));

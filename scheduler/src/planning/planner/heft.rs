@@ -1,4 +1,4 @@
-//! HEFT: tasks by upward rank, each where it ends first, gaps filled.
+//! HEFT: places tasks by upward rank, each where it ends first, and fills gaps.
 //!
 //! Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
 //! heterogeneous computing", 2002.
@@ -13,7 +13,7 @@ pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, Prob
     with(problem, Placing::Insert)
 }
 
-/// HEFT without filling gaps.
+/// Plans by HEFT without filling gaps.
 pub(super) fn plan_append(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
     with(problem, Placing::Append)
 }

@@ -1,4 +1,4 @@
-//! Lookahead HEFT: a task goes where the last of those that need it could end first.
+//! Lookahead HEFT: a task goes to the device from which the last of its children can end first.
 //!
 //! Bittencourt, Sakellariou and Madeira, "DAG scheduling using a lookahead variant of the
 //! heterogeneous earliest finish time algorithm", 2010.
@@ -15,7 +15,7 @@ pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, Prob
     by_order(problem, &by_rank(problem, &rank))
 }
 
-/// Lookahead with tasks in the given order.
+/// Plans by lookahead with tasks in the given order.
 pub(super) fn by_order(problem: &Problem, order: &[usize]) -> Result<Schedule, ProblemError> {
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     let mut place = vec![0; problem.tasks()];
@@ -43,8 +43,8 @@ pub(super) fn by_order(problem: &Problem, order: &[usize]) -> Result<Schedule, P
     Ok(state.into_schedule())
 }
 
-/// With `task` on `device`, the latest end among its children, each placed in turn where it ends
-/// first.
+/// Returns the latest end among the children of `task` on `device`, each placed in turn where it
+/// ends first.
 fn latest_child(
     state: &PartialSchedule<'_>,
     task: usize,
@@ -80,14 +80,14 @@ fn latest_child(
     latest
 }
 
-/// A state with a few more tasks placed, for the time of a question.
+/// A state with a few more tasks placed temporarily.
 struct Beside<'a> {
     state: &'a PartialSchedule<'a>,
     taken: Vec<(usize, Spot)>,
 }
 
 impl Beside<'_> {
-    /// Earliest place of `task` on `device` that also keeps off what is taken.
+    /// Returns the earliest place of `task` on `device` that also avoids the temporary tasks.
     fn spot(&self, task: usize, device: usize, mut ready: Time) -> Option<Spot> {
         loop {
             let free = self.state.spot_at(task, device, ready)?;

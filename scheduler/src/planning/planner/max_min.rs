@@ -1,4 +1,4 @@
-//! Max-Min: of the ready tasks the one that ends last at its best goes first.
+//! Max-Min: among the ready tasks, the one with the latest best end goes first.
 
 use std::cmp::Reverse;
 

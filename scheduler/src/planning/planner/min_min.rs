@@ -1,4 +1,4 @@
-//! Min-Min: of the ready tasks the one that ends first goes first.
+//! Min-Min: among the ready tasks, the one with the earliest end goes first.
 
 use super::Pace;
 use super::ready::place_all;

@@ -1,6 +1,5 @@
-//! Tasks packed into memory by size, for problems so tight that placing them in the order of their
-//! urgency leaves no room for the last: the largest first, each where it runs fastest among the
-//! devices that keep most room.
+//! Packs tasks into memory by size, for problems so tight that placing them by urgency leaves no
+//! room for the last. Tasks with the fewest possible devices come first, then the largest.
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward};
 use super::room::Room;
@@ -9,18 +8,18 @@ use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::NEVER;
 
-/// Ways to choose a device, tried in turn until one packs everything.
+/// Rules for choosing a device, tried in turn until one packs everything.
 #[derive(Clone, Copy)]
 enum PackRule {
-    /// Where it runs fastest.
+    /// The fastest device for the task.
     Fastest,
-    /// Where most room is left.
+    /// The device with the most free memory.
     Roomiest,
-    /// Where least room is left.
+    /// The device with the least free memory.
     Tightest,
 }
 
-/// A plan that fits, if packing finds one.
+/// Returns a plan that fits, if packing finds one.
 pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
     let choices = [PackRule::Fastest, PackRule::Roomiest, PackRule::Tightest];
     let device = choices
@@ -35,7 +34,7 @@ pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
     Some(state.into_schedule())
 }
 
-/// A device for each task.
+/// Returns a device for each task.
 fn pack(problem: &Problem, choice: PackRule) -> Option<Vec<usize>> {
     let mut room = Room::new(problem);
     let mut tasks: Vec<usize> = (0..problem.tasks()).collect();
@@ -43,7 +42,7 @@ fn pack(problem: &Problem, choice: PackRule) -> Option<Vec<usize>> {
         let row = problem.exec_row(task).iter();
         row.filter(|&&time| time != NEVER).count()
     };
-    // Those with the fewest devices to go to first, then the largest.
+    // An early task has the most room, so the least flexible tasks come first.
     tasks.sort_by_key(|&task| (homes(task), std::cmp::Reverse(problem.memory(task)), task));
     let mut device = vec![0; problem.tasks()];
     for task in tasks {

@@ -1,4 +1,4 @@
-//! PEFT: each task where its end plus the best that can follow is least.
+//! PEFT: places each task where its end plus the best possible remainder is least.
 //!
 //! Arabnejad and Barbosa, "List scheduling algorithm for heterogeneous systems by an optimistic
 //! cost table", 2014.

@@ -1,7 +1,7 @@
 //! The best of many list plans: several ranks, several ways to choose the device, forward and
 //! backward in time, each tightened; and the best single device.
 //!
-//! No one rule wins everywhere; together they lose little (docs/performance.md has the figures).
+//! No rule is best everywhere, but together they lose little (docs/performance.md has the figures).
 
 use super::rank::{ExecSummary, exec_summary, optimistic, ready_by_rank, upward};
 use super::state::{PartialSchedule, Placing};
@@ -13,7 +13,7 @@ use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
 
-/// Most tasks for which the rules that look at every ready task are tried.
+/// Maximum number of tasks for the rules that look at every ready task.
 const SLOW_TASKS_MAX: usize = 5_000;
 
 pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
@@ -21,8 +21,8 @@ pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, P
     in_time(problem, plans.best)
 }
 
-/// HEFT and the best single device: at once, and never worse than either. Where memory is so short
-/// that neither is a plan, tasks are packed by size first.
+/// Returns the better of HEFT and the best single device, without delay. If memory is so short that
+/// neither works, packs tasks by size.
 pub(super) fn quick(problem: &Problem) -> Result<Schedule, ProblemError> {
     let heft = heft::plan(problem, &mut super::steps(0));
     let heft = heft.or_else(|full| pack::plan(problem).ok_or(full));
@@ -40,18 +40,18 @@ pub(super) struct Plans {
     pub(super) others: Vec<Schedule>,
 }
 
-/// Plans kept beside the best.
+/// Maximum number of other plans.
 const OTHERS_MAX: usize = 8;
 
 impl Plans {
-    /// HEFT and the best single device only.
+    /// Creates plans from HEFT and the best single device only.
     pub(super) fn quick(problem: &Problem) -> Result<Self, ProblemError> {
         let best = quick(problem)?;
         let others = Vec::new();
         Ok(Self { best, others })
     }
 
-    /// One plan only.
+    /// Creates plans from a single one.
     pub(super) fn only(best: Schedule) -> Self {
         let others = Vec::new();
         Self { best, others }
@@ -71,7 +71,8 @@ impl Plans {
         self.others.truncate(OTHERS_MAX);
     }
 
-    /// Adds a plan tightened; the plan itself too where a shorter one may be the worse.
+    /// Adds a tightened plan, and also the plan itself if a shorter plan can be worse by the
+    /// objective.
     fn add_tightened(&mut self, problem: &Problem, plan: Schedule) {
         let tightened = tighten::plan(problem, &plan);
         if problem.objective() != Objective::Fastest {
@@ -81,9 +82,9 @@ impl Plans {
     }
 }
 
-/// Tries rule after rule until all are tried or the effort is used up; gives the plans and the
-/// steps taken. A step is the work of placing one task where it ends first. A rule that would take
-/// more than what is left is skipped.
+/// Tries rule after rule until all are tried or the effort is used up, and skips rules that would
+/// exceed the remaining effort. Returns the plans and the number of steps. A step is the work to
+/// place one task on the device where it ends first.
 pub(super) fn collect(
     problem: &Problem,
     pace: &mut Pace<'_>,
@@ -100,7 +101,7 @@ pub(super) fn collect(
     for rule in rules(problem) {
         let used = pace(steps);
         let cost = rule.steps_each(problem) * tasks;
-        // What the steps so far used tells what those of the rule will use.
+        // Predicts the effort of the rule from the steps so far.
         if used >= 1.0 || used + used * cost as f64 / steps.max(1) as f64 > 1.0 {
             continue;
         }
@@ -121,7 +122,7 @@ pub(super) fn collect(
     Ok((plans, steps))
 }
 
-/// HEFT, every single device and a tightening.
+/// Steps for each task: HEFT, every single device and a tightening.
 const QUICK_STEPS_EACH: u64 = 4;
 
 /// A list rule.
@@ -135,7 +136,7 @@ enum Rule {
     Listed(Rank, DeviceRule),
 }
 
-/// What makes a task urgent.
+/// The urgency of a task.
 #[derive(Clone, Copy)]
 enum Rank {
     Mean,
@@ -147,7 +148,7 @@ enum Rank {
     Optimistic,
 }
 
-/// What makes a device right.
+/// The choice of a device.
 #[derive(Clone, Copy)]
 enum DeviceRule {
     Finish,
@@ -155,7 +156,7 @@ enum DeviceRule {
     Lookahead,
 }
 
-/// Rules in the order of what they gain for their time.
+/// Returns the rules in the order of their gain for their time.
 fn rules(problem: &Problem) -> Vec<Rule> {
     let mut rules = vec![Rule::Lookahead, Rule::Peft];
     if problem.tasks() <= SLOW_TASKS_MAX {
@@ -188,7 +189,7 @@ impl Rule {
         !matches!(self, Self::MinMin | Self::Sufferage)
     }
 
-    /// Steps for each task, forward and backward with their tightening.
+    /// Returns the steps for each task, forward and backward with their tightening.
     fn steps_each(self, problem: &Problem) -> u64 {
         match self {
             Self::Lookahead | Self::Listed(_, DeviceRule::Lookahead) => lookahead_steps(problem),
@@ -210,8 +211,9 @@ impl Rule {
     }
 }
 
-/// Looking at a child takes a step on each device; looking at many children of one task takes the
-/// square of them, since each keeps off those before it.
+/// Returns the steps of a lookahead for each task. A look at a child takes a step on each device;
+/// many children of one task take the square of their number, because each avoids the others'
+/// places.
 fn lookahead_steps(problem: &Problem) -> u64 {
     let children = |task: usize| {
         let looks = problem
@@ -254,7 +256,7 @@ fn listed(problem: &Problem, rank: Rank, choice: DeviceRule) -> Result<Schedule,
     }
 }
 
-/// Places tasks in order, each where `key` of its row place and end is least.
+/// Places tasks in order, each on the device with the least `key` of its table index and end.
 fn place(
     problem: &Problem,
     order: &[usize],

@@ -1,12 +1,12 @@
-//! Ranks of tasks: how urgent each one is before anything is placed.
+//! Ranks of tasks: the urgency of each before any placement.
 
 use crate::planning::problem::Problem;
 use crate::planning::time::NEVER;
 
-/// How the times of a task over the devices become one number.
+/// The way in which a task's times over the devices become one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExecSummary {
-    /// Their mean over the devices that run it.
+    /// Their mean over the devices that can run the task.
     Mean,
     /// The least of them.
     Least,
@@ -43,7 +43,7 @@ impl MeanLink {
     }
 }
 
-/// One time for each task.
+/// Returns one time for each task.
 pub(crate) fn exec_summary(problem: &Problem, summary: ExecSummary) -> Vec<f64> {
     let of = |task: usize| {
         let times = problem
@@ -70,7 +70,8 @@ pub(crate) fn exec_summary(problem: &Problem, summary: ExecSummary) -> Vec<f64> 
     (0..problem.tasks()).map(of).collect()
 }
 
-/// Longest way from a task's start to the end, transfers scaled by `transfer_share`.
+/// Returns the longest path from each task's start to the end, with transfers scaled by
+/// `transfer_share`.
 pub(crate) fn upward(problem: &Problem, exec: &[f64], transfer_share: f64) -> Vec<f64> {
     let link = MeanLink::new(problem);
     let mut rank = vec![0.0; problem.tasks()];
@@ -83,7 +84,7 @@ pub(crate) fn upward(problem: &Problem, exec: &[f64], transfer_share: f64) -> Ve
     rank
 }
 
-/// Longest way from the beginning to a task's start.
+/// Returns the longest path from the beginning to each task's start.
 pub(crate) fn downward(problem: &Problem, exec: &[f64]) -> Vec<f64> {
     let link = MeanLink::new(problem);
     let mut rank = vec![0.0; problem.tasks()];
@@ -96,8 +97,8 @@ pub(crate) fn downward(problem: &Problem, exec: &[f64]) -> Vec<f64> {
     rank
 }
 
-/// PEFT's table: for each task and device, the least time from the task's end there to the end of
-/// all. Rows of devices, as the problem's execution times.
+/// Returns PEFT's table: for each task and device, the least time from the task's end there to the
+/// end of all. It has rows of devices, like the problem's execution times.
 pub(crate) fn optimistic(problem: &Problem) -> Vec<f64> {
     let devices = problem.devices();
     let link = MeanLink::new(problem);
@@ -125,15 +126,16 @@ pub(crate) fn optimistic(problem: &Problem) -> Vec<f64> {
     table
 }
 
-/// Tasks by falling rank, in topological order among equals. Ranks that grow along edges give a
-/// topological order.
+/// Returns the tasks by falling rank, in topological order among equals. Ranks that grow along
+/// edges give a topological order.
 pub(crate) fn by_rank(problem: &Problem, rank: &[f64]) -> Vec<usize> {
     let mut tasks = problem.order().to_vec();
     tasks.sort_by(|&a, &b| rank[b].total_cmp(&rank[a]));
     tasks
 }
 
-/// Tasks in an order in which each follows those it needs, the highest rank first among the ready.
+/// Returns the tasks in an order in which each follows its inputs, the highest rank first among the
+/// ready.
 pub(crate) fn ready_by_rank(problem: &Problem, rank: &[f64]) -> Vec<usize> {
     let mut place = vec![0; problem.tasks()];
     for (index, &task) in problem.order().iter().enumerate() {

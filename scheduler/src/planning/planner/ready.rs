@@ -5,24 +5,24 @@ use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
 
-/// A ready task with the times its data are on each device: those change no more.
+/// A ready task with the arrival of its data on each device, which no longer changes.
 pub(crate) struct Ready {
     pub(crate) task: usize,
     arrivals: Vec<Time>,
 }
 
 impl Ready {
-    /// Earliest place on `device`, with what is placed by now.
+    /// Returns the earliest place on `device`, given the tasks placed so far.
     pub(crate) fn spot(&self, state: &PartialSchedule<'_>, device: usize) -> Option<Spot> {
         state.spot_at(self.task, device, self.arrivals[device])
     }
 
-    /// When its data are on `device`.
+    /// Returns the arrival of its data on `device`.
     pub(crate) fn arrival(&self, device: usize) -> Time {
         self.arrivals[device]
     }
 
-    /// The device where it ends first and the one where it ends second.
+    /// Returns the device where it ends first, and its end on the second-best device.
     pub(crate) fn two_earliest(&self, state: &PartialSchedule<'_>) -> Option<TwoEarliest> {
         let mut best: Option<TwoEarliest> = None;
         for device in 0..state.problem.devices() {
@@ -53,7 +53,7 @@ impl Ready {
     }
 }
 
-/// Where a task ends first, and when it would end on the second-best device.
+/// The device and place where a task ends first, and its end on the second-best device.
 #[derive(Clone, Copy)]
 pub(crate) struct TwoEarliest {
     pub(crate) device: usize,
@@ -61,7 +61,7 @@ pub(crate) struct TwoEarliest {
     pub(crate) second: Time,
 }
 
-/// Places all tasks: `choose` picks one of the ready ones and its device and place.
+/// Places all tasks: `choose` picks one of the ready ones, its device and its place.
 pub(crate) fn place_all(
     problem: &Problem,
     placing: Placing,

@@ -1,15 +1,15 @@
-//! Memory left on each device.
+//! The free memory of each device.
 
 use crate::planning::problem::Problem;
 
-/// Bytes left by device.
+/// Free bytes by device.
 #[derive(Clone, Debug)]
 pub(crate) struct Room {
     left: Vec<u64>,
 }
 
 impl Room {
-    /// Empty devices.
+    /// Creates the memory of empty devices.
     pub(crate) fn new(problem: &Problem) -> Self {
         let devices = 0..problem.devices();
         Self {
@@ -17,18 +17,18 @@ impl Room {
         }
     }
 
-    /// Bytes left on a device.
+    /// Returns the free bytes of a device.
     pub(crate) fn left(&self, device: usize) -> u64 {
         self.left[device]
     }
 
-    /// Whether the device has room for the task.
+    /// Returns whether the device has room for the task.
     #[inline]
     pub(crate) fn fits(&self, problem: &Problem, task: usize, device: usize) -> bool {
         problem.memory(task) <= self.left[device]
     }
 
-    /// Whether the device has room for all the tasks together.
+    /// Returns whether the device has room for all the tasks together.
     pub(crate) fn fits_all(
         &self,
         problem: &Problem,
@@ -39,14 +39,14 @@ impl Room {
         needed.fold(0, u64::saturating_add) <= self.left[device]
     }
 
-    /// The task's bytes are taken. They may be more than are left where a change of several tasks
-    /// gives them back in its next step.
+    /// Takes the task's bytes. They can exceed the free bytes while a change of several tasks is
+    /// incomplete; its next step must return them.
     #[inline]
     pub(crate) fn take(&mut self, problem: &Problem, task: usize, device: usize) {
         self.left[device] = self.left[device].wrapping_sub(problem.memory(task));
     }
 
-    /// The task's bytes are given back.
+    /// Returns the task's bytes to the device.
     #[inline]
     pub(crate) fn give(&mut self, problem: &Problem, task: usize, device: usize) {
         self.left[device] = self.left[device].wrapping_add(problem.memory(task));

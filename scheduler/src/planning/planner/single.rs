@@ -1,4 +1,4 @@
-//! Everything on one device: what every plan must beat.
+//! Runs everything on one device: the plan that every other plan must beat.
 
 use super::Pace;
 use super::room::Room;
@@ -10,11 +10,11 @@ use crate::planning::time::{NEVER, Time};
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
     let best = best(problem);
-    // Without a device for all, the plan that has one device for as long as it can.
+    // If no device can run everything, returns HEFT's plan.
     best.map_or_else(|| super::heft::plan(problem, &mut super::steps(0)), Ok)
 }
 
-/// The best plan on one device, if one runs everything and has the memory.
+/// Returns the best plan on one device, if one can run everything and has the memory.
 pub(crate) fn best(problem: &Problem) -> Option<Schedule> {
     if problem.objective() != Objective::Fastest {
         let plans = (0..problem.devices()).filter_map(|device| on(problem, device));
@@ -25,7 +25,7 @@ pub(crate) fn best(problem: &Problem) -> Option<Schedule> {
     on(problem, lengths.min()?.1)
 }
 
-/// How long everything takes on one device; `None` if it cannot run or hold all of it.
+/// Returns the time of everything on one device; `None` if it cannot run or hold all of it.
 fn length(problem: &Problem, device: usize) -> Option<Time> {
     let mut end: Time = 0;
     let all = problem.order().iter().copied();

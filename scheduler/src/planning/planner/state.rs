@@ -1,7 +1,7 @@
-//! A schedule under construction: the common ground of all list planners.
+//! A schedule under construction, which all list planners share.
 //!
-//! Each device keeps its idle gaps, sorted, so the earliest place for a task is found by bisection
-//! instead of a walk over everything already placed.
+//! Each device has a sorted list of its idle gaps, so a bisection finds the earliest place for a
+//! task without a walk over all placed tasks.
 
 use super::room::Room;
 use crate::planning::problem::{Problem, ProblemError};
@@ -15,12 +15,12 @@ pub(crate) struct Spot {
     pub(crate) finish: Time,
 }
 
-/// Whether a task may go into a gap between tasks already placed.
+/// Whether a task can go into a gap between placed tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placing {
-    /// Into the first gap it fits.
+    /// Into the first gap that is long enough.
     Insert,
-    /// Only behind the last task.
+    /// Only after the last task.
     Append,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct PartialSchedule<'a> {
 const UNPLACED: usize = usize::MAX;
 
 impl DeviceSlots {
-    /// Earliest start of a task of `length` that is ready at `ready`.
+    /// Returns the earliest start of a task of `length` that is ready at `ready`.
     fn find(&self, ready: Time, length: Time, placing: Placing) -> Time {
         if length == 0 {
             return ready;
@@ -101,12 +101,13 @@ impl<'a> PartialSchedule<'a> {
         self.device[task] != UNPLACED
     }
 
-    /// When the last task placed on `device` ends.
+    /// Returns the end of the last task placed on `device`.
     pub(crate) fn device_end(&self, device: usize) -> Time {
         self.lines[device].end
     }
 
-    /// When everything a task needs is on `device`; tasks not yet placed count nothing.
+    /// Returns the time when a task's inputs are on `device`; inputs from unplaced tasks count
+    /// zero.
     pub(crate) fn ready(&self, task: usize, device: usize) -> Time {
         let placed = self
             .problem
@@ -118,7 +119,7 @@ impl<'a> PartialSchedule<'a> {
         arrivals.max().unwrap_or(0)
     }
 
-    /// [`Self::ready`] on every device at once: each source is looked up once only.
+    /// Returns [`Self::ready`] on every device, with a single lookup of each source.
     pub(crate) fn ready_everywhere(&self, task: usize) -> Vec<Time> {
         let devices = self.problem.devices();
         let mut ready = vec![0; devices];
@@ -132,13 +133,13 @@ impl<'a> PartialSchedule<'a> {
             for (ready, (latency, per_byte)) in ready.iter_mut().zip(self.problem.link_row(from)) {
                 *ready = (*ready).max(finish + latency + bytes * per_byte);
             }
-            // Within the device nothing is sent.
+            // A device sends nothing to itself.
             ready[from] = own;
         }
         ready
     }
 
-    /// The earliest place of `task` on `device`, given when its data are there.
+    /// Returns the earliest place of `task` on `device` for data that arrive at `ready`.
     pub(crate) fn spot_at(&self, task: usize, device: usize, ready: Time) -> Option<Spot> {
         let length = self.problem.exec(task, device);
         if length == NEVER || !self.room.fits(self.problem, task, device) {
@@ -149,7 +150,7 @@ impl<'a> PartialSchedule<'a> {
         Some(Spot { start, finish })
     }
 
-    /// The earliest place of `task` on `device`; `None` where it cannot run.
+    /// Returns the earliest place of `task` on `device`; `None` if it cannot run there.
     pub(crate) fn spot(&self, task: usize, device: usize) -> Option<Spot> {
         if self.problem.exec(task, device) == NEVER {
             return None;
@@ -157,7 +158,7 @@ impl<'a> PartialSchedule<'a> {
         self.spot_at(task, device, self.ready(task, device))
     }
 
-    /// Device and place with the least `key`, the lower device among equals.
+    /// Returns the device and place with the least `key`, the lower device among equals.
     pub(crate) fn best_by<K: PartialOrd>(
         &self,
         task: usize,
@@ -177,7 +178,7 @@ impl<'a> PartialSchedule<'a> {
             .ok_or_else(|| self.full(task))
     }
 
-    /// Device and place where `task` ends first.
+    /// Returns the device and place where `task` ends first.
     pub(crate) fn earliest_finish(&self, task: usize) -> Result<(usize, Spot), ProblemError> {
         self.best_by(task, |_, spot| spot.finish)
     }

@@ -1,4 +1,5 @@
-//! Sufferage: of the ready tasks the one that would lose most on its second-best device goes first.
+//! Sufferage: among the ready tasks, the one that would lose most on its second-best device goes
+//! first.
 
 use std::cmp::Reverse;
 

@@ -1,15 +1,15 @@
-//! Forward-backward improvement: a plan pushed to its end and back again, each task keeping its
-//! device. Gaps close that the list rule left open; it never gets worse.
+//! Forward-backward improvement: pushes a plan to its end and back again, while each task stays on
+//! its device. It closes gaps that the list rule left open, and never makes a plan worse.
 
 use super::state::{PartialSchedule, Placing};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 
-/// Passes to the end and back; more gain next to nothing.
+/// Passes to the end and back; more passes gain almost nothing.
 const PASSES: usize = 2;
 
-/// `plan`, tightened.
+/// Returns `plan` after tightening.
 pub(super) fn plan(problem: &Problem, plan: &Schedule) -> Schedule {
     let mut best = plan.clone();
     for _ in 0..PASSES {
@@ -23,7 +23,8 @@ pub(super) fn plan(problem: &Problem, plan: &Schedule) -> Schedule {
     best
 }
 
-/// Latest start of each task on its device when all end by the makespan, latest ends first.
+/// Returns the latest start of each task on its device if all end by the makespan, latest ends
+/// first.
 fn push(problem: &Problem, plan: &Schedule) -> Vec<Time> {
     let mut tasks: Vec<usize> = topological_by(problem, |task| plan.finish(problem, task));
     tasks.reverse();
@@ -41,20 +42,22 @@ fn push(problem: &Problem, plan: &Schedule) -> Vec<Time> {
     }
     let latest = |task: usize| {
         let end_back = start_back[task] + problem.exec(task, plan.device[task]);
-        // Pushed plans may be longer than the original only by rounding of gaps: never negative.
+        // A pushed plan can be longer than the original by rounding of gaps; the start must not
+        // become negative.
         plan.makespan.saturating_sub(end_back)
     };
     (0..problem.tasks()).map(latest).collect()
 }
 
-/// Tasks in the order of `key`, those that depend on others behind them.
+/// Returns the tasks in the order of `key`, each after the tasks that it depends on.
 fn topological_by(problem: &Problem, key: impl Fn(usize) -> Time) -> Vec<usize> {
     let mut tasks = problem.order().to_vec();
     tasks.sort_by_key(|&task| key(task));
     tasks
 }
 
-/// The plan with each task as early as its device and data allow, in the order of `latest`.
+/// Returns the plan with each task as early as its device and data permit, in the order of
+/// `latest`.
 fn pull(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     for task in topological_by(problem, |task| latest[task]) {
@@ -67,7 +70,7 @@ fn pull(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
     state.into_schedule()
 }
 
-/// A plan of the reversed problem read from its end; none if memory forbids it.
+/// Reads a plan of the reversed problem from its end; returns none if memory forbids it.
 pub(super) fn turned(problem: &Problem, plan: &Schedule) -> Option<Schedule> {
     let key =
         |task: usize| plan.makespan - plan.start[task] - problem.exec(task, plan.device[task]);
@@ -81,7 +84,7 @@ pub(super) fn turned(problem: &Problem, plan: &Schedule) -> Option<Schedule> {
     Some(state.into_schedule())
 }
 
-/// Idle gaps of devices in backward time.
+/// Busy periods of the devices in backward time.
 struct Lines {
     taken: Vec<Vec<(Time, Time)>>,
 }
@@ -93,7 +96,7 @@ impl Lines {
         }
     }
 
-    /// Takes the first free stretch of `length` from `ready` on and gives its start.
+    /// Takes the first free stretch of `length` from `ready` on and returns its start.
     fn occupy(&mut self, device: usize, ready: Time, length: Time) -> Time {
         if length == 0 {
             return ready;

@@ -15,19 +15,19 @@ use super::{Cut, Segment};
 use crate::graph::cut::Subgraph;
 use crate::graph::{CONTENT_SCHEME, Graph, Node, ValueId, Weight};
 
-/// Why a segment's part has no model.
+/// The reason why a segment's part has no model.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SplitError {
-    /// The values of a weight are not there.
+    /// The values of a weight are missing.
     #[error("the values of weight {name:?} are not there")]
     WeightMissing {
-        /// Its name.
+        /// Name of the weight.
         name: String,
     },
 }
 
-/// The model of any rows of a segment, from that of the whole: how many is left open, so that
-/// other shares need no other model.
+/// Returns the model of any rows of a segment, from the model of the whole. It leaves the number of
+/// rows open, so that other shares can use the same model.
 #[must_use]
 pub fn rows_model(graph: &Graph, segment: &Segment, whole: &Subgraph) -> Bytes {
     let mut model = decode(whole.model.clone()).expect("a cut's model is one");
@@ -46,7 +46,7 @@ pub fn rows_model(graph: &Graph, segment: &Segment, whole: &Subgraph) -> Bytes {
     encode(&model)
 }
 
-/// The model of some output channels of a segment, with its part of the weights.
+/// Returns the model of some output channels of a segment, with its part of the weights.
 ///
 /// # Errors
 /// [`SplitError::WeightMissing`] if `values` does not know a weight.
@@ -90,7 +90,7 @@ fn fixed(dims: &[usize]) -> Vec<Dimension> {
     dims.iter().map(fixed).collect()
 }
 
-/// States the extents of the only input or output.
+/// Sets the extents of the only input or output.
 fn set_dims(infos: &mut [ValueInfoProto], dims: &[Dimension]) {
     for info in infos {
         let elem = info
@@ -101,7 +101,8 @@ fn set_dims(infos: &mut [ValueInfoProto], dims: &[Dimension]) {
     }
 }
 
-/// The extent of a node's input that counts output channels, if it is a weight with one.
+/// Returns the axis of a node's input that counts output channels, if the input is a weight with
+/// such an axis.
 fn weight_axis(
     graph: &Graph,
     segment: &Segment,
@@ -113,7 +114,7 @@ fn weight_axis(
     graph.value(value).weight()?;
     let extents = dims(graph, value);
     let rank = dims(graph, segment.output).len();
-    // Broadcast as a bias is: its last extents are the output's.
+    // A broadcast weight such as a bias: its last extents are the output's.
     let broadcast = (extents.len() + segment.axis).checked_sub(rank);
     let broadcast = broadcast.filter(|&axis| extents.get(axis) == Some(&segment.units));
     match (place, node.proto.op_type(), input) {
@@ -124,7 +125,7 @@ fn weight_axis(
     }
 }
 
-/// Some of a weight along an extent; by reference where it is the first.
+/// Returns a range of a weight along an axis, without a copy for the first axis.
 fn slice(
     weight: &Weight,
     axis: usize,
@@ -152,7 +153,7 @@ fn slice(
     Ok((proto, taken))
 }
 
-/// Puts a weight in the place of the whole one: inside the model if it is small.
+/// Replaces a whole weight by its part, inside the model if the part is small.
 fn put(
     proto: &mut GraphProto,
     (mut tensor, bytes): (TensorProto, Bytes),
@@ -178,7 +179,7 @@ fn put(
     proto.initializer.push(tensor);
 }
 
-/// The weights that are not cut go with every part.
+/// Adds the uncut weights, which every part needs.
 fn keep_whole(
     proto: &GraphProto,
     values: &dyn Fn(&Weight) -> Option<Bytes>,

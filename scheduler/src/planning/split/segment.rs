@@ -1,4 +1,5 @@
-//! What of a graph can be split: an operator, and what follows it part by part.
+//! Finds the parts of a graph that devices can split: an operator, and the operators that follow it
+//! part by part.
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;
@@ -6,7 +7,7 @@ use souk_onnx::NodeProto;
 use crate::graph::cost::OperatorClass;
 use crate::graph::{Graph, Node, NodeId, Value, ValueId};
 
-/// Operators on each element by itself.
+/// Operators on each element separately.
 const UNARY: [&str; 20] = [
     "Abs",
     "Ceil",
@@ -41,36 +42,37 @@ const IMAGES: [&str; 6] = [
     "MaxPool",
 ];
 
-/// How a segment is cut.
+/// The way in which devices cut a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Along its rows, which are the first `lead` extents of its input and output taken as one.
+    /// Along its rows: the first `lead` extents of its input and output, taken as one.
     Rows {
-        /// How many extents.
+        /// Number of these extents.
         lead: usize,
     },
-    /// Along the output channels; each part reads the whole input and its part of the weights.
+    /// Along the output channels: each part reads the whole input and its part of the weights.
     Channels,
 }
 
-/// An operator that can be split, with those behind it that split in the same way.
+/// An operator that devices can split, with the operators after it that split in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its nodes, each but the first reading what the one before made.
+    /// Its nodes. Each node but the first reads the output of the node before it.
     pub nodes: Vec<NodeId>,
-    /// What it reads that is no weight.
+    /// The input that is not a weight.
     pub input: ValueId,
-    /// What it makes.
+    /// The output of its last node.
     pub output: ValueId,
-    /// How it is cut.
+    /// The way to cut it.
     pub cut: Cut,
-    /// Rows or output channels.
+    /// Number of rows or output channels.
     pub units: usize,
-    /// The extent of the output that the parts are joined along.
+    /// The axis of the output along which the parts are joined.
     pub axis: usize,
 }
 
-/// Every segment of a graph, in order, each node in one at most by either way to cut.
+/// Returns every segment of a graph, in order. For each way to cut, a node is in one segment at
+/// most.
 #[must_use]
 pub fn segments(graph: &Graph) -> Vec<Segment> {
     let ids = || (0..graph.nodes().len()).map(NodeId);
@@ -86,8 +88,8 @@ pub fn segments(graph: &Graph) -> Vec<Segment> {
 }
 
 impl Segment {
-    /// Extents of a value's part of so many units: those of the input if cut by rows, or of the
-    /// output.
+    /// Returns the extents of a part with `units` units. `dims` must be those of the input or
+    /// output for a cut by rows, and of the output for a cut by channels.
     #[must_use]
     pub fn part_dims(&self, dims: &[usize], units: usize) -> Vec<usize> {
         match self.cut {
@@ -106,7 +108,7 @@ impl Segment {
     }
 }
 
-/// Extents of a value, if they are known and it is of an element type that whole bytes hold.
+/// Returns the extents of a value, if they are known and its elements are whole bytes.
 fn dims(value: &Value) -> Option<Vec<usize>> {
     let dtype = value.dtype()?;
     let cut = dtype != DType::I4 && dtype.bits() % 8 == 0;
@@ -115,13 +117,13 @@ fn dims(value: &Value) -> Option<Vec<usize>> {
     whole.collect()
 }
 
-/// The value a node makes, if it is one.
+/// Returns the output of a node, if it has exactly one.
 fn only_output(node: &Node) -> Option<ValueId> {
     let mut made = node.makes();
     made.next().filter(|_| made.next().is_none())
 }
 
-/// The input of a node that is no weight, if it is its first and all others are weights.
+/// Returns a node's first input, if it is not a weight and all other inputs are weights.
 fn fed_by(graph: &Graph, node: &Node) -> Option<ValueId> {
     let first = node.inputs.first().copied().flatten()?;
     let fed = !graph.value(first).is_constant() && node.captures.is_empty();
@@ -137,7 +139,7 @@ fn standard(proto: &NodeProto) -> bool {
     proto.operator_domain().is_empty()
 }
 
-/// The only reader of a value that nobody else wants.
+/// Returns the only reader of a value that is not an output of the graph.
 fn reader(graph: &Graph, value: ValueId) -> Option<NodeId> {
     let wanted = graph.outputs().contains(&value);
     match graph.value(value).readers.as_slice() {
@@ -146,13 +148,13 @@ fn reader(graph: &Graph, value: ValueId) -> Option<NodeId> {
     }
 }
 
-/// A product of rows: its input, and how many extents of it count rows.
+/// Returns the input of a product of rows, and the number of extents that count rows.
 fn product(graph: &Graph, node: &Node) -> Option<(ValueId, usize)> {
     let input = fed_by(graph, node)?;
     let rank = dims(graph.value(input))?.len();
     let weight = node.inputs.get(1).copied().flatten()?;
     let flat = dims(graph.value(weight))?.len() == 2;
-    // What is added to a Gemm may differ from row to row; that stays whole.
+    // The addend of a Gemm can differ from row to row; such a node stays whole.
     let added = node.inputs.get(2).copied().flatten();
     let added = added
         .and_then(|id| dims(graph.value(id)))
@@ -166,7 +168,7 @@ fn product(graph: &Graph, node: &Node) -> Option<(ValueId, usize)> {
     (standard(&node.proto) && plain && flat && rank >= 2).then(|| (input, rank - 1))
 }
 
-/// A convolution of a batch.
+/// Returns the input of a convolution of a batch.
 fn convolution(graph: &Graph, node: &Node) -> Option<ValueId> {
     let input = fed_by(graph, node)?;
     let rank = dims(graph.value(input))?.len();
@@ -194,7 +196,7 @@ fn by_rows(graph: &Graph, head: NodeId) -> Option<Segment> {
     if units < 2 || rows(segment.output) != Some(true) {
         return None;
     }
-    // What follows on other rows' results as well ends the segment.
+    // A node that also reads results of other rows ends the segment.
     while let Some(next) = reader(graph, segment.output) {
         let node = graph.node(next);
         let Some(made) = only_output(node) else { break };
@@ -224,7 +226,7 @@ fn follows_by_rows(graph: &Graph, node: &Node, value: ValueId, lead: usize) -> b
     if BINARY.contains(&kind) {
         let rank = dims(graph.value(value)).map_or(0, |dims| dims.len());
         let same = |weight: Vec<usize>| {
-            // Of the extents that count rows a weight has none, or 1.
+            // In the extents that count rows, the weight must have 1 or no extent.
             let leading = (weight.len() + lead).saturating_sub(rank);
             weight.len() <= rank
                 && weight[..leading.min(weight.len())]
@@ -240,7 +242,7 @@ fn follows_by_rows(graph: &Graph, node: &Node, value: ValueId, lead: usize) -> b
     images || product(graph, node).is_some_and(|(_, rows)| rows == lead)
 }
 
-/// Extents of the weight that a node of two inputs takes beside a value.
+/// Returns the extents of the weight that a node of two inputs combines with a value.
 fn partner(graph: &Graph, node: &Node, value: ValueId) -> Option<Vec<usize>> {
     let [Some(one), Some(other)] = node.inputs[..] else {
         return None;

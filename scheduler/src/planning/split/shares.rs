@@ -1,20 +1,20 @@
-//! The shares of devices that end together.
+//! Computes the shares of devices so that all end together.
 
-/// What one device does of a split operator.
+/// A device's part of a split operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// The device.
+    /// Index of the device.
     pub device: usize,
-    /// The first unit (a row or an output channel).
+    /// Index of the first unit (a row or an output channel).
     pub first: usize,
-    /// How many.
+    /// Number of units.
     pub units: usize,
 }
 
-/// How an operator is shared.
+/// The division of an operator over devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shares {
-    /// The parts, one after the other; devices that do nothing have none.
+    /// The parts, one after the other; idle devices have none.
     pub parts: Vec<Part>,
     /// Expected seconds.
     pub seconds: f64,
@@ -22,14 +22,15 @@ pub struct Shares {
     pub single_seconds: f64,
 }
 
-/// Halvings of the interval in which the least time lies: to a millionth of a millionth.
+/// Number of bisections to find the least time: to a millionth of a millionth.
 const HALVINGS: usize = 40;
 
-/// The shares of `units` over `devices` that end soonest. `time` tells what a device takes for so
-/// many units, more for more; infinite for more than it can. `None` if they cannot all be placed.
+/// Returns the shares of `units` over `devices` that end soonest. `time` must return a device's
+/// seconds for a number of units: more for more units, infinite beyond its maximum. Returns `None`
+/// if the devices cannot take all units.
 #[must_use]
 pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) -> Option<Shares> {
-    // The most units a device ends by a time.
+    // Returns the most units that a device can finish within a time.
     let within = |device: usize, limit: f64| {
         let (mut fits, mut beyond) = (0, units + 1);
         while beyond - fits > 1 {
@@ -50,7 +51,7 @@ pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) 
     if units == 0 || all(f64::MAX) < units {
         return None;
     }
-    // Everyone at work on all it can is an end that is surely reached.
+    // An upper bound: every device runs as many units as it can.
     let most = (0..devices).map(|device| match within(device, f64::MAX) {
         0 => 0.0,
         fits => time(device, fits),
@@ -65,7 +66,7 @@ pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) 
         }
     }
     let mut counts: Vec<usize> = (0..devices).map(|device| within(device, late)).collect();
-    // Rounding up gave a unit or two too many: whoever ends last gives them back.
+    // Rounding up may assign a unit or two too many: the device that ends last drops them.
     for _ in units..counts.iter().sum() {
         let busy = (0..devices).filter(|&device| counts[device] > 0);
         let last = busy
@@ -75,7 +76,7 @@ pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) 
     Some(contiguous(&counts, time))
 }
 
-/// Parts one after the other.
+/// Places the parts one after the other.
 fn contiguous(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Shares {
     let (mut parts, mut first, mut seconds) = (Vec::new(), 0, 0.0f64);
     for (device, &units) in counts.iter().enumerate().filter(|(_, units)| **units > 0) {
@@ -95,7 +96,7 @@ fn contiguous(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Shares {
 }
 
 impl Shares {
-    /// Given shares: so many units for each device, in its order.
+    /// Creates shares with this number of units for each device, in the order of the devices.
     #[must_use]
     pub fn of(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Self {
         contiguous(counts, time)

@@ -1,4 +1,4 @@
-//! When a plan promises to end, and whether what was learned since leaves the promise.
+//! The expected end of a plan, and whether later knowledge makes the plan stale.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +14,19 @@ use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{Time, time_of};
 
-/// A device whose speed, or a way whose time, is this far from what a plan believed has the next
-/// run planned anew.
+/// A plan is stale if a device's speed or a link's time differs by this factor from the plan's.
 const PLAN_STALE: f64 = 1.25;
-/// Shares of a split operator that end this much later than the best ones are made anew.
+/// Shares of a split operator are stale if they end later than the best shares by this factor.
 const SHARES_STALE: f64 = 1.02;
 
-/// A device that draws by this part more or less than a plan believed has it made anew.
+/// A plan is stale if a device's power differs by this part from the plan's.
 const WATTS_STALE: f64 = 0.1;
 
 impl ExecutionPlan {
-    /// When its end is expected by what is known of the devices now: for a few per cent a plan is
-    /// not made anew, but what it promises is. Where devices share cores, what a device is off by
-    /// for a kind of work mixes fragments that ran alone with those that ran beside others: there
-    /// what is known of a fragment's own operators says more.
+    /// Returns the expected end by present knowledge. A deviation of a few per cent does not make
+    /// the plan stale, but it changes its promise. If devices share cores, the correction of a
+    /// device and kind mixes fragments that ran alone with others, so this uses the history of each
+    /// fragment's operators.
     pub fn expected(&self, speeds: &Speeds, histories: &DeviceHistories) -> Duration {
         if self.shared_graph.is_some() {
             return self.expected;
@@ -42,7 +41,7 @@ impl ExecutionPlan {
                     change * self.believed.factor(kind, device)
                 })
         };
-        // What a fragment takes alone is known otherwise than what it takes beside others.
+        // The history knows a fragment's time alone separately from its time next to others.
         let alone = |task: usize, part: f64| {
             let device = self.schedule.device[task];
             let change = self.known.as_ref().and_then(|known| {
@@ -55,21 +54,21 @@ impl ExecutionPlan {
         duration(self.end(factor, alone))
     }
 
-    /// What a fragment takes on a device by what is known now, of what was believed.
+    /// Returns the present estimate of a fragment on a device divided by the plan's.
     fn change(&self, task: usize, device: usize, histories: &DeviceHistories) -> Option<f64> {
         let known = self.known.as_ref()?;
         known.change(device, &self.fragments[task].nodes, histories)
     }
 
-    /// When its end was expected as it was made.
+    /// Returns the end that the plan expected when it was new.
     pub fn believed_end(&self) -> Time {
         let believed = |task: usize, device| self.believed.factor(self.kinds[task], device);
         self.end(believed, |_, alone| alone)
     }
 
-    /// When fragments end that run in the order of their planned starts and each take so many times
-    /// what was believed, and where devices share cores such a part of it alone, by what was
-    /// believed of that.
+    /// Returns the end of the fragments if they run in the order of their planned starts. `factor`
+    /// corrects each fragment's planned time; `alone` corrects the part of it that the fragment
+    /// takes with its cores to itself.
     fn end(&self, factor: impl Fn(usize, usize) -> f64, alone: impl Fn(usize, f64) -> f64) -> Time {
         let of_piece = |task: usize| {
             let device = self.schedule.device[task];
@@ -95,7 +94,7 @@ impl ExecutionPlan {
         }
     }
 
-    /// Whether a run that has so long would be given this plan as far as its joules go.
+    /// Returns whether the plan still saves joules as it should for a run with this much time left.
     pub fn suits(&self, left: Option<Duration>) -> bool {
         let ends = left.is_none_or(|left| self.expected <= left);
         match self.energy.mode {
@@ -108,7 +107,7 @@ impl ExecutionPlan {
         }
     }
 
-    /// Whether the devices still draw what it goes by, if it goes by that.
+    /// Returns whether the devices' power is still near the power that an energy-saving plan used.
     pub fn draws(&self, members: &[GroupDevice], histories: &DeviceHistories) -> bool {
         let Some(known) = self.known.as_ref().filter(|_| self.energy.mode.is_some()) else {
             return true;
@@ -121,7 +120,7 @@ impl ExecutionPlan {
         now.iter().zip(&self.energy.watts).all(near)
     }
 
-    /// Whether what is known of the devices now would still make this plan.
+    /// Returns whether present knowledge of the devices would still lead to this plan.
     pub fn is_fresh(
         &self,
         speeds: &Speeds,
@@ -149,8 +148,8 @@ impl ExecutionPlan {
     }
 }
 
-/// When fragments end that run in the order of their planned starts and take so long; what comes
-/// from the host to a fragment and goes there takes `ways`.
+/// Returns the end of the fragments if they run in the order of their planned starts and each takes
+/// `takes`. `host_transfers` holds each fragment's transfer times from and to the host.
 fn end(
     (problem, schedule): (&Problem, &Schedule),
     takes: &[Time],

@@ -1,24 +1,24 @@
-//! Who reads each value of a plan.
+//! The readers of each value of a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ExecutionPlan;
 
-/// Who reads a value.
+/// A reader of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::execution::group) enum Reader {
-    /// A fragment.
+    /// The fragment with this index.
     Fragment(usize),
-    /// Whoever puts it together with other parts.
+    /// The join of the value with other parts.
     Join,
-    /// The job.
+    /// The job, as an output.
     Job,
 }
 
-/// Who reads each value, by its name.
+/// The readers of each value, by its name.
 pub(in crate::execution::group) type Readers = BTreeMap<String, BTreeSet<Reader>>;
 
-/// Who reads each value of a plan.
+/// Returns the readers of each value of a plan.
 pub(in crate::execution::group) fn readers(plan: &ExecutionPlan) -> Readers {
     let mut readers = Readers::new();
     let mut add = |name: &String, reader| {

@@ -1,4 +1,4 @@
-//! What tensors of a plan take on their ways: between devices, and from the host and to it.
+//! Transfer times of a plan's tensors: between devices, and from and to the host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,33 +7,33 @@ use super::ExecutionPlan;
 use crate::execution::group::fragment::{Fragment, FragmentInput};
 use crate::planning::time::{Time, time_of};
 
-/// A value that is put together from parts.
+/// A value that the run joins from parts.
 pub(in crate::execution::group) struct Join {
     pub value: String,
     pub parts: Vec<String>,
-    /// What each part has.
+    /// Bytes of each part.
     pub bytes: Vec<u64>,
     pub dims: Vec<usize>,
-    /// Stretches of the value that every part gives one fragment of.
+    /// Number of stretches of the value, to each of which every part contributes a piece.
     pub stretches: usize,
-    /// The device that reads it in the host's memory, as its own; none where the host itself does.
+    /// The device that reads it from host memory as its own; none if the host itself does.
     pub at: Option<usize>,
-    /// What putting it together should take.
+    /// Expected time of the join.
     pub time: Duration,
 }
 
-/// A join by its fragments.
+/// The fragments and the times of a join.
 pub(super) struct JoinTimes {
-    /// Fragments that make parts, and when those come after their ends.
+    /// Fragments that produce parts, and the transfer times of the parts.
     pub makers: Vec<(usize, Time)>,
-    /// What putting them together takes.
+    /// Time of the join itself.
     pub time: Time,
-    /// Fragments that read the value, and when it comes to them.
+    /// Fragments that read the value, and the transfer times to them.
     pub readers: Vec<(usize, Time)>,
 }
 
 impl ExecutionPlan {
-    /// What a value takes from a device, or from the host, to a device.
+    /// Returns the transfer time of a value from a device, or from the host, to a device.
     pub fn transfer(&self, from: Option<usize>, to: usize, bytes: u64) -> Duration {
         match from {
             None => self.host_transfer(to, bytes),
@@ -42,8 +42,8 @@ impl ExecutionPlan {
         }
     }
 
-    /// What a value of so many bytes takes from where it lies to a fragment that reads it or some
-    /// of its rows: those are read on the host.
+    /// Returns the transfer time of a value to a fragment that reads it or some of its rows. A
+    /// fragment reads rows on the host.
     pub fn comes(
         &self,
         read: &FragmentInput,
@@ -62,7 +62,7 @@ impl ExecutionPlan {
         }
     }
 
-    /// What a part takes from the device that made it to where it is put together.
+    /// Returns the transfer time of a part from its device to the place of the join.
     pub fn to_join(&self, join: &Join, from: usize, bytes: u64) -> Duration {
         match join.at {
             Some(at) => self.transfer(Some(from), at, bytes),
@@ -70,7 +70,7 @@ impl ExecutionPlan {
         }
     }
 
-    /// What so many bytes take between the host and a device.
+    /// Returns the transfer time of `bytes` between the host and a device.
     pub fn host_transfer(&self, device: usize, bytes: u64) -> Duration {
         match bytes {
             0 => Duration::ZERO,
@@ -78,8 +78,7 @@ impl ExecutionPlan {
         }
     }
 
-    /// What crosses between the host and each device for each fragment, one fragment after the
-    /// other.
+    /// Returns the transfer time between the host and each device, one fragment after the other.
     pub fn host_transfers(&self) -> Arc<[Time]> {
         let devices = 0..self.problem.devices();
         let of_piece = |fragment: &Fragment| -> Vec<Time> {
@@ -97,7 +96,7 @@ impl ExecutionPlan {
         self.fragments.iter().flat_map(of_piece).collect()
     }
 
-    /// The joins by their fragments, each where it is planned.
+    /// Returns the joins with their fragments on their planned devices.
     pub(super) fn joined(&self) -> Vec<JoinTimes> {
         let time = |duration: Duration| time_of(duration.as_secs_f64());
         let makes = |part: &String| {

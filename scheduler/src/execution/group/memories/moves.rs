@@ -1,7 +1,7 @@
-//! Moves between the memories of a group, carried out while others use the space.
+//! Moves between the memories of a group, carried out while other threads use the space.
 //!
-//! What goes over one hop together is one operation of the device that is given or asked for it:
-//! what small tensors take beside their bytes is taken once.
+//! Moves that share one hop are one operation of the device that sends or receives: small tensors
+//! pay the fixed time of a transfer only once.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -21,17 +21,17 @@ use crate::execution::group::links::device_place;
 use crate::execution::group::run_log::RunLog;
 use crate::execution::worker_pool::Moment;
 
-/// A copy of a group's.
+/// The copy of a tensor in one of the group's places.
 type CopyResult = Content<Arc<dyn Resident>>;
 
-/// A move to be carried out, for what was asked for, and who writes it down.
+/// A move to carry out, with the tensor that the caller asked for and the log that records it.
 struct OngoingMove<'a> {
     step: Move<Arc<dyn Resident>>,
     kept: Option<&'a HeldTensor>,
     log: Option<&'a RunLog>,
 }
 
-/// A move that fails unless it is told to have ended.
+/// Marks a move as failed on drop, unless the move has ended.
 pub(super) struct MoveEnd<'a> {
     memories: &'a Memories,
     going: Option<OngoingMove<'a>>,
@@ -57,8 +57,8 @@ impl Drop for MoveEnd<'_> {
 }
 
 impl Memories {
-    /// Brings tensors together to a place that has room for them, as far as one hop each: who
-    /// wants them there asks for each, and is told what fails.
+    /// Brings tensors together to a place that has room for them, each by one hop at most. The
+    /// fragment that needs a tensor asks for it again and gets any error.
     pub fn bring_together<'a>(
         &'a self,
         wanted: impl Iterator<Item = (&'a HeldTensor, Option<&'a RunLog>)>,
@@ -73,8 +73,7 @@ impl Memories {
             if is_there || space.holdings().is_coming(handle, to) || !has_room(&space, kept, to) {
                 continue;
             }
-            // What is refused for another reason than a move is refused again when it is asked for
-            // by itself.
+            // Errors other than a pending move recur when a fragment asks for this tensor alone.
             drop(space.ensure_on(handle, to));
             let Some(step) = space.take_move() else {
                 continue;
@@ -94,7 +93,7 @@ impl Memories {
         }
     }
 
-    /// A move that is to be carried out.
+    /// Wraps a move that the caller is about to carry out.
     pub(super) fn begun<'a>(
         &'a self,
         step: Move<Arc<dyn Resident>>,
@@ -107,7 +106,8 @@ impl Memories {
         }
     }
 
-    /// Asks for a change until no move is in its way: those that nobody is at are carried out.
+    /// Applies a change as soon as no move blocks it. Carries out blocking moves that no other
+    /// thread carries out.
     pub(super) fn until_done<T>(
         &self,
         urgency: Urgency,
@@ -126,7 +126,7 @@ impl Memories {
                 space = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            // Without what is on its way there.
+            // The bytes at the destination, without those on their way there.
             let held = space.pool(step.transit.hop.to).used;
             let held = held.saturating_sub(step.transit.bytes);
             drop(space);
@@ -138,8 +138,9 @@ impl Memories {
         }
     }
 
-    /// Carries out moves over one hop; the space is locked again when it is told of the end, so
-    /// that nobody comes between that and what they were for. All of them fail or none.
+    /// Carries out moves over one hop: all succeed or all fail. Returns the space, still locked
+    /// since the moves ended, so that no other thread intervenes before the caller uses their
+    /// result.
     pub(super) fn carry_out<'a>(
         &'a self,
         endings: Vec<MoveEnd<'a>>,
@@ -163,7 +164,7 @@ impl Memories {
         let mut space = self.lock();
         let undisturbed = at_rest.is_some() && at_rest == self.at_rest(hop);
         let measured = (undisturbed && self.is_measured(hop)).then_some(took);
-        // Of several the path learns what all took.
+        // For several moves, the path learns their joint time.
         let alone = measured.filter(|_| contents.len() == 1);
         let mut ended = Ok(());
         for (mut ending, content) in endings.into_iter().zip(contents) {
@@ -180,8 +181,9 @@ impl Memories {
         Ok(space)
     }
 
-    /// A device that has less room than was believed holds no more than it `held`, so that asking
-    /// again lets something go, unless that has gone meanwhile; one that holds nothing has failed.
+    /// Lowers the limit of a device that has less room than the bookkeeping expected. The limit
+    /// becomes the larger of `held` and the device's used bytes, so that the next attempt evicts a
+    /// tensor if nothing has left meanwhile. A device that holds nothing has failed.
     fn narrowed(
         &self,
         error: MemoryError,
@@ -204,7 +206,7 @@ impl Memories {
         Ok(space)
     }
 
-    /// The copies at the other end of one hop.
+    /// Copies the tensors to the other end of their hop and returns the copies.
     fn carried_all(&self, endings: &[MoveEnd<'_>]) -> Result<Vec<CopyResult>, MemoryError> {
         let first = &endings[0].going().step;
         if let Some(through) = first.through_disk() {
@@ -233,7 +235,8 @@ impl Memories {
                     if matches!(cause, RunError::OutOfMemory { .. }) {
                         return at(to)(cause);
                     }
-                    // Of two devices the one has failed that does not answer by itself.
+                    // One of the two devices has failed: the sender, if it does not answer by
+                    // itself.
                     match residents[0].to_host() {
                         Err(cause) => at(from)(cause),
                         Ok(_) => at(to)(cause),
@@ -250,15 +253,15 @@ impl Memories {
         memory.expect("moves begin and end in memories of their own")
     }
 
-    /// Notes that a device computes until this is dropped.
+    /// Marks a device as computing until the caller drops the guard.
     pub(super) fn computing(&self, device: usize) -> ComputingGuard<'_> {
         let count = &self.computing[device];
         count.fetch_add(1, Ordering::SeqCst);
         ComputingGuard(count)
     }
 
-    /// How often the devices of a hop have computed; none if one does now: what is moved then may
-    /// wait for that, which says nothing of the way.
+    /// Returns the counters of a hop's devices, or none if one computes now. A move may wait for
+    /// that computation, so its time says nothing of the path.
     fn at_rest(&self, hop: Hop) -> Option<[u64; 2]> {
         let count = |end| {
             let count = index(end).map(|device| &self.computing[device]);
@@ -268,7 +271,7 @@ impl Memories {
         counts.iter().all(|count| count % 2 == 0).then_some(counts)
     }
 
-    /// Whether a move over a hop says how long such moves take.
+    /// Returns whether the paths may learn from moves over a hop.
     fn is_measured(&self, hop: Hop) -> bool {
         let emulated = |end| {
             index(end).is_some_and(|device| self.members[device].processor.profile().emulated)
@@ -278,7 +281,7 @@ impl Memories {
 }
 
 impl OngoingMove<'_> {
-    /// What goes from the host to a device.
+    /// Returns the tensor that goes from the host to a device.
     fn tensor(&self) -> Tensor {
         let Content::Host(bytes) = &self.step.content else {
             unreachable!("what goes to a device from the host is bytes there");
@@ -290,7 +293,7 @@ impl OngoingMove<'_> {
         tensor.expect("the bytes were a tensor of this shape")
     }
 
-    /// Writes down that it began then and has ended now.
+    /// Records the move in its log, from `begin` until now.
     fn tell(&self, begin: Option<crate::execution::timeline::UnixMicros>) {
         if let (Some(log), Some(begin)) = (self.log, begin) {
             let transit = &self.step.transit;
@@ -300,7 +303,7 @@ impl OngoingMove<'_> {
     }
 }
 
-/// What leaves a device.
+/// Returns the tensors that leave a device.
 fn residents(endings: &[MoveEnd<'_>]) -> Vec<Arc<dyn Resident>> {
     let resident = |ending: &MoveEnd<'_>| match &ending.going().step.content {
         Content::Device(resident) => resident.clone(),

@@ -1,4 +1,4 @@
-//! What a fragment reads, brought to the device that runs it.
+//! Brings a fragment's inputs to the device that runs it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::execution::group::memories::MemoryError;
 use crate::execution::lock::lock;
 
 impl RunState {
-    /// A fragment's inputs, brought to a device and kept there.
+    /// Brings a fragment's inputs to a device, which holds them until the run unpins them.
     pub(super) fn bring(
         &self,
         fragment: &Fragment,
@@ -34,7 +34,7 @@ impl RunState {
         Ok(inputs)
     }
 
-    /// Brings what is small of a fragment's inputs to a memory of its device's own, as one.
+    /// Brings a fragment's small inputs to its device's own memory in one transfer.
     fn bring_small(&self, fragment: &Fragment, device: usize) {
         let to = device_place(device);
         if self.memories.own(device).is_none() {
@@ -57,7 +57,7 @@ impl RunState {
         let known = lock(&self.state).values.get(&read.value).cloned();
         let kept = match (known, self.inputs.get(&read.value)) {
             (Some(kept), _) => kept,
-            // A fragment that is run again reads what was let go since.
+            // A fragment that runs again reads an input that the run has released since.
             (None, Some(input)) => {
                 self.hold_input(&read.value, input)?;
                 let known = lock(&self.state).values.get(&read.value).cloned();

@@ -1,4 +1,4 @@
-//! Parts of a value that several devices made, put together in host memory.
+//! Joins parts from several devices in host memory.
 
 use bytes::Bytes;
 use souk_memory::place::Place;
@@ -13,8 +13,7 @@ use crate::execution::timeline::SpanKind;
 use crate::execution::worker_pool::Call;
 
 impl RunState {
-    /// Puts together what a fragment gave the last part of: each byte is copied once, behind those
-    /// of the parts before it.
+    /// Joins a value if a fragment produced its last part. Copies each byte once.
     pub(super) fn join(&self, call: Call, fragment: &Fragment) -> Result<(), MemoryError> {
         let of_piece = |join: &&Join| {
             let mut made = fragment.makes.iter();
@@ -23,7 +22,7 @@ impl RunState {
         let Some(join) = self.plan.joins.iter().find(of_piece) else {
             return Ok(());
         };
-        // Whoever comes last takes them all.
+        // The fragment that ends last takes all parts.
         let Some(parts) = lock(&self.state).values.take_all(&join.parts) else {
             return Ok(());
         };
@@ -31,7 +30,7 @@ impl RunState {
         let dtype = parts[0].dtype;
         let mut tensors = Vec::with_capacity(parts.len());
         for part in &parts {
-            // Parts lie where every device reaches them.
+            // The host can reach every part.
             tensors.push(self.on_host(part)?);
         }
         let bytes = joined(&tensors, join.stretches);
@@ -62,7 +61,7 @@ impl RunState {
     }
 }
 
-/// Parts put together, so many stretches of each in turn.
+/// Joins parts: takes one of `stretches` pieces of each part in turn.
 fn joined(parts: &[Tensor], stretches: usize) -> Bytes {
     let length = parts.iter().map(|part| part.bytes().len()).sum();
     let mut whole = Vec::with_capacity(length);

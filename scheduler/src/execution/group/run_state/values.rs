@@ -1,11 +1,11 @@
-//! The values of a run by name, and who has still to read them.
+//! The values of a run by name, and their remaining readers.
 
 use std::collections::BTreeMap;
 
 use crate::execution::group::execution_plan::{ExecutionPlan, Reader, Readers};
 use crate::execution::group::held_tensor::HeldTensor;
 
-/// Values that are held, and fragments that have run.
+/// The values that the run holds, and the fragments that have run.
 #[derive(Default)]
 pub(super) struct Values {
     readers: std::sync::Arc<Readers>,
@@ -22,7 +22,7 @@ impl Values {
         }
     }
 
-    /// Whether somebody has still to read it.
+    /// Returns whether a value has remaining readers.
     pub fn is_wanted(&self, name: &str) -> bool {
         let mut readers = self.readers.get(name).into_iter().flatten();
         readers.any(|reader| match *reader {
@@ -31,7 +31,7 @@ impl Values {
         })
     }
 
-    /// Fragments that have still to read it.
+    /// Returns the fragments that have yet to read a value.
     pub fn fragments_for(&self, name: &str) -> impl Iterator<Item = usize> + '_ {
         let readers = self.readers.get(name).into_iter().flatten();
         readers.filter_map(|reader| match *reader {
@@ -44,12 +44,13 @@ impl Values {
         self.held.get(name)
     }
 
-    /// Holds it; gives what was held by its name before.
+    /// Holds a value; returns the previous value of that name.
     pub fn put(&mut self, kept: HeldTensor) -> Option<HeldTensor> {
         self.held.insert(kept.name.to_string(), kept)
     }
 
-    /// A fragment has run: gives what nobody has to read any more of what it read.
+    /// Records that a fragment has run. Returns the values that it read and that have no remaining
+    /// readers.
     pub fn read_by<'a>(
         &mut self,
         fragment: usize,
@@ -62,19 +63,19 @@ impl Values {
         held.collect()
     }
 
-    /// A fragment is to run, maybe again.
+    /// Records that a fragment is about to run, maybe again.
     pub fn again(&mut self, fragment: usize) {
         self.done[fragment] = false;
     }
 
-    /// All of these, if all are held.
+    /// Removes and returns all of these values, if all are held.
     pub fn take_all(&mut self, names: &[String]) -> Option<Vec<HeldTensor>> {
         let all = names.iter().all(|name| self.held.contains_key(name));
         let take = |name| self.held.remove(name);
         all.then(|| names.iter().filter_map(take).collect())
     }
 
-    /// Everything.
+    /// Removes and returns every value.
     pub fn take(&mut self) -> Vec<HeldTensor> {
         std::mem::take(&mut self.held).into_values().collect()
     }

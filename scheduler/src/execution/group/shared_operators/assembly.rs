@@ -1,8 +1,7 @@
-//! The ends of a shared operator on a leader with a memory of its own.
+//! The cut and the join of a shared operator on a leader with a memory of its own.
 //!
-//! What the parts read is cut there, and what they make is put together there, by operators as any
-//! device has: so the leader's own part never leaves it, and only what another device lacks, or
-//! made, travels.
+//! Both use ordinary operators on the leader. So the leader's own part never leaves its memory, and
+//! only other devices' inputs and results travel.
 
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
@@ -14,18 +13,18 @@ use souk_onnx::{
 use crate::graph::{Bindings, Graph, ValueId};
 use crate::planning::split::{Cut, Part, Segment};
 
-/// Versions of the format and of the operators in it, the oldest that have all it uses.
+/// Versions of the format and of the operator set: the oldest that support all it uses.
 const IR_VERSION: i64 = 8;
 const OPSET: i64 = 13;
 
-/// A value at an end: as its model calls it, as the run calls it, and its extents.
+/// A value of an assembly: its name in the model, its name in the run, and its extents.
 pub(in crate::execution::group) struct AssemblyPort {
     pub name: String,
     pub held: String,
     dims: Vec<usize>,
 }
 
-/// What is done at one end.
+/// A cut or a join.
 pub(in crate::execution::group) struct Assembly {
     pub inputs: Vec<AssemblyPort>,
     pub outputs: Vec<AssemblyPort>,
@@ -35,7 +34,8 @@ pub(in crate::execution::group) struct Assembly {
 }
 
 impl Assembly {
-    /// Cuts what a segment reads into the rows of each part; `held` names them.
+    /// Creates the model that cuts the input of a segment into the rows of each part; `held` names
+    /// them.
     pub fn cutting(
         graph: &Graph,
         segment: &Segment,
@@ -62,7 +62,7 @@ impl Assembly {
         assembly
     }
 
-    /// Puts together what the parts of a segment make; `held` names that.
+    /// Creates the model that joins the outputs of a segment's parts; `held` names those.
     pub fn joining(
         graph: &Graph,
         segment: &Segment,
@@ -116,7 +116,7 @@ impl Assembly {
         }
     }
 
-    /// A value with other extents; itself if they are the same.
+    /// Reshapes a value to other extents; returns the value itself if they are the same.
     fn reshaped(&mut self, value: &str, from: &[usize], to: &[usize], name: &str) -> String {
         if from == to {
             return value.to_owned();
@@ -134,7 +134,7 @@ impl Assembly {
         name.to_owned()
     }
 
-    /// As a model.
+    /// Encodes the assembly as a model.
     pub fn model(&self) -> Bytes {
         let info = |port: &AssemblyPort| {
             let dims = port.dims.iter();
@@ -160,7 +160,7 @@ impl Assembly {
         })
     }
 
-    /// What its inputs are.
+    /// Returns the bindings of its inputs.
     pub fn bindings(&self) -> Bindings {
         let none = Bindings::new();
         let bind =
@@ -169,7 +169,7 @@ impl Assembly {
     }
 }
 
-/// The extent that a segment's parts lie along, rows taken as one.
+/// Returns the axis along which a segment's parts lie, with rows taken as one.
 fn axis(segment: &Segment) -> usize {
     match segment.cut {
         Cut::Rows { lead } => lead - 1,

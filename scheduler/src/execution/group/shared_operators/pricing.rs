@@ -1,4 +1,5 @@
-//! What parts of an operator cost everywhere, their ways included, and what is done around them.
+//! The costs of an operator's parts on each device, including their transfers, their cut and their
+//! join.
 
 use bytes::Bytes;
 
@@ -13,7 +14,7 @@ use crate::planning::offer::{Link, Offer, node_seconds};
 use crate::planning::split::{Around, Cut, Devices, Part, PricedSegment, Segment};
 
 impl GroupProblem {
-    /// A segment's parts where a device leads.
+    /// Returns the costs of a segment's parts under a leader.
     pub(in crate::execution::group) fn priced<'a>(
         &'a self,
         offers: &'a [Offer],
@@ -41,8 +42,8 @@ impl GroupProblem {
         PricedSegment::new(devices, &self.graph, segment)
     }
 
-    /// What is done before and behind a segment's parts where a device leads: in its own memory, by
-    /// fragments of its own, where it has one and runs them; else on the host.
+    /// Returns the costs of a segment's cut and join under a leader: by fragments in the leader's
+    /// own memory if it has one and can run them, else on the host.
     pub(in crate::execution::group) fn around(
         &self,
         members: &[GroupDevice],
@@ -89,8 +90,8 @@ impl GroupProblem {
         Ok(around)
     }
 
-    /// Seconds of what nodes on a device read of the job's inputs and make of its outputs, each
-    /// once.
+    /// Returns the seconds to transfer those inputs and outputs of the job that nodes on a device
+    /// read or produce, each once.
     pub(in crate::execution::group) fn host_seconds(
         &self,
         device: usize,
@@ -118,7 +119,7 @@ impl GroupProblem {
     }
 }
 
-/// Seconds of an end on each device.
+/// Returns the seconds of an assembly on each device.
 pub(in crate::execution::group) fn assembly_seconds(
     members: &[GroupDevice],
     assembly: &Assembly,
@@ -132,17 +133,17 @@ pub(in crate::execution::group) fn assembly_seconds(
     Ok(offers::offers(members, &graph).iter().map(sum).collect())
 }
 
-/// Whether what a segment reads is the job's, and so the host's.
+/// Returns whether a segment's input comes from the job, and so from the host.
 fn is_given(graph: &Graph, segment: &Segment) -> bool {
     graph.value(segment.input).producer().is_none()
 }
 
-/// Whether the job alone reads what a segment makes, on the host.
+/// Returns whether the job is the only reader of a segment's output, on the host.
 fn is_wanted(graph: &Graph, segment: &Segment) -> bool {
     graph.value(segment.output).readers.is_empty()
 }
 
-/// Of the bytes that a part reads and makes those that come from the host and that go there.
+/// Returns the bytes of a part that come from the host, and those that go there.
 pub(in crate::execution::group) fn at_host(
     graph: &Graph,
     segment: &Segment,
@@ -153,7 +154,7 @@ pub(in crate::execution::group) fn at_host(
     [given, wanted]
 }
 
-/// The offers as measured on what a segment is, and so many times slower since.
+/// Returns the offers by measurements of a segment's operators, slowed by the factors `since`.
 pub(in crate::execution::group) fn of_segment(
     group: &GroupProblem,
     segment: &Segment,
@@ -165,7 +166,7 @@ pub(in crate::execution::group) fn of_segment(
     })
 }
 
-/// The kind of work that a segment is.
+/// Returns the kind of work of a segment.
 pub(in crate::execution::group) fn kind_of_segment(graph: &Graph, segment: &Segment) -> u16 {
     kind(graph.node(segment.nodes[0]).cost.class)
 }

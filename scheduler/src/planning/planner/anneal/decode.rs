@@ -1,11 +1,11 @@
-//! The current candidate with its times, and changes of it judged where they happen.
+//! The current candidate with its times, and a judge of changes at the place of their effect.
 //!
-//! Every task knows its end and its tail: the longest way from its end to the end of all, along
-//! data and along the queue of its device. A change touches a stretch of the order; no path that
-//! begins behind the stretch changes. So the new ends within the stretch and the old tails behind
-//! it decide exactly whether the makespan stays within a threshold, and most changes are refused
-//! after looking at a handful of tasks. Only an accepted change is carried through, forward over
-//! ends and backward over tails, as far as anything differs.
+//! Every task has its end and its tail: the longest path from its end to the end of all, along data
+//! and along the queue of its device. A change touches a stretch of the order; no path that begins
+//! after the stretch changes. So the new ends within the stretch and the old tails after it decide
+//! exactly whether the makespan stays within a threshold, and the judge refuses most changes after
+//! a handful of tasks. Only an accepted change propagates, forward over ends and backward over
+//! tails, as far as anything differs.
 
 use crate::planning::planner::room::Room;
 use crate::planning::problem::Problem;
@@ -15,7 +15,7 @@ use crate::planning::time::{NEVER, Time};
 /// Positions between two stored states of the queues.
 const STRIDE: usize = 16;
 
-/// No task.
+/// Stands for no task.
 const NONE: u32 = u32::MAX;
 
 /// A change: a stretch of the order in another order, and some tasks on other devices.
@@ -45,7 +45,7 @@ pub(super) struct Decoder<'a> {
     pub(super) device: Vec<u32>,
     finish: Vec<Time>,
     tail: Vec<Time>,
-    /// Least tail any candidate can have: fastest devices, no transfers.
+    /// Least possible tail of each task in any candidate: fastest devices, no transfers.
     least_tail: Vec<Time>,
     previous: Vec<u32>,
     next: Vec<u32>,
@@ -57,18 +57,18 @@ pub(super) struct Decoder<'a> {
     pub(super) critical: Vec<u32>,
     critical_known: bool,
     accepted: usize,
-    /// Marks of tasks, valid where equal to the last stamp given out.
+    /// Marks of tasks, which are valid if they equal the latest stamp.
     pub(super) stamps: Vec<u64>,
     stamp: u64,
     scratch: Scratch,
 }
 
-/// Room used while a change is judged.
+/// Temporary buffers for the judgement of a change.
 #[derive(Default)]
 struct Scratch {
     /// Last task of each device before the stretch, and within it as far as it is decoded.
     last: Vec<u32>,
-    /// First task of each device behind the stretch.
+    /// First task of each device after the stretch.
     behind: Vec<u32>,
     free: Vec<Time>,
     /// Ends within the stretch before the change.
@@ -88,7 +88,7 @@ impl<'a> Decoder<'a> {
         Self::at(problem, order, device)
     }
 
-    /// A decoder at a candidate kept earlier.
+    /// Creates a decoder at a stored candidate.
     pub(super) fn restore(problem: &'a Problem, kept: &Snapshot) -> Self {
         Self::at(problem, kept.order.clone(), kept.device.clone())
     }
@@ -142,23 +142,23 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A stamp that no task carries yet.
+    /// Returns a stamp that no task carries yet.
     pub(super) fn new_stamp(&mut self) -> u64 {
         self.stamp += 1;
         self.stamp
     }
 
-    /// Whether `device` runs `task`.
+    /// Returns whether `device` can run `task`.
     pub(super) fn runs(&self, task: usize, device: usize) -> bool {
         self.problem.exec(task, device) != NEVER
     }
 
-    /// Whether `task` may go to `device`.
+    /// Returns whether `task` can move to `device`.
     pub(super) fn fits(&self, task: usize, device: usize) -> bool {
         self.runs(task, device) && self.room.fits(self.problem, task, device)
     }
 
-    /// The task ahead of `task` in the queue of its device.
+    /// Returns the task ahead of `task` in the queue of its device.
     pub(super) fn ahead(&self, task: usize) -> Option<u32> {
         let ahead = self.previous[task];
         (ahead != NONE).then_some(ahead)
@@ -175,7 +175,7 @@ impl<'a> Decoder<'a> {
             .transfer(self.device[from] as usize, self.device[to] as usize, bytes)
     }
 
-    /// When the data of `task` are there.
+    /// Returns the time when the data of `task` arrive.
     #[inline]
     fn ready(&self, task: usize) -> Time {
         let arrivals = self
@@ -185,8 +185,8 @@ impl<'a> Decoder<'a> {
         arrivals.max().unwrap_or(0)
     }
 
-    /// Makes the change if the makespan stays at or below `threshold`, which is no less than the
-    /// makespan now.
+    /// Makes the change if the makespan stays at or below `threshold`, which must not be less than
+    /// the present makespan. Returns whether it did.
     pub(super) fn attempt(&mut self, change: &mut Change, threshold: Time) -> bool {
         let (begin, end) = self.stretch_of(change);
         self.note_queues(begin, end);
@@ -202,7 +202,7 @@ impl<'a> Decoder<'a> {
         false
     }
 
-    /// Makes the change if `accept` likes the order and the devices it leads to.
+    /// Makes the change if `accept` returns true for the resulting order and devices.
     pub(super) fn attempt_by(
         &mut self,
         change: &mut Change,
@@ -221,13 +221,13 @@ impl<'a> Decoder<'a> {
         true
     }
 
-    /// Names the tasks that most changes are to be made to, in place of those of the longest path.
+    /// Lets `name` choose the tasks for most changes, in place of those on the longest path.
     pub(super) fn name_critical(&mut self, name: impl FnOnce(&mut Vec<u32>)) {
         name(&mut self.critical);
         self.critical_known = true;
     }
 
-    /// Positions that the change touches: `begin..end`.
+    /// Returns the positions that the change touches: `begin..end`.
     fn stretch_of(&self, change: &Change) -> (usize, usize) {
         let (mut begin, mut end) = (usize::MAX, 0);
         if !change.stretch.is_empty() {
@@ -240,7 +240,7 @@ impl<'a> Decoder<'a> {
         (begin, end)
     }
 
-    /// Notes who is last before the stretch and first behind it on each device.
+    /// Notes the last task before the stretch and the first one after it on each device.
     fn note_queues(&mut self, begin: usize, end: usize) {
         let devices = self.problem.devices();
         let mark = begin / STRIDE;
@@ -288,8 +288,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Ends within the stretch, written over the old ones, and whether any path through it exceeds
-    /// `threshold`.
+    /// Computes the ends within the stretch in place of the old ones. Returns whether every path
+    /// through it stays within `threshold`.
     fn judge(&mut self, begin: usize, end: usize, threshold: Time) -> bool {
         self.scratch.ends.clear();
         for (device, &last) in self.scratch.last.iter().enumerate() {
@@ -336,7 +336,7 @@ impl<'a> Decoder<'a> {
         !self.order[begin..end].iter().any(leaves)
     }
 
-    /// Carries an accepted change through queues, ends, tails and marks.
+    /// Propagates an accepted change through queues, ends, tails and marks.
     fn carry_through(&mut self, begin: usize, end: usize) {
         self.relink(begin, end);
         self.carry_forward(begin, end);
@@ -418,7 +418,8 @@ impl<'a> Decoder<'a> {
         self.scratch.dirty = dirty;
     }
 
-    /// Flags what waits for `task` at position `from` or behind; gives one past the last of it.
+    /// Flags the tasks that wait for `task` at position `from` or later. Returns the position after
+    /// the last of them.
     fn flag_behind(&self, task: usize, from: usize, dirty: &mut [bool]) -> usize {
         let mut reach = 0;
         let next = self.next[task];
@@ -439,7 +440,7 @@ impl<'a> Decoder<'a> {
         for &task in &self.order[begin..end] {
             dirty[task as usize] = true;
         }
-        // Ahead of what lies behind the stretch: their queues may go on otherwise now.
+        // Tasks directly before the stretch in their queues may now have another successor.
         for &last in self.scratch.last.iter().filter(|&&last| last != NONE) {
             dirty[last as usize] = true;
             low = low.min(self.position[last as usize] as usize);
@@ -474,7 +475,7 @@ impl<'a> Decoder<'a> {
         onward.max().unwrap_or(0).max(queue)
     }
 
-    /// Flags what `task` waits for; gives the first position of it.
+    /// Flags the tasks that `task` waits for. Returns the first of their positions.
     fn flag_before(&self, task: usize, dirty: &mut [bool]) -> usize {
         let mut low = usize::MAX;
         let ahead = self.previous[task];
@@ -514,7 +515,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Puts the order by start, which changes no time: positions then mean what they seem to.
+    /// Sorts the order by start, which changes no time but makes positions match the starts.
     fn sort(&mut self) {
         let start = |task: u32| self.finish[task as usize] - self.exec(task as usize);
         let mut order = self.order.clone();
@@ -523,7 +524,7 @@ impl<'a> Decoder<'a> {
         self.rebuild();
     }
 
-    /// Everything from order and assignment.
+    /// Rebuilds all data from order and assignment.
     fn rebuild(&mut self) {
         let end = self.order.len();
         self.number(0, end);
@@ -544,7 +545,7 @@ impl<'a> Decoder<'a> {
         self.critical_known = false;
     }
 
-    /// Tasks of a longest chain of waits, last first.
+    /// Finds the tasks of a longest chain of waits, last first.
     pub(super) fn find_critical(&mut self) {
         if self.critical_known {
             return;
@@ -562,7 +563,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// What a task waited for: the data that came last, or the task before it on its device.
+    /// Returns the task that a task waited for: the source of the last data, or the task before it
+    /// on its device.
     fn waits_for(&self, task: usize) -> Option<u32> {
         let start = self.finish[task] - self.exec(task);
         if start == 0 {
@@ -579,7 +581,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Least time from each task's end to the end of all: fastest devices, no transfers.
+/// Returns the least time from each task's end to the end of all: fastest devices, no transfers.
 pub(crate) fn least_tails(problem: &Problem) -> Vec<Time> {
     let least = |task: usize| problem.exec_row(task).iter().copied().min().unwrap_or(0);
     let mut tail = vec![0; problem.tasks()];

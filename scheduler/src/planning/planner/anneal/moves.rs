@@ -1,21 +1,21 @@
-//! Changes worth trying: another device for a task or for a group of neighbours, devices exchanged,
-//! or another place in the queue of the same device.
+//! Proposes changes: another device for a task or for a group of neighbours, an exchange of
+//! devices, or another place in the queue of the same device.
 
 use super::decode::{Change, Decoder};
 use super::random::Random;
 
-/// Share of changes made to tasks on the critical path.
+/// Part of the changes that affect tasks on the critical path.
 const CRITICAL_SHARE: f64 = 0.7;
-/// Shares of changes that move one task to another device, and a group of neighbours. The rest
+/// Parts of the changes that move one task to another device, and a group of neighbours. The rest
 /// reorder a queue.
 const DEVICE_SHARE: f64 = 0.4;
 const GROUP_SHARE: f64 = 0.3;
-/// Least distance in the order at which tasks exchange devices.
+/// Minimum reach in the order within which tasks exchange devices.
 const SWAP_REACH: usize = 12;
-/// Most tasks of a group.
+/// Maximum number of tasks in a group.
 const GROUP_MAX: usize = 12;
 
-/// Fills `change`; false if the one drawn is not possible.
+/// Fills `change`; returns false if the random change is impossible.
 pub(super) fn propose(decoder: &mut Decoder<'_>, random: &mut Random, change: &mut Change) -> bool {
     change.stretch.clear();
     change.devices.clear();
@@ -37,7 +37,7 @@ pub(super) fn propose(decoder: &mut Decoder<'_>, random: &mut Random, change: &m
     }
 }
 
-/// Positions the task may take: behind what it needs, before what needs it.
+/// Returns the positions that the task can take: after its inputs and before its readers.
 fn window(decoder: &Decoder<'_>, task: usize) -> (u32, u32) {
     let before = decoder
         .problem
@@ -51,7 +51,7 @@ fn window(decoder: &Decoder<'_>, task: usize) -> (u32, u32) {
     (before.max().unwrap_or(0), after.min().unwrap_or(last))
 }
 
-/// A device other than the one the task is on: any, or that of a task it trades data with.
+/// Returns a device other than the task's: any, or that of a task with which it exchanges data.
 fn other_device(decoder: &Decoder<'_>, random: &mut Random, task: usize) -> usize {
     let problem = decoder.problem;
     let now = decoder.device[task] as usize;
@@ -67,7 +67,7 @@ fn other_device(decoder: &Decoder<'_>, random: &mut Random, task: usize) -> usiz
     (now + 1 + random.below(problem.devices() - 1)) % problem.devices()
 }
 
-/// The element at a place of two lists laid end to end.
+/// Returns the element at an index of two lists laid end to end.
 trait ChainNth: ExactSizeIterator<Item = (usize, u64)> + Sized {
     fn chain_nth(mut self, mut other: impl Iterator<Item = (usize, u64)>, place: usize) -> usize {
         let own = self.len();
@@ -100,8 +100,8 @@ fn to_device(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &m
     true
 }
 
-/// The task and neighbours of it on the same device, all to another device: where transfers are
-/// dear, no one of them gains by moving alone.
+/// Moves the task and its neighbours on the same device to another device, because with expensive
+/// transfers none of them gains by moving alone.
 fn group(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
     let device = other_device(decoder, random, task);
     let now = decoder.device[task];
@@ -133,7 +133,7 @@ fn group(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut C
             .all(|&(task, _)| decoder.runs(task as usize, device))
 }
 
-/// The order with `task` moved to `position`, everything between shifted by one.
+/// Moves `task` to `position` in the order and shifts everything between by one.
 fn shift(decoder: &Decoder<'_>, task: usize, position: usize, change: &mut Change) {
     let now = decoder.position[task] as usize;
     change.begin = now.min(position);
@@ -147,7 +147,8 @@ fn shift(decoder: &Decoder<'_>, task: usize, position: usize, change: &mut Chang
     }
 }
 
-/// The task and one close by in the order exchange their devices and, if they can, their places.
+/// Makes the task and another one close by in the order exchange their devices and, if possible,
+/// their positions.
 fn swap(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
     let position = decoder.position[task] as usize;
     let reach = SWAP_REACH.max(2 * decoder.problem.devices());
@@ -179,8 +180,8 @@ fn swap(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Ch
     true
 }
 
-/// Before a task ahead of it on its device: alone if it can, or that one behind it, or together
-/// with all it needs from between.
+/// Moves the task before one ahead of it on its device: the task alone if possible, or that one
+/// after the task, or the task together with all that it needs from between.
 fn in_queue(
     decoder: &mut Decoder<'_>,
     random: &mut Random,
@@ -191,7 +192,7 @@ fn in_queue(
     let Some(mut ahead) = decoder.ahead(task) else {
         return false;
     };
-    // Sometimes further forward.
+    // Sometimes moves further forward.
     while random.unit() < 0.25 {
         match decoder.ahead(ahead as usize) {
             Some(further) => ahead = further,
@@ -211,8 +212,8 @@ fn in_queue(
     advance(decoder, task, target as usize, change)
 }
 
-/// The order with `task` and everything between that it depends on moved to `target`; false if it
-/// depends on the task there.
+/// Moves `task` and everything between that it depends on to `target`; returns false if it depends
+/// on the task there.
 fn advance(decoder: &mut Decoder<'_>, task: usize, target: usize, change: &mut Change) -> bool {
     let now = decoder.position[task] as usize;
     let stamp = decoder.new_stamp();

@@ -1,4 +1,4 @@
-//! Candidates judged whole: for objectives that no path through the graph decides.
+//! Judges candidates as a whole, for objectives that no path through the graph decides.
 
 use super::super::state::{PartialSchedule, Placing};
 use crate::planning::objective::{Objective, Score};
@@ -6,25 +6,26 @@ use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 
-/// How much the makespan counts beside the objective's value: enough to choose among equals.
+/// Weight of the makespan against the objective's value: enough to choose among equals.
 const MAKESPAN_SHARE: f64 = 0.01;
 
-/// How much a time beyond the deadline, as a share of it, counts against the value as a share of
-/// the first one.
+/// Weight of the time beyond the deadline, as a part of the deadline, against the value, as a part
+/// of the first one.
 const LATE_WEIGHT: f64 = 8.0;
 
-/// Times of a candidate from order and assignment, with room kept between candidates.
+/// Computes the times of a candidate from order and assignment, and reuses its memory between
+/// candidates.
 pub(super) struct WholeDecoder<'a> {
     problem: &'a Problem,
     finish: Vec<Time>,
     /// The end and the last task of each device.
     lines: Vec<(Time, u32)>,
-    /// What each task waited for last: one it reads from, or one ahead on its device.
+    /// The task that each task waited for last: one that it reads from, or one ahead on its device.
     cause: Vec<u32>,
     first: Score,
 }
 
-/// No task.
+/// Stands for no task.
 const NONE: u32 = u32::MAX;
 
 impl<'a> WholeDecoder<'a> {
@@ -38,7 +39,7 @@ impl<'a> WholeDecoder<'a> {
         }
     }
 
-    /// How good a candidate is.
+    /// Returns the score of a candidate.
     pub(super) fn score(&mut self, order: &[u32], device: &[u32]) -> Score {
         self.decode(order, device);
         let figures = self
@@ -47,7 +48,8 @@ impl<'a> WholeDecoder<'a> {
         self.problem.score(&figures)
     }
 
-    /// One number for annealing: the value as a share of the first one, and what else counts.
+    /// Returns a single number for annealing: the value as a part of the first one, plus makespan
+    /// and lateness with their weights.
     pub(super) fn energy(&self, score: &Score) -> f64 {
         let share = |now: f64, first: f64| now / first.max(1.0);
         let makespan = share(score.makespan as f64, self.first.makespan as f64);
@@ -57,8 +59,8 @@ impl<'a> WholeDecoder<'a> {
             + LATE_WEIGHT * share(score.late as f64, latest)
     }
 
-    /// Tasks whose change may make the candidate decoded last a better one, into `critical`: those
-    /// that the makespan waited for, or all where time is not what counts.
+    /// Fills `critical` with the tasks whose change may improve the last decoded candidate: those
+    /// that the makespan waited for, or all tasks if time does not count.
     pub(super) fn critical(&self, score: &Score, critical: &mut Vec<u32>) {
         critical.clear();
         let tasks = 0..self.problem.tasks();
@@ -95,7 +97,7 @@ impl<'a> WholeDecoder<'a> {
         }
     }
 
-    /// When the data of a task are there, and what they waited for.
+    /// Returns the arrival of a task's data, and the task that they waited for.
     fn ready(&self, task: usize, device: &[u32]) -> (Time, u32) {
         let own = device[task] as usize;
         let mut ready = (0, NONE);
@@ -110,7 +112,8 @@ impl<'a> WholeDecoder<'a> {
     }
 }
 
-/// The plan of a candidate: tasks behind each other, or gaps filled, whichever is better.
+/// Returns the plan of a candidate: tasks one after the other, or with filled gaps, whichever is
+/// better.
 pub(super) fn schedule(
     problem: &Problem,
     order: &[u32],
