@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(seen.seen_at(Micros(900)), Micros(100));
         // A run that the buyer hears of late began no earlier than the last one ended.
         seen.begin(Micros(180));
-        assert_eq!(seen.seen_at(Micros(300)), Micros(160));
+        assert_eq!(seen.seen_at(Micros(300)), Micros(200));
     }
 
     #[test]
